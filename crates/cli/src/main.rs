@@ -1,0 +1,2 @@
+//! The strongroom program.
+fn main() {}

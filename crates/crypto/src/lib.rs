@@ -1,0 +1,1 @@
+//! AES-XTS kernels with library fall-back, GCM, key wrap, self-tests.

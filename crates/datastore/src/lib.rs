@@ -1,0 +1,1 @@
+//! Where volumes live: file, memory.

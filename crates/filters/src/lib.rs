@@ -1,0 +1,1 @@
+//! One stage each between guest and volume: crypt, blocksize, delay, error.

@@ -1,0 +1,1 @@
+//! What a guest or client connects to: NBD.

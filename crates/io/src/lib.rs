@@ -1,0 +1,1 @@
+//! The seam of the data path: Disk, Channel, Io, Done, Payload; range locks; conformance suite.

@@ -1,0 +1,1 @@
+//! Key hierarchy, envelopes and where KEKs come from.

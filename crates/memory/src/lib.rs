@@ -1,0 +1,1 @@
+//! Buffer pool, guest memory, GuestSlice and secret memory.

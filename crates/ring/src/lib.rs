@@ -1,0 +1,1 @@
+//! The io_uring leaf and event loop.

@@ -1,0 +1,1 @@
+//! Ids, byte sizes, extents, limits and errors of the whole house; no I/O.

@@ -1,0 +1,1 @@
+//! Wires the stages of one VM's volumes.

@@ -1,0 +1,1 @@
+//! Harness of the whole-system tests: processes that end with their test, QEMU guests, real peers.
