@@ -1,1 +1,20 @@
-//! Buffer pool, guest memory, GuestSlice and secret memory.
+//! The memory of the data path, and the memory of secrets.
+//!
+//! - [`BufferPool`] and [`Buffer`]: our own memory for I/O. Aligned for O_DIRECT, on huge pages where the
+//!   system gives them, excluded from core dumps, owned by one thread. Each 4096-byte block of a buffer
+//!   carries a *seal*: the key epoch that sealed it, or nothing.
+//! - [`GuestMemory`] and [`GuestSlice`]: memory that a guest shares with us. It changes while we look, so it
+//!   never becomes a `&[u8]`; it is copied or handed to a cipher as raw segments, and what we write into it
+//!   is marked dirty.
+//! - [`secret`]: the one type that plain keys live in.
+//!
+//! This room knows nothing of I/O, ciphers or files. It is one of the few that may use `unsafe`; each use
+//! says why it is sound.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod guest;
+mod pool;
+pub mod secret;
+
+pub use guest::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion, GuestSlice, Segment};
+pub use pool::{Buffer, BufferPool, CHUNK_BYTES, MAX_BUFFER_BYTES, PoolError};

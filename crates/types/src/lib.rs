@@ -1,1 +1,13 @@
-//! Ids, byte sizes, extents, limits and errors of the whole house; no I/O.
+//! The words of the house as types: ids, byte sizes, extents, key epochs and the limits they obey.
+//!
+//! Every room may use this one; it does no I/O and depends on no other room. A bare integer or string
+//! does not cross a room's door where one of these types says what it is.
+#![forbid(unsafe_code)]
+
+mod extent;
+mod id;
+mod size;
+
+pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
+pub use id::{KekId, KeyEpoch, LayerId, VolumeId};
+pub use size::{MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, SizeError, VolumeSize, display_bytes, parse_bytes};

@@ -1,0 +1,355 @@
+//! Buffers for I/O, from chunks of one huge page each.
+//!
+//! A chunk is 2 MiB of anonymous memory, split by halves (a buddy allocator) into buffers of 4 KiB to
+//! 2 MiB. A pool belongs to one thread and takes chunks as they are needed, up to its capacity; an empty
+//! pool answers `None`, and the caller parks the request until a buffer comes back. Nothing here takes a lock,
+//! and nothing allocates once the chunks in use have been taken.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use strongroom_types::{BLOCK_BYTES, KeyEpoch};
+use thiserror::Error;
+
+/// Bytes of one chunk: a huge page of x86-64 and of arm64 with 4 KiB pages.
+pub const CHUNK_BYTES: usize = 2 << 20;
+
+/// The largest buffer: a whole chunk. The largest transfer of a frontend is half of it, so that an unaligned
+/// one still fits after it has been widened to whole blocks.
+pub const MAX_BUFFER_BYTES: usize = CHUNK_BYTES;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+const BLOCKS_PER_CHUNK: usize = CHUNK_BYTES / BLOCK;
+/// Buffer sizes are `BLOCK << order`.
+const ORDERS: usize = BLOCKS_PER_CHUNK.trailing_zeros() as usize + 1;
+
+/// Why a pool cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PoolError {
+    /// A capacity of less than one chunk.
+    #[error("a buffer pool needs at least {CHUNK_BYTES} bytes, not {0}")]
+    TooSmall(usize),
+}
+
+/// A source of buffers for one thread.
+#[derive(Clone)]
+pub struct BufferPool {
+    shared: Rc<RefCell<Chunks>>,
+}
+
+impl BufferPool {
+    /// A pool that takes at most `capacity_bytes` (at least [`CHUNK_BYTES`], rounded down to whole chunks),
+    /// as they are needed.
+    pub fn new(capacity_bytes: usize) -> Result<Self, PoolError> {
+        let chunks_max = capacity_bytes / CHUNK_BYTES;
+        if chunks_max == 0 {
+            return Err(PoolError::TooSmall(capacity_bytes));
+        }
+        let chunks = Chunks { chunks: Vec::with_capacity(chunks_max), chunks_max, free_blocks: 0 };
+        Ok(Self { shared: Rc::new(RefCell::new(chunks)) })
+    }
+
+    /// A buffer of `length` bytes (1 to [`MAX_BUFFER_BYTES`]) that starts on a 4096-byte boundary, its content
+    /// whatever was there before and every seal cleared; `None` while the pool is exhausted, or for a
+    /// length out of range.
+    pub fn take(&self, length: usize) -> Option<Buffer> {
+        if length == 0 || length > MAX_BUFFER_BYTES {
+            return None;
+        }
+        let order = length.div_ceil(BLOCK).next_power_of_two().trailing_zeros() as usize;
+        let (chunk, block, address, seals) = self.shared.borrow_mut().take(order)?;
+        let mut buffer = Buffer { pool: Rc::clone(&self.shared), address, seals, length, chunk, block, order };
+        buffer.seals_mut().fill(None);
+        Some(buffer)
+    }
+
+    /// Bytes of chunks taken from the system so far.
+    pub fn resident_bytes(&self) -> usize {
+        self.shared.borrow().chunks.len() * CHUNK_BYTES
+    }
+
+    /// Bytes now held by buffers.
+    pub fn used_bytes(&self) -> usize {
+        let chunks = self.shared.borrow();
+        (chunks.chunks.len() * BLOCKS_PER_CHUNK - chunks.free_blocks) * BLOCK
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BufferPool({} of {} bytes used)", self.used_bytes(), self.resident_bytes())
+    }
+}
+
+struct Chunks {
+    chunks: Vec<Chunk>,
+    chunks_max: usize,
+    free_blocks: usize,
+}
+
+impl Chunks {
+    fn take(&mut self, order: usize) -> Option<(usize, usize, NonNull<u8>, NonNull<Option<KeyEpoch>>)> {
+        let found = self.chunks.iter_mut().enumerate().find_map(|(index, chunk)| Some((index, chunk.split(order)?)));
+        let (index, block) = match found {
+            Some(found) => found,
+            None if self.chunks.len() < self.chunks_max => {
+                self.chunks.push(Chunk::map()?);
+                self.free_blocks += BLOCKS_PER_CHUNK;
+                let index = self.chunks.len() - 1;
+                (index, self.chunks[index].split(order)?)
+            }
+            None => return None,
+        };
+        self.free_blocks -= 1 << order;
+        let chunk = &self.chunks[index];
+        // SAFETY: `block` lies within the chunk, so both addresses lie within the chunk's two mappings.
+        let (address, seals) = unsafe { (chunk.memory.add(block * BLOCK), chunk.seals.add(block)) };
+        Some((index, block, address, seals))
+    }
+
+    fn give_back(&mut self, chunk: usize, block: usize, order: usize) {
+        self.free_blocks += 1 << order;
+        self.chunks[chunk].join(block, order);
+    }
+}
+
+/// One huge page and the seals of its blocks.
+struct Chunk {
+    memory: NonNull<u8>,
+    seals: NonNull<Option<KeyEpoch>>,
+    /// For each order, a bit per buffer of that size: set while it is free and not part of a larger free one.
+    free: [[u64; BLOCKS_PER_CHUNK / 64]; ORDERS],
+}
+
+impl Chunk {
+    fn map() -> Option<Self> {
+        // Twice the size holds an aligned chunk wherever the mapping falls; the rest goes back at once.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                2 * CHUNK_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .ok()?
+        .cast::<u8>();
+        let head = start.align_offset(CHUNK_BYTES);
+        // SAFETY: head < CHUNK_BYTES, so head, chunk and tail lie within the mapping just made, which
+        // nobody else knows; head and tail are unmapped once and never used again.
+        let memory = unsafe {
+            let memory = start.add(head);
+            if head > 0 {
+                let _ = munmap(start.cast(), head);
+            }
+            let _ = munmap(memory.add(CHUNK_BYTES).cast(), CHUNK_BYTES - head);
+            // Both are wishes that an old kernel or a small machine may refuse; DONTDUMP is not, but exists since
+            // Linux 3.4.
+            let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxHugepage);
+            let _ = madvise(memory.cast(), CHUNK_BYTES, Advice::LinuxDontDump);
+            memory
+        };
+        let seals: &mut [Option<KeyEpoch>] = Box::leak(vec![None; BLOCKS_PER_CHUNK].into_boxed_slice());
+        let mut free = [[0; BLOCKS_PER_CHUNK / 64]; ORDERS];
+        free[ORDERS - 1][0] = 1;
+        Some(Self { memory: NonNull::new(memory)?, seals: NonNull::from(seals).cast(), free })
+    }
+
+    /// Takes a free buffer of this order, halving a larger one where it must; returns its first block.
+    fn split(&mut self, order: usize) -> Option<usize> {
+        let (from, index) = (order..ORDERS).find_map(|from| {
+            let words = self.free[from].iter().enumerate();
+            let mut set = words.filter(|(_, word)| **word != 0);
+            set.next().map(|(at, word)| (from, at * 64 + word.trailing_zeros() as usize))
+        })?;
+        self.flip(from, index);
+        let mut index = index;
+        for smaller in (order..from).rev() {
+            index *= 2;
+            self.flip(smaller, index + 1);
+        }
+        Some(index << order)
+    }
+
+    /// Gives a buffer back and joins it with its free neighbours.
+    fn join(&mut self, block: usize, order: usize) {
+        let mut order = order;
+        let mut index = block >> order;
+        while order < ORDERS - 1 && self.is_free(order, index ^ 1) {
+            self.flip(order, index ^ 1);
+            index /= 2;
+            order += 1;
+        }
+        debug_assert!(!self.is_free(order, index), "a buffer was given back twice");
+        self.flip(order, index);
+    }
+
+    fn is_free(&self, order: usize, index: usize) -> bool {
+        self.free[order][index / 64] >> (index % 64) & 1 == 1
+    }
+
+    fn flip(&mut self, order: usize, index: usize) {
+        self.free[order][index / 64] ^= 1 << (index % 64);
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: every buffer holds the `Rc` that owns this chunk, so none is left; the memory was mapped, and the
+        // seals were leaked, in `map` with these sizes, and are given back once.
+        unsafe {
+            let _ = munmap(self.memory.as_ptr().cast(), CHUNK_BYTES);
+            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.seals.as_ptr(), BLOCKS_PER_CHUNK)));
+        }
+    }
+}
+
+/// Memory for one transfer. It belongs to whoever holds it and goes back to its pool when it is dropped.
+pub struct Buffer {
+    pool: Rc<RefCell<Chunks>>,
+    address: NonNull<u8>,
+    seals: NonNull<Option<KeyEpoch>>,
+    length: usize,
+    chunk: usize,
+    block: usize,
+    order: usize,
+}
+
+impl Buffer {
+    /// Count of bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Never: a buffer holds at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The content.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range lies in a live chunk, was zeroed by the kernel and is this buffer's alone.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.length) }
+    }
+
+    /// The content, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; `&mut self` makes the reference the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length) }
+    }
+
+    /// Which key epoch sealed each 4096-byte block of the content; `None` says that nothing is there.
+    pub fn seals(&self) -> &[Option<KeyEpoch>] {
+        // SAFETY: there is a seal for each block of the chunk, and this buffer's blocks are its alone.
+        unsafe { std::slice::from_raw_parts(self.seals.as_ptr(), self.length.div_ceil(BLOCK)) }
+    }
+
+    /// The seals, to be set.
+    pub fn seals_mut(&mut self) -> &mut [Option<KeyEpoch>] {
+        // SAFETY: as in `seals`; `&mut self` makes the reference the only one.
+        unsafe { std::slice::from_raw_parts_mut(self.seals.as_ptr(), self.length.div_ceil(BLOCK)) }
+    }
+
+    /// Content and seals together.
+    pub fn parts_mut(&mut self) -> (&mut [u8], &mut [Option<KeyEpoch>]) {
+        // SAFETY: as in `bytes_mut` and `seals_mut`; the two ranges are different memory.
+        unsafe {
+            (
+                std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length),
+                std::slice::from_raw_parts_mut(self.seals.as_ptr(), self.length.div_ceil(BLOCK)),
+            )
+        }
+    }
+
+    /// The address of the content, for whoever hands it to the kernel: valid, and the content's place, as long
+    /// as the buffer lives, wherever the buffer itself is moved.
+    pub fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.borrow_mut().give_back(self.chunk, self.block, self.order);
+    }
+}
+
+/// Never the content: it may be a guest's.
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_apart() {
+        let pool = BufferPool::new(2 * CHUNK_BYTES).unwrap();
+        let mut held = Vec::new();
+        for length in [1, 512, 4096, 4097, 65_536, 1 << 20, (1 << 20) - 4096] {
+            let mut buffer = pool.take(length).unwrap();
+            assert_eq!((buffer.len(), buffer.address().as_ptr() as usize % BLOCK), (length, 0));
+            buffer.bytes_mut().fill(held.len() as u8);
+            held.push(buffer);
+        }
+        for (index, buffer) in held.iter().enumerate() {
+            assert!(buffer.bytes().iter().all(|byte| *byte == index as u8));
+        }
+    }
+
+    #[test]
+    fn a_pool_ends_and_recovers() {
+        let pool = BufferPool::new(CHUNK_BYTES).unwrap();
+        let held: Vec<_> = (0..BLOCKS_PER_CHUNK).map(|_| pool.take(4096).unwrap()).collect();
+        assert!(pool.take(1).is_none());
+        assert_eq!(pool.used_bytes(), CHUNK_BYTES);
+        drop(held);
+        assert_eq!(pool.used_bytes(), 0);
+        assert!(pool.take(CHUNK_BYTES).is_some(), "free halves join again");
+        assert!(pool.take(CHUNK_BYTES + 1).is_none() && pool.take(0).is_none());
+    }
+
+    #[test]
+    fn seals_start_clear_and_follow_their_buffer() {
+        let pool = BufferPool::new(CHUNK_BYTES).unwrap();
+        let mut first = pool.take(8192).unwrap();
+        let second = pool.take(8192).unwrap();
+        first.seals_mut().fill(Some(KeyEpoch::FIRST));
+        assert_eq!(second.seals(), [None, None]);
+        drop(first);
+        assert_eq!(pool.take(5000).unwrap().seals(), [None, None]);
+    }
+
+    #[test]
+    fn random_use_keeps_the_books() {
+        let pool = BufferPool::new(4 * CHUNK_BYTES).unwrap();
+        let mut held: Vec<(Buffer, u8)> = Vec::new();
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        for round in 0..20_000_u32 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let random = (state >> 33) as usize;
+            if random % 3 == 0 && !held.is_empty() {
+                let (buffer, fill) = held.swap_remove(random % held.len());
+                assert!(buffer.bytes().iter().step_by(509).all(|byte| *byte == fill));
+            } else if let Some(mut buffer) = pool.take(1 + random % (300 << 10)) {
+                buffer.bytes_mut().fill(round as u8);
+                held.push((buffer, round as u8));
+            }
+        }
+        drop(held);
+        assert_eq!(pool.used_bytes(), 0);
+        assert!(pool.resident_bytes() <= 4 * CHUNK_BYTES);
+    }
+
+    #[test]
+    fn a_pool_below_a_chunk_is_refused() {
+        assert_eq!(BufferPool::new(4096).unwrap_err(), PoolError::TooSmall(4096));
+    }
+}

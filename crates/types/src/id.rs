@@ -1,0 +1,138 @@
+//! Ids. Each is its own type, so that one cannot stand where another belongs.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// A new random id (UUID version 4).
+            pub fn random() -> Self {
+                Self(Uuid::new_v4())
+            }
+
+            /// The id made of these sixteen bytes.
+            pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(Uuid::from_bytes(bytes))
+            }
+
+            /// The sixteen bytes of the id, in the order of RFC 9562.
+            pub const fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.hyphenated().fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0.hyphenated())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = uuid::Error;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Uuid::parse_str(text).map(Self)
+            }
+        }
+    };
+}
+
+uuid_id! {
+    /// Names a volume for life, wherever its files move.
+    VolumeId
+}
+uuid_id! {
+    /// Names one link of a volume's snapshot tree.
+    LayerId
+}
+uuid_id! {
+    /// Names a key-encryption key at its provider.
+    KekId
+}
+
+/// Which DEK sealed a block. Counted from 1 within a volume and never used twice.
+///
+/// `Option<KeyEpoch>` is as large as a `u32` and is `None` when all its bits are zero: a block's seal
+/// that nobody has set says "nothing here".
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+#[repr(transparent)]
+pub struct KeyEpoch(NonZeroU32);
+
+impl KeyEpoch {
+    /// The epoch of a new volume's first DEK.
+    pub const FIRST: KeyEpoch = KeyEpoch(NonZeroU32::MIN);
+
+    /// The epoch with this number; zero names none.
+    pub const fn new(number: u32) -> Option<Self> {
+        match NonZeroU32::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The epoch's number, from 1.
+    pub const fn number(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The epoch after this one, or nothing after the last (4,294,967,295).
+    pub const fn next(self) -> Option<Self> {
+        match self.0.checked_add(1) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Debug for KeyEpoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyEpoch({})", self.0)
+    }
+}
+
+impl fmt::Display for KeyEpoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unset_seal_is_four_zero_bytes() {
+        assert_eq!(size_of::<Option<KeyEpoch>>(), 4);
+        assert_eq!(KeyEpoch::new(0), None);
+    }
+
+    #[test]
+    fn ids_survive_their_text() {
+        let id = VolumeId::random();
+        assert_eq!(id.to_string().parse::<VolumeId>().unwrap(), id);
+        assert!("not an id".parse::<VolumeId>().is_err());
+    }
+
+    #[test]
+    fn epochs_end_instead_of_wrapping() {
+        assert_eq!(KeyEpoch::FIRST.next(), KeyEpoch::new(2));
+        assert_eq!(KeyEpoch::new(u32::MAX).unwrap().next(), None);
+    }
+}
