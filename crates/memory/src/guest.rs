@@ -78,21 +78,39 @@ impl GuestRegion {
     ///
     /// The other side could shrink the file and so make an access fault; whoever accepts a file from outside
     /// requires its size to be sealed (`F_SEAL_SHRINK`) or is prepared to die alone.
-    pub fn map(file: impl AsFd, file_offset: u64, address: GuestAddress, length: u64) -> Result<Self, GuestError> {
+    pub fn map(
+        file: impl AsFd,
+        file_offset: u64,
+        address: GuestAddress,
+        length: u64,
+    ) -> Result<Self, GuestError> {
         let bad = GuestError::BadRegion { address, length };
-        let Ok(bytes) = usize::try_from(length) else { return Err(bad) };
+        let Ok(bytes) = usize::try_from(length) else {
+            return Err(bad);
+        };
         if length == 0 || address.0.checked_add(length).is_none() {
             return Err(bad);
         }
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let host = unsafe {
-            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, file_offset)
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file,
+                file_offset,
+            )
         }
         .map_err(GuestError::Map)?;
         // SAFETY: the range is the mapping just made.
         unsafe { madvise(host, bytes, Advice::LinuxDontDump) }.map_err(GuestError::Map)?;
         let host = NonNull::new(host.cast::<u8>()).ok_or(bad)?;
-        Ok(Self { address, length, host })
+        Ok(Self {
+            address,
+            length,
+            host,
+        })
     }
 
     fn end(&self) -> u64 {
@@ -122,23 +140,38 @@ impl GuestMemory {
         }
         regions.sort_by_key(|region| region.address);
         if let Some(pair) = regions.windows(2).find(|pair| pair[0].end() > pair[1].address.0) {
-            return Err(GuestError::BadRegion { address: pair[1].address, length: pair[1].length });
+            return Err(GuestError::BadRegion {
+                address: pair[1].address,
+                length: pair[1].length,
+            });
         }
         Ok(Self { regions, dirty })
     }
 
     /// The segment of the guest's memory at `address`, which must lie in one region.
     pub fn segment(&self, address: GuestAddress, length: u32) -> Result<Segment, GuestError> {
-        let not_mapped = GuestError::NotMapped { address, length: u64::from(length) };
+        let not_mapped = GuestError::NotMapped {
+            address,
+            length: u64::from(length),
+        };
         let after = self.regions.partition_point(|region| region.address <= address);
-        let Some(region) = after.checked_sub(1).map(|index| &self.regions[index]) else { return Err(not_mapped) };
+        let Some(region) = after.checked_sub(1).map(|index| &self.regions[index]) else {
+            return Err(not_mapped);
+        };
         let into = address.0 - region.address.0;
-        if into.checked_add(u64::from(length)).is_none_or(|end| end > region.length) {
+        if into
+            .checked_add(u64::from(length))
+            .is_none_or(|end| end > region.length)
+        {
             return Err(not_mapped);
         }
         // SAFETY: `into` is at most the region's length, so the address is within, or one past, the mapping.
         let host = unsafe { region.host.add(into as usize) };
-        Ok(Segment { host, address, length })
+        Ok(Segment {
+            host,
+            address,
+            length,
+        })
     }
 }
 
@@ -182,14 +215,20 @@ pub struct GuestSlice {
 
 enum Memory {
     Own(Buffer),
-    Guest { memory: Arc<GuestMemory>, segments: Vec<Segment> },
+    Guest {
+        memory: Arc<GuestMemory>,
+        segments: Vec<Segment>,
+    },
 }
 
 impl GuestSlice {
     /// A slice on a buffer of our own: whole, in one segment.
     pub fn from_buffer(buffer: Buffer) -> Self {
         let length = buffer.len();
-        Self { memory: Memory::Own(buffer), length }
+        Self {
+            memory: Memory::Own(buffer),
+            length,
+        }
     }
 
     /// A slice on a guest's memory: the given ranges one after another. `segments` is any vector, whose old
@@ -206,7 +245,13 @@ impl GuestSlice {
             segments.push(memory.segment(address, bytes)?);
             length += bytes as usize;
         }
-        Ok(Self { memory: Memory::Guest { memory: Arc::clone(memory), segments }, length })
+        Ok(Self {
+            memory: Memory::Guest {
+                memory: Arc::clone(memory),
+                segments,
+            },
+            length,
+        })
     }
 
     /// The buffer of a slice that was made of one.
@@ -240,11 +285,16 @@ impl GuestSlice {
 
     /// The segments that hold the bytes `start .. start + length`, in order. Panics beyond the slice's end.
     pub fn segments(&self, start: usize, length: usize) -> impl Iterator<Item = Segment> + '_ {
-        assert!(start.checked_add(length).is_some_and(|end| end <= self.length), "range beyond the end of a slice");
+        assert!(
+            start.checked_add(length).is_some_and(|end| end <= self.length),
+            "range beyond the end of a slice"
+        );
         let own = match &self.memory {
-            Memory::Own(buffer) => {
-                Some(Segment { host: buffer.address(), address: GuestAddress(0), length: buffer.len() as u32 })
-            }
+            Memory::Own(buffer) => Some(Segment {
+                host: buffer.address(),
+                address: GuestAddress(0),
+                length: buffer.len() as u32,
+            }),
             Memory::Guest { .. } => None,
         };
         let guest = match &self.memory {
@@ -253,16 +303,22 @@ impl GuestSlice {
         };
         let mut skip = start;
         let mut left = length;
-        own.into_iter().chain(guest.iter().copied()).filter_map(move |segment| {
-            let skipped = skip.min(segment.len());
-            skip -= skipped;
-            let taken = left.min(segment.len() - skipped);
-            left -= taken;
-            // SAFETY: skipped <= the segment's length, so the address stays within, or one past, the segment.
-            let host = unsafe { segment.host.add(skipped) };
-            let address = GuestAddress(segment.address.0 + skipped as u64);
-            (taken > 0).then_some(Segment { host, address, length: taken as u32 })
-        })
+        own.into_iter()
+            .chain(guest.iter().copied())
+            .filter_map(move |segment| {
+                let skipped = skip.min(segment.len());
+                skip -= skipped;
+                let taken = left.min(segment.len() - skipped);
+                left -= taken;
+                // SAFETY: skipped <= the segment's length, so the address stays within, or one past, the segment.
+                let host = unsafe { segment.host.add(skipped) };
+                let address = GuestAddress(segment.address.0 + skipped as u64);
+                (taken > 0).then_some(Segment {
+                    host,
+                    address,
+                    length: taken as u32,
+                })
+            })
     }
 
     /// Copies the bytes from `start` on into `into`. Each byte is read once. Panics beyond the slice's end.
@@ -272,7 +328,9 @@ impl GuestSlice {
             // SAFETY: the segment is readable for its length while `self` lives; `into` has room, as the segments'
             // lengths add up to its own; guest memory and our own private memory never overlap. The guest may
             // change the source meanwhile: the copy then holds some mixture, which is a guest's right.
-            unsafe { std::ptr::copy_nonoverlapping(segment.host.as_ptr(), into.as_mut_ptr().add(at), segment.len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(segment.host.as_ptr(), into.as_mut_ptr().add(at), segment.len())
+            };
             at += segment.len();
         }
     }
@@ -283,7 +341,9 @@ impl GuestSlice {
         for segment in self.segments(start, from.len()) {
             // SAFETY: as in `copy_to`, the other way round; nobody holds a reference into guest memory, and
             // a slice of our own is borrowed mutably here.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().add(at), segment.host.as_ptr(), segment.len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(from.as_ptr().add(at), segment.host.as_ptr(), segment.len())
+            };
             at += segment.len();
         }
         self.mark_dirty(start, from.len());
@@ -301,7 +361,9 @@ impl GuestSlice {
     /// Records that `length` bytes from `start` on were changed through [`GuestSlice::segments`]. The copying
     /// calls do so themselves.
     pub fn mark_dirty(&mut self, start: usize, length: usize) {
-        let Memory::Guest { memory, .. } = &self.memory else { return };
+        let Memory::Guest { memory, .. } = &self.memory else {
+            return;
+        };
         let Some(log) = &memory.dirty else { return };
         for segment in self.segments(start, length) {
             log.mark(segment.address, u64::from(segment.length));
@@ -354,8 +416,13 @@ mod tests {
         assert_eq!(back, data[50..450]);
         slice.fill_zero(290, 20);
         slice.copy_to(50, &mut back);
-        assert!(back[240..260].iter().all(|byte| *byte == 0) && back[239] == data[289] && back[260] == data[310]);
-        assert_eq!(slice.segments(290, 20).map(|s| s.len()).collect::<Vec<_>>(), [10, 10]);
+        assert!(
+            back[240..260].iter().all(|byte| *byte == 0) && back[239] == data[289] && back[260] == data[310]
+        );
+        assert_eq!(
+            slice.segments(290, 20).map(|s| s.len()).collect::<Vec<_>>(),
+            [10, 10]
+        );
         let segments = slice.into_segments();
         assert!(segments.is_empty() && segments.capacity() >= 2);
     }
@@ -375,9 +442,17 @@ mod tests {
     #[test]
     fn ranges_outside_the_guest_are_refused() {
         let memory = guest(None);
-        for (address, length) in [(1 << 16, 1), (65_535, 2), (u64::MAX, 1), ((1 << 32) + (2 << 16), 1)] {
+        for (address, length) in [
+            (1 << 16, 1),
+            (65_535, 2),
+            (u64::MAX, 1),
+            ((1 << 32) + (2 << 16), 1),
+        ] {
             let range = [(GuestAddress(address), length)];
-            assert!(matches!(GuestSlice::from_guest(&memory, range, Vec::new()), Err(GuestError::NotMapped { .. })));
+            assert!(matches!(
+                GuestSlice::from_guest(&memory, range, Vec::new()),
+                Err(GuestError::NotMapped { .. })
+            ));
         }
     }
 
@@ -387,8 +462,14 @@ mod tests {
         ftruncate(&file, 8192).unwrap();
         let region = |address| GuestRegion::map(&file, 0, GuestAddress(address), 8192);
         let overlap = vec![region(0).unwrap(), region(4096).unwrap()];
-        assert!(matches!(GuestMemory::new(overlap, None), Err(GuestError::BadRegion { .. })));
-        assert!(matches!(region(u64::MAX - 4096), Err(GuestError::BadRegion { .. })));
+        assert!(matches!(
+            GuestMemory::new(overlap, None),
+            Err(GuestError::BadRegion { .. })
+        ));
+        assert!(matches!(
+            region(u64::MAX - 4096),
+            Err(GuestError::BadRegion { .. })
+        ));
     }
 
     #[test]

@@ -38,7 +38,10 @@ impl Extent {
 
     /// The bytes from `start` up to, and without, `end`; empty where `end` is not beyond `start`.
     pub const fn between(start: u64, end: u64) -> Self {
-        Self { offset: start, length: end.saturating_sub(start) }
+        Self {
+            offset: start,
+            length: end.saturating_sub(start),
+        }
     }
 
     /// First byte.
@@ -86,7 +89,7 @@ impl Extent {
         let start = self.offset & !(unit - 1);
         let end = match self.end().checked_add(unit - 1) {
             Some(end) => end & !(unit - 1),
-            None => u64::MAX & !(unit - 1),
+            None => !(unit - 1),
         };
         Self::between(start, end)
     }
@@ -95,7 +98,12 @@ impl Extent {
     pub const fn narrowed_to(self, unit: u64) -> Self {
         let start = match self.offset.checked_add(unit - 1) {
             Some(start) => start & !(unit - 1),
-            None => return Self { offset: self.offset & !(unit - 1), length: 0 },
+            None => {
+                return Self {
+                    offset: self.offset & !(unit - 1),
+                    length: 0,
+                };
+            }
         };
         Self::between(start, self.end() & !(unit - 1))
     }
@@ -135,7 +143,10 @@ mod tests {
                 assert!(e.widened_to(4096).contains(e), "{e:?}");
                 assert!(e.widened_to(4096).is_aligned_to(4096));
                 let n = e.narrowed_to(4096);
-                assert!(n.is_aligned_to(4096) && (n.is_empty() || e.contains(n)), "{e:?} {n:?}");
+                assert!(
+                    n.is_aligned_to(4096) && (n.is_empty() || e.contains(n)),
+                    "{e:?} {n:?}"
+                );
             }
         }
         assert_eq!(extent(1, 4094).narrowed_to(4096).length(), 0);

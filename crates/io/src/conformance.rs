@@ -1,0 +1,1 @@
+//! The suite that every [`Disk`](crate::Disk) must pass.
