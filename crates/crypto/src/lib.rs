@@ -1,1 +1,31 @@
-//! AES-XTS kernels with library fall-back, GCM, key wrap, self-tests.
+//! The room of ciphers: everything of the house that turns plain into sealed and back, and nothing else.
+//!
+//! | module | what | standard |
+//! |---|---|---|
+//! | [`xts`] | AES-256-XTS over whole data units, for the data path | IEEE 1619, NIST SP 800-38E |
+//! | [`aead`] | AES-256-GCM, for envelopes | NIST SP 800-38D |
+//! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
+//! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
+//! | [`mac`] | HMAC-SHA256, SHA-256 | RFC 2104, FIPS 180-4 |
+//!
+//! What it promises:
+//! - Keys come in and go out as [`SecretBytes`](strongroom_memory::secret::SecretBytes) only.
+//! - No wrong input panics, and no answer is given that was not authenticated where the cipher can
+//!   (XTS cannot: it detects neither tampering nor rollback).
+//! - Whatever compares secrets or tags takes the same time for any content.
+//!
+//! What may not enter: ciphers of our own making, keys' origins and formats (room `keys`), I/O, knowledge of
+//! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts`: a thin binding to
+//! aws-lc's EVP calls, because aws-lc-rs has no XTS.
+
+#![deny(unsafe_code)]
+
+pub mod aead;
+mod error;
+pub mod kdf;
+pub mod key_wrap;
+pub mod mac;
+#[allow(unsafe_code)]
+pub mod xts;
+
+pub use error::{Algorithm, CryptoError};

@@ -1,0 +1,116 @@
+//! AES-256-GCM (NIST SP 800-38D) with 96-bit random nonces and 128-bit tags, for envelopes.
+//!
+//! A random nonce may be used for at most 2^32 seals under one key (SP 800-38D, 8.3). A key-encryption key
+//! seals data-encryption keys, one per layer and re-key, and stays far below that.
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes, SecretError};
+
+use crate::error::{Algorithm, CryptoError, check_key, check_limit};
+
+/// Length of a key.
+pub const KEY_BYTES: usize = 32;
+/// Length of a nonce.
+pub const NONCE_BYTES: usize = 12;
+/// Length of the authentication tag.
+pub const TAG_BYTES: usize = 16;
+
+const ALGORITHM: Algorithm = Algorithm::Aes256Gcm;
+
+/// A sealed secret: nothing in it needs protection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sealed {
+    /// The nonce it was sealed with.
+    pub nonce: [u8; NONCE_BYTES],
+    /// The ciphertext, as long as the plaintext, with the tag of [`TAG_BYTES`] after it.
+    pub ciphertext_and_tag: Vec<u8>,
+}
+
+/// Seals `plaintext` under `kek` with a fresh random nonce. `associated_data` is authenticated along with it,
+/// not stored: [`open`] needs the same bytes.
+///
+/// # Errors
+/// [`CryptoError::KeyLength`] unless `kek` has [`KEY_BYTES`]; [`CryptoError::Secret`] if the kernel gives no
+/// randomness; [`CryptoError::Library`].
+pub fn seal(
+    kek: &SecretBytes,
+    associated_data: &[u8],
+    plaintext: &SecretBytes,
+) -> Result<Sealed, CryptoError> {
+    let mut nonce = [0; NONCE_BYTES];
+    getrandom::fill(&mut nonce).map_err(|error| SecretError::Random(std::io::Error::other(error)))?;
+    seal_with_nonce(kek, nonce, associated_data, plaintext)
+}
+
+/// Opens what [`seal`] made with the same `kek` and `associated_data`.
+///
+/// # Errors
+/// [`CryptoError::Authentication`] if anything differs from what was sealed, including a missing tag;
+/// [`CryptoError::KeyLength`]; [`CryptoError::Limit`] if it is longer than a secret can be;
+/// [`CryptoError::Secret`].
+pub fn open(kek: &SecretBytes, associated_data: &[u8], sealed: &Sealed) -> Result<SecretBytes, CryptoError> {
+    let key = expand(kek)?;
+    let longest_bytes = SECRET_MAX_BYTES + TAG_BYTES;
+    check_limit(
+        ALGORITHM,
+        "sealed length in bytes",
+        sealed.ciphertext_and_tag.len(),
+        0..=longest_bytes,
+    )?;
+    let (ciphertext, tag) = sealed
+        .ciphertext_and_tag
+        .split_last_chunk::<TAG_BYTES>()
+        .ok_or(CryptoError::Authentication { algorithm: ALGORITHM })?;
+    let mut plaintext = SecretBytes::zeroed(ciphertext.len())?;
+    key.open_separate_gather(
+        Nonce::assume_unique_for_key(sealed.nonce),
+        Aad::from(associated_data),
+        ciphertext,
+        tag,
+        plaintext.expose_mut(),
+    )
+    .map_err(|_| CryptoError::Authentication { algorithm: ALGORITHM })?;
+    Ok(plaintext)
+}
+
+/// Seals with a nonce from outside. Two seals with one nonce under one key break GCM, so only [`seal`] and
+/// known answers may call this.
+pub(crate) fn seal_with_nonce(
+    kek: &SecretBytes,
+    nonce: [u8; NONCE_BYTES],
+    associated_data: &[u8],
+    plaintext: &SecretBytes,
+) -> Result<Sealed, CryptoError> {
+    let key = expand(kek)?;
+    let mut ciphertext_and_tag = vec![0; plaintext.len() + TAG_BYTES];
+    let (ciphertext, tag) = ciphertext_and_tag.split_at_mut(plaintext.len());
+    key.seal_out_of_place_scatter(
+        Nonce::assume_unique_for_key(nonce),
+        Aad::from(associated_data),
+        plaintext.expose(),
+        ciphertext,
+        &[],
+        tag,
+    )
+    .map_err(|_| CryptoError::Library {
+        algorithm: ALGORITHM,
+        call: "EVP_AEAD_CTX_seal_scatter",
+        code: 0,
+    })?;
+    Ok(Sealed {
+        nonce,
+        ciphertext_and_tag,
+    })
+}
+
+/// aws-lc-rs keeps the expanded key on the heap and wipes it on drop, at the end of each call here.
+fn expand(kek: &SecretBytes) -> Result<LessSafeKey, CryptoError> {
+    check_key(ALGORITHM, kek, KEY_BYTES)?;
+    UnboundKey::new(&AES_256_GCM, kek.expose())
+        .map(LessSafeKey::new)
+        .map_err(|_| CryptoError::Library {
+            algorithm: ALGORITHM,
+            call: "EVP_AEAD_CTX_init",
+            code: 0,
+        })
+}

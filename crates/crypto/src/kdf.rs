@@ -1,0 +1,199 @@
+//! Keys from other secrets: HKDF-SHA256 (RFC 5869) from a good key, Argon2id (RFC 9106) from a passphrase.
+
+use argon2::{Argon2, Block, Params, Version};
+use aws_lc_rs::hkdf;
+use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
+use zeroize::Zeroize;
+
+use crate::error::{Algorithm, CryptoError, check_limit};
+
+/// Derives `length_bytes` from `secret`, which must already be as hard to guess as a key, with HKDF-SHA256.
+///
+/// `info` names what the result is for, so that two purposes never share a key; the caller makes it
+/// unambiguous. `salt` may be empty where there is nothing random to give.
+///
+/// # Errors
+/// [`CryptoError::Limit`] for no bytes or more than a secret can have; [`CryptoError::Secret`];
+/// [`CryptoError::Library`].
+pub fn hkdf_sha256(
+    secret: &SecretBytes,
+    salt: &[u8],
+    info: &[u8],
+    length_bytes: usize,
+) -> Result<SecretBytes, CryptoError> {
+    let algorithm = Algorithm::HkdfSha256;
+    // RFC 5869 allows 255 digests, 8160 bytes; a secret is shorter than that.
+    check_limit(
+        algorithm,
+        "derived length in bytes",
+        length_bytes,
+        1..=SECRET_MAX_BYTES,
+    )?;
+    let mut derived = SecretBytes::zeroed(length_bytes)?;
+    hkdf::Salt::new(hkdf::HKDF_SHA256, salt)
+        .extract(secret.expose())
+        .expand(&[info], DerivedLength(length_bytes))
+        .and_then(|okm| okm.fill(derived.expose_mut()))
+        .map_err(|_| CryptoError::Library {
+            algorithm,
+            call: "HKDF",
+            code: 0,
+        })?;
+    Ok(derived)
+}
+
+struct DerivedLength(usize);
+
+impl hkdf::KeyType for DerivedLength {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+/// Most memory that Argon2id may take. Parameters are read from descriptors, which an attacker may have
+/// written: without a limit one file could take a host's memory.
+pub const ARGON2ID_MAX_MEMORY_KIB: u32 = 1 << 20;
+/// Most passes over the memory; with [`ARGON2ID_MAX_MEMORY_KIB`] about a minute of one processor.
+pub const ARGON2ID_MAX_PASSES: u32 = 64;
+/// Most lanes. They are computed one after the other here, so more lanes than RFC 9106's 4 gain nothing.
+pub const ARGON2ID_MAX_LANES: u32 = 16;
+/// Least salt: RFC 9106, 3.1 recommends 16 bytes.
+pub const ARGON2ID_MIN_SALT_BYTES: usize = 16;
+/// Most salt; longer has no use.
+pub const ARGON2ID_MAX_SALT_BYTES: usize = 64;
+/// Least memory for each lane (RFC 9106, 3.1), in KiB.
+const MIN_MEMORY_PER_LANE_KIB: u32 = 8;
+/// Least derived length (RFC 9106, 3.1).
+const MIN_DERIVED_BYTES: usize = 4;
+
+/// The cost of one Argon2id derivation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Argon2idParams {
+    /// Memory in KiB, 8 for each lane to [`ARGON2ID_MAX_MEMORY_KIB`].
+    pub memory_kib: u32,
+    /// Passes over the memory, 1 to [`ARGON2ID_MAX_PASSES`].
+    pub passes: u32,
+    /// Lanes, 1 to [`ARGON2ID_MAX_LANES`].
+    pub lanes: u32,
+}
+
+impl Argon2idParams {
+    /// The second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
+    pub const RECOMMENDED: Self = Self {
+        memory_kib: 64 << 10,
+        passes: 3,
+        lanes: 4,
+    };
+
+    /// Checks every limit.
+    ///
+    /// # Errors
+    /// [`CryptoError::Limit`] naming the first value that is outside.
+    pub fn check(&self) -> Result<(), CryptoError> {
+        let limit = |what, actual: u32, least: u32, most: u32| {
+            check_limit(
+                Algorithm::Argon2id,
+                what,
+                actual as usize,
+                least as usize..=most as usize,
+            )
+        };
+        limit("number of lanes", self.lanes, 1, ARGON2ID_MAX_LANES)?;
+        let least_memory_kib = MIN_MEMORY_PER_LANE_KIB * self.lanes;
+        limit(
+            "memory in KiB",
+            self.memory_kib,
+            least_memory_kib,
+            ARGON2ID_MAX_MEMORY_KIB,
+        )?;
+        limit("number of passes", self.passes, 1, ARGON2ID_MAX_PASSES)
+    }
+}
+
+/// Derives `length_bytes` from a passphrase with Argon2id, version 0x13. The working memory is wiped.
+///
+/// # Errors
+/// [`CryptoError::Limit`] before any memory is taken, for `params`, a salt outside
+/// [`ARGON2ID_MIN_SALT_BYTES`] to [`ARGON2ID_MAX_SALT_BYTES`], or a length under 4 or over what a secret can
+/// have; [`CryptoError::OutOfMemory`]; [`CryptoError::Secret`].
+pub fn argon2id(
+    passphrase: &SecretBytes,
+    salt: &[u8],
+    params: Argon2idParams,
+    length_bytes: usize,
+) -> Result<SecretBytes, CryptoError> {
+    let algorithm = Algorithm::Argon2id;
+    params.check()?;
+    let salt_lengths = ARGON2ID_MIN_SALT_BYTES..=ARGON2ID_MAX_SALT_BYTES;
+    check_limit(algorithm, "salt length in bytes", salt.len(), salt_lengths)?;
+    check_limit(
+        algorithm,
+        "derived length in bytes",
+        length_bytes,
+        MIN_DERIVED_BYTES..=SECRET_MAX_BYTES,
+    )?;
+
+    let Argon2idParams {
+        memory_kib,
+        passes,
+        lanes,
+    } = params;
+    let params = Params::new(memory_kib, passes, lanes, Some(length_bytes)).map_err(|_| refused())?;
+    let function = Argon2::new(argon2::Algorithm::Argon2id, Version::V0x13, params);
+    derive(&function, passphrase, salt, length_bytes)
+}
+
+fn derive(
+    function: &Argon2<'_>,
+    passphrase: &SecretBytes,
+    salt: &[u8],
+    length_bytes: usize,
+) -> Result<SecretBytes, CryptoError> {
+    let mut derived = SecretBytes::zeroed(length_bytes)?;
+    let mut memory = WorkingMemory::new(function.params().block_count())?;
+    function
+        .hash_password_into_with_memory(
+            passphrase.expose(),
+            salt,
+            derived.expose_mut(),
+            &mut memory.blocks,
+        )
+        .map_err(|_| refused())?;
+    Ok(derived)
+}
+
+/// Argon2 has checked the same limits again and found otherwise.
+fn refused() -> CryptoError {
+    CryptoError::Library {
+        algorithm: Algorithm::Argon2id,
+        call: "argon2",
+        code: 0,
+    }
+}
+
+/// Argon2's memory, from which the passphrase could be guessed faster than Argon2 allows; wiped on drop.
+struct WorkingMemory {
+    blocks: Vec<Block>,
+}
+
+impl WorkingMemory {
+    fn new(count: usize) -> Result<Self, CryptoError> {
+        let mut blocks = Vec::new();
+        blocks
+            .try_reserve_exact(count)
+            .map_err(|_| CryptoError::OutOfMemory {
+                algorithm: Algorithm::Argon2id,
+                bytes: count * Block::SIZE,
+            })?;
+        blocks.resize(count, Block::new());
+        Ok(Self { blocks })
+    }
+}
+
+impl Drop for WorkingMemory {
+    fn drop(&mut self) {
+        for block in &mut self.blocks {
+            block.zeroize();
+        }
+    }
+}

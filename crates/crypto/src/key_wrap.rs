@@ -1,0 +1,125 @@
+//! AES-256 key wrap: KW (RFC 3394) for keys of whole 8-byte blocks and KWP (RFC 5649) for any length, both as
+//! NIST SP 800-38F has them.
+//!
+//! Key wrap is deterministic: the same key under the same KEK gives the same bytes. It authenticates the key
+//! and nothing else; whoever needs more bound to it uses [`aead`](crate::aead).
+
+use aws_lc_rs::key_wrap::{AES_256, AesKek, KeyWrap, KeyWrapPadded};
+use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
+
+use crate::error::{Algorithm, CryptoError, check_key, check_limit};
+
+/// Length of a key-encryption key.
+pub const KEK_BYTES: usize = 32;
+
+/// Both algorithms work on semiblocks of this many bytes.
+const SEMIBLOCK_BYTES: usize = 8;
+/// KW wraps at least two semiblocks (SP 800-38F, 5.3.1).
+const KW_MIN_KEY_BYTES: usize = 2 * SEMIBLOCK_BYTES;
+
+/// Wraps `key` under `kek` with KW. The result is 8 bytes longer than the key.
+///
+/// # Errors
+/// [`CryptoError::KeyLength`] unless `kek` has [`KEK_BYTES`]; [`CryptoError::Limit`] for a key under 16 bytes;
+/// [`CryptoError::NotSemiblocks`] unless its length is a multiple of 8.
+pub fn wrap(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, CryptoError> {
+    let algorithm = Algorithm::Aes256Kw;
+    let kek = expand(algorithm, kek)?;
+    check_limit(
+        algorithm,
+        "key length in bytes",
+        key.len(),
+        KW_MIN_KEY_BYTES..=SECRET_MAX_BYTES,
+    )?;
+    check_semiblocks(algorithm, key.len())?;
+    let mut wrapped = vec![0; key.len() + SEMIBLOCK_BYTES];
+    kek.wrap(key.expose(), &mut wrapped)
+        .map_err(|_| CryptoError::Library {
+            algorithm,
+            call: "AES_wrap_key",
+            code: 0,
+        })?;
+    Ok(wrapped)
+}
+
+/// Unwraps what [`wrap`] made.
+///
+/// # Errors
+/// [`CryptoError::Authentication`] for another KEK or changed bytes; [`CryptoError::Limit`] and
+/// [`CryptoError::NotSemiblocks`] for a length that [`wrap`] cannot have made; [`CryptoError::KeyLength`].
+pub fn unwrap(kek: &SecretBytes, wrapped: &[u8]) -> Result<SecretBytes, CryptoError> {
+    let algorithm = Algorithm::Aes256Kw;
+    let kek = expand(algorithm, kek)?;
+    let allowed = KW_MIN_KEY_BYTES + SEMIBLOCK_BYTES..=SECRET_MAX_BYTES + SEMIBLOCK_BYTES;
+    check_limit(algorithm, "wrapped length in bytes", wrapped.len(), allowed)?;
+    check_semiblocks(algorithm, wrapped.len())?;
+    let mut key = SecretBytes::zeroed(wrapped.len() - SEMIBLOCK_BYTES)?;
+    kek.unwrap(wrapped, key.expose_mut())
+        .map_err(|_| CryptoError::Authentication { algorithm })?;
+    Ok(key)
+}
+
+/// Wraps `key`, of any length from one byte, under `kek` with KWP. The result is the length rounded up to a
+/// multiple of 8, plus 8.
+///
+/// # Errors
+/// [`CryptoError::KeyLength`] unless `kek` has [`KEK_BYTES`]; [`CryptoError::Limit`] for an empty key.
+pub fn wrap_padded(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, CryptoError> {
+    let algorithm = Algorithm::Aes256Kwp;
+    let kek = expand(algorithm, kek)?;
+    check_limit(algorithm, "key length in bytes", key.len(), 1..=SECRET_MAX_BYTES)?;
+    let mut wrapped = vec![0; key.len().next_multiple_of(SEMIBLOCK_BYTES) + SEMIBLOCK_BYTES];
+    kek.wrap_with_padding(key.expose(), &mut wrapped)
+        .map_err(|_| CryptoError::Library {
+            algorithm,
+            call: "AES_wrap_key_padded",
+            code: 0,
+        })?;
+    Ok(wrapped)
+}
+
+/// Unwraps what [`wrap_padded`] made.
+///
+/// # Errors
+/// [`CryptoError::Authentication`] for another KEK or changed bytes; [`CryptoError::Limit`] and
+/// [`CryptoError::NotSemiblocks`] for a length that [`wrap_padded`] cannot have made;
+/// [`CryptoError::KeyLength`].
+pub fn unwrap_padded(kek: &SecretBytes, wrapped: &[u8]) -> Result<SecretBytes, CryptoError> {
+    let algorithm = Algorithm::Aes256Kwp;
+    let kek = expand(algorithm, kek)?;
+    let allowed = 2 * SEMIBLOCK_BYTES..=SECRET_MAX_BYTES + SEMIBLOCK_BYTES;
+    check_limit(algorithm, "wrapped length in bytes", wrapped.len(), allowed)?;
+    check_semiblocks(algorithm, wrapped.len())?;
+    let mut padded = SecretBytes::zeroed(wrapped.len() - SEMIBLOCK_BYTES)?;
+    let length_bytes = kek
+        .unwrap_with_padding(wrapped, padded.expose_mut())
+        .map_err(|_| CryptoError::Authentication { algorithm })?
+        .len();
+    if length_bytes == padded.len() {
+        return Ok(padded);
+    }
+    let mut key = SecretBytes::zeroed(length_bytes)?;
+    key.expose_mut().copy_from_slice(&padded.expose()[..length_bytes]);
+    Ok(key)
+}
+
+fn check_semiblocks(algorithm: Algorithm, length_bytes: usize) -> Result<(), CryptoError> {
+    if length_bytes.is_multiple_of(SEMIBLOCK_BYTES) {
+        Ok(())
+    } else {
+        Err(CryptoError::NotSemiblocks {
+            algorithm,
+            length_bytes,
+        })
+    }
+}
+
+/// aws-lc-rs keeps a copy of the KEK on the heap and wipes it on drop, at the end of each call here.
+fn expand(algorithm: Algorithm, kek: &SecretBytes) -> Result<AesKek, CryptoError> {
+    check_key(algorithm, kek, KEK_BYTES)?;
+    AesKek::new(&AES_256, kek.expose()).map_err(|_| CryptoError::Library {
+        algorithm,
+        call: "AesKek::new",
+        code: 0,
+    })
+}

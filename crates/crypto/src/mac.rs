@@ -1,0 +1,51 @@
+//! HMAC-SHA256 (RFC 2104, FIPS 198-1) and SHA-256 (FIPS 180-4).
+
+use aws_lc_rs::{digest, hmac};
+use strongroom_memory::secret::SecretBytes;
+
+use crate::error::{Algorithm, CryptoError, check_limit};
+
+/// Length of a SHA-256 digest and of an HMAC-SHA256 tag.
+pub const DIGEST_BYTES: usize = 32;
+
+/// Least length of a MAC key: below half the digest, the key is the easiest thing to guess (NIST SP 800-107,
+/// 5.3.2 takes 112 bits as the floor).
+pub const MIN_MAC_KEY_BYTES: usize = 16;
+
+/// The SHA-256 digest of `message`. For public data: the intermediate state is not wiped.
+pub fn sha256(message: &[u8]) -> [u8; DIGEST_BYTES] {
+    let mut output = [0; DIGEST_BYTES];
+    output.copy_from_slice(digest::digest(&digest::SHA256, message).as_ref());
+    output
+}
+
+/// The HMAC-SHA256 tag of `message` under `key`.
+///
+/// # Errors
+/// [`CryptoError::Limit`] for a key under [`MIN_MAC_KEY_BYTES`].
+pub fn hmac_sha256(key: &SecretBytes, message: &[u8]) -> Result<[u8; DIGEST_BYTES], CryptoError> {
+    let mut tag = [0; DIGEST_BYTES];
+    tag.copy_from_slice(hmac::sign(&mac_key(key)?, message).as_ref());
+    Ok(tag)
+}
+
+/// Checks the full-length tag of `message` in constant time.
+///
+/// # Errors
+/// [`CryptoError::Authentication`] if `tag` is not the one that [`hmac_sha256`] gives for `message`, of any
+/// length; [`CryptoError::Limit`] for a key under [`MIN_MAC_KEY_BYTES`].
+pub fn verify_hmac_sha256(key: &SecretBytes, message: &[u8], tag: &[u8]) -> Result<(), CryptoError> {
+    hmac::verify(&mac_key(key)?, message, tag).map_err(|_| CryptoError::Authentication {
+        algorithm: Algorithm::HmacSha256,
+    })
+}
+
+fn mac_key(key: &SecretBytes) -> Result<hmac::Key, CryptoError> {
+    check_limit(
+        Algorithm::HmacSha256,
+        "key length in bytes",
+        key.len(),
+        MIN_MAC_KEY_BYTES..=strongroom_memory::secret::SECRET_MAX_BYTES,
+    )?;
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, key.expose()))
+}

@@ -1,0 +1,155 @@
+//! The interface behind which XTS implementations for different processors stand.
+//!
+//! A kernel is more general than the data path needs: it takes any unit length and any 128-bit tweak that the
+//! standard knows, so that each kernel can be run against the published vectors in full. [`XtsSession`]
+//! narrows that to plain64 and two unit sizes.
+//!
+//! [`XtsSession`]: super::XtsSession
+
+use strongroom_memory::secret::SecretBytes;
+
+use super::aws_lc::AwsLc;
+use crate::error::CryptoError;
+
+/// One AES block, the least length of a data unit (IEEE 1619-2018, 5.1).
+pub const MIN_UNIT_BYTES: usize = 16;
+
+/// Greatest length of a data unit: 2^20 AES blocks (IEEE 1619-2018, 5.1; NIST SP 800-38E, 4).
+pub const MAX_UNIT_BYTES: usize = 16 << 20;
+
+/// All kernels of this build, the fastest first. The last runs on every machine.
+static KERNELS: [&dyn XtsKernel; 1] = [&AwsLc];
+
+/// The kernels that this machine can run, the fastest first.
+pub fn available() -> impl Iterator<Item = &'static dyn XtsKernel> {
+    KERNELS.into_iter().filter(|kernel| kernel.is_supported())
+}
+
+/// The kernel for this machine.
+pub(super) fn fastest() -> &'static dyn XtsKernel {
+    available().next().unwrap_or(&AwsLc)
+}
+
+/// An implementation of AES-256-XTS. Stateless: keys are set up per thread, see [`set_key`](Self::set_key).
+pub trait XtsKernel: Send + Sync {
+    /// A short name for logs and benchmarks.
+    fn name(&self) -> &'static str;
+
+    /// Whether this machine's processor has what the kernel needs.
+    fn is_supported(&self) -> bool;
+
+    /// Expands a 64-byte key with two different halves into round keys in secret memory.
+    ///
+    /// # Errors
+    /// [`CryptoError::Secret`] or [`CryptoError::Library`]; the latter also for a key that
+    /// [`Xts::new`](super::Xts::new) would have refused.
+    fn set_key(&self, key: &SecretBytes) -> Result<Box<dyn KeyedXts>, CryptoError>;
+}
+
+/// A kernel with a key, owned by one thread at a time. Its round keys are wiped on drop.
+pub trait KeyedXts: Send {
+    /// Encrypts `units` from `source` to `destination`. With no units it does nothing.
+    ///
+    /// # Errors
+    /// [`CryptoError::Library`]; the destination then holds no meaningful bytes.
+    ///
+    /// # Safety
+    /// For [`DataUnits::length_bytes`] and the whole call, `source` is readable and `destination` writable, and
+    /// they do not overlap. Others may change either meanwhile as long as no Rust reference to it exists; a
+    /// kernel must stay within its bounds whatever they hold, and read each source byte for the data alone,
+    /// never for control. Neither needs any alignment.
+    unsafe fn encrypt(
+        &mut self,
+        units: DataUnits,
+        source: *const u8,
+        destination: *mut u8,
+    ) -> Result<(), CryptoError>;
+
+    /// Decrypts `units` from `source` to `destination`. With no units it does nothing.
+    ///
+    /// # Errors
+    /// As [`encrypt`](Self::encrypt).
+    ///
+    /// # Safety
+    /// As [`encrypt`](Self::encrypt).
+    unsafe fn decrypt(
+        &mut self,
+        units: DataUnits,
+        source: *const u8,
+        destination: *mut u8,
+    ) -> Result<(), CryptoError>;
+}
+
+/// A run of equally long data units with consecutive tweaks.
+///
+/// Invariant, on which kernels rely: the unit length is within the standard's bounds, the length of all units
+/// fits an `isize`, and no tweak overflows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DataUnits {
+    first: u128,
+    count: usize,
+    unit_bytes: usize,
+}
+
+impl DataUnits {
+    /// `count` units of `unit_bytes` each, the first with the tweak `first`.
+    ///
+    /// # Errors
+    /// [`CryptoError::DataUnitRange`] if that breaks the invariant of the type.
+    pub fn new(first: u128, count: usize, unit_bytes: usize) -> Result<Self, CryptoError> {
+        let units = Self {
+            first,
+            count,
+            unit_bytes,
+        };
+        let length_fits = count
+            .checked_mul(unit_bytes)
+            .is_some_and(|length| isize::try_from(length).is_ok());
+        let tweaks_fit = first.checked_add(count.saturating_sub(1) as u128).is_some();
+        if (MIN_UNIT_BYTES..=MAX_UNIT_BYTES).contains(&unit_bytes) && length_fits && tweaks_fit {
+            Ok(units)
+        } else {
+            Err(units.out_of_range())
+        }
+    }
+
+    /// Length of one unit.
+    pub fn unit_bytes(&self) -> usize {
+        self.unit_bytes
+    }
+
+    /// Length of all units together.
+    pub fn length_bytes(&self) -> usize {
+        self.count * self.unit_bytes
+    }
+
+    /// The tweak of each unit with the unit's offset from the first, in order.
+    pub fn tweaks(&self) -> impl Iterator<Item = (u128, usize)> + use<> {
+        let Self {
+            first,
+            count,
+            unit_bytes,
+        } = *self;
+        (0..count).map(move |index| (first + index as u128, index * unit_bytes))
+    }
+
+    /// The tweak of the last unit, if there is any.
+    pub fn last(&self) -> Option<u128> {
+        self.count
+            .checked_sub(1)
+            .map(|further| self.first + further as u128)
+    }
+
+    /// Whether no byte of one buffer is a byte of the other.
+    pub(super) fn are_apart(&self, source: *const u8, destination: *mut u8) -> bool {
+        source.addr().abs_diff(destination.addr()) >= self.length_bytes()
+    }
+
+    pub(super) fn out_of_range(&self) -> CryptoError {
+        CryptoError::DataUnitRange {
+            first: self.first,
+            count: self.count,
+            unit_bytes: self.unit_bytes,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! AES-256-XTS over whole data units (IEEE 1619-2018, NIST SP 800-38E), as dm-crypt's `aes-xts-plain64` lays
+//! them out.
+//!
+//! The tweak of a unit is its 64-bit number, little-endian, zero-extended to 128 bits. Units of 4096 bytes are
+//! numbered one by one, which dm-crypt calls `iv_large_sectors`.
+//!
+//! [`Xts`] holds a key and is shared. Each thread that encrypts opens an [`XtsSession`] of its own from it:
+//! the session owns the round keys, so that no call locks or sets a key up. Behind the session stands a
+//! [`kernel`], of which there may be several for different processors.
+//!
+//! XTS hides content. It does not detect tampering or rollback, and it shows when the same content is written
+//! to the same unit again.
+
+mod aws_lc;
+pub mod kernel;
+
+use std::fmt;
+
+use strongroom_memory::secret::SecretBytes;
+use subtle::ConstantTimeEq;
+
+use crate::error::{Algorithm, CryptoError, check_key};
+use kernel::{DataUnits, KeyedXts, XtsKernel};
+
+/// Length of an AES-256-XTS key: the data key and the tweak key, 32 bytes each, in this order.
+pub const KEY_BYTES: usize = 64;
+
+/// Length of one data unit. A unit is what has one tweak; it is encrypted whole or not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UnitSize {
+    /// 512 bytes, the sector of dm-crypt without large sectors.
+    Bytes512,
+    /// 4096 bytes, dm-crypt's `sector_size=4096,iv_large_sectors`.
+    Bytes4096,
+}
+
+impl UnitSize {
+    /// The length in bytes.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Bytes512 => 512,
+            Self::Bytes4096 => 4096,
+        }
+    }
+}
+
+/// An AES-256-XTS key with its unit size and the kernel that serves it. Share it, and give each thread its own
+/// [`session`](Self::session).
+pub struct Xts {
+    key: SecretBytes,
+    unit: UnitSize,
+    kernel: &'static dyn XtsKernel,
+}
+
+impl Xts {
+    /// Takes a copy of a 64-byte key, to be served by the fastest kernel of this machine.
+    ///
+    /// # Errors
+    /// [`CryptoError::KeyLength`], [`CryptoError::EqualXtsKeyHalves`], [`CryptoError::Secret`].
+    pub fn new(key: &SecretBytes, unit: UnitSize) -> Result<Self, CryptoError> {
+        Self::with_kernel(key, unit, kernel::fastest())
+    }
+
+    /// As [`new`](Self::new), with a kernel of the caller's choice: for tests and measurements.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_kernel(
+        key: &SecretBytes,
+        unit: UnitSize,
+        kernel: &'static dyn XtsKernel,
+    ) -> Result<Self, CryptoError> {
+        check_key(Algorithm::Aes256Xts, key, KEY_BYTES)?;
+        let (data_key, tweak_key) = key.expose().split_at(KEY_BYTES / 2);
+        if data_key.ct_eq(tweak_key).into() {
+            return Err(CryptoError::EqualXtsKeyHalves);
+        }
+        Ok(Self {
+            key: key.duplicate()?,
+            unit,
+            kernel,
+        })
+    }
+
+    /// The unit size the key is used with.
+    pub fn unit_size(&self) -> UnitSize {
+        self.unit
+    }
+
+    /// Sets the key up for one thread.
+    ///
+    /// # Errors
+    /// [`CryptoError::Secret`] or [`CryptoError::Library`], both only for want of memory.
+    pub fn session(&self) -> Result<XtsSession, CryptoError> {
+        Ok(XtsSession {
+            keyed: self.kernel.set_key(&self.key)?,
+            unit: self.unit,
+        })
+    }
+}
+
+impl fmt::Debug for Xts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Xts")
+            .field("key", &self.key)
+            .field("unit", &self.unit)
+            .field("kernel", &self.kernel.name())
+            .finish()
+    }
+}
+
+/// One thread's use of an [`Xts`] key: owns the round keys in secret memory, is moved but never shared.
+///
+/// Source and destination never overlap. After an error the destination holds no meaningful bytes.
+pub struct XtsSession {
+    keyed: Box<dyn KeyedXts>,
+    unit: UnitSize,
+}
+
+impl XtsSession {
+    /// The unit size the key is used with.
+    pub fn unit_size(&self) -> UnitSize {
+        self.unit
+    }
+
+    /// Encrypts whole units from `source` to `destination`; the first has the number `first_unit`.
+    ///
+    /// # Errors
+    /// [`CryptoError::BufferMismatch`] or [`CryptoError::PartialDataUnit`] for lengths,
+    /// [`CryptoError::DataUnitRange`] if a unit's number passes 2^64 - 1, [`CryptoError::Library`].
+    pub fn encrypt(
+        &mut self,
+        first_unit: u64,
+        source: &[u8],
+        destination: &mut [u8],
+    ) -> Result<(), CryptoError> {
+        let units = self.whole_units(source, destination)?;
+        // SAFETY: both slices are `units` whole units long and, one being `&mut`, do not overlap.
+        unsafe { self.encrypt_raw(first_unit, source.as_ptr(), destination.as_mut_ptr(), units) }
+    }
+
+    /// Decrypts whole units from `source` to `destination`; the first has the number `first_unit`.
+    ///
+    /// # Errors
+    /// As [`encrypt`](Self::encrypt). A wrong key is no error: XTS cannot tell.
+    pub fn decrypt(
+        &mut self,
+        first_unit: u64,
+        source: &[u8],
+        destination: &mut [u8],
+    ) -> Result<(), CryptoError> {
+        let units = self.whole_units(source, destination)?;
+        // SAFETY: as in `encrypt`.
+        unsafe { self.decrypt_raw(first_unit, source.as_ptr(), destination.as_mut_ptr(), units) }
+    }
+
+    /// Encrypts `units` units out of memory that may change meanwhile, such as a guest's.
+    ///
+    /// Each destination block is then the ciphertext of some mixture of what the source held during the call,
+    /// which is all that a writer racing with its own write can ask for.
+    ///
+    /// # Errors
+    /// [`CryptoError::DataUnitRange`], [`CryptoError::Library`].
+    ///
+    /// # Safety
+    /// For `units * self.unit_size().bytes()` bytes and the whole call: `source` is readable, by whomever it is
+    /// written; `destination` is writable and only this call touches it; the two do not overlap. Neither needs
+    /// any alignment. With zero units the pointers are not used.
+    pub unsafe fn encrypt_raw(
+        &mut self,
+        first_unit: u64,
+        source: *const u8,
+        destination: *mut u8,
+        units: usize,
+    ) -> Result<(), CryptoError> {
+        let units = self.data_units(first_unit, units)?;
+        debug_assert!(
+            units.are_apart(source, destination),
+            "source and destination overlap"
+        );
+        // SAFETY: the caller's promise is the one the kernel asks for.
+        unsafe { self.keyed.encrypt(units, source, destination) }
+    }
+
+    /// Decrypts `units` units into memory that others may read or write meanwhile, such as a guest's.
+    ///
+    /// # Errors
+    /// As [`encrypt_raw`](Self::encrypt_raw).
+    ///
+    /// # Safety
+    /// For `units * self.unit_size().bytes()` bytes and the whole call: `source` is readable and only read by
+    /// anyone; `destination` is writable, is not referred to by any Rust reference, and whoever else touches it
+    /// is outside this program; the two do not overlap. Neither needs any alignment. With zero units the
+    /// pointers are not used.
+    pub unsafe fn decrypt_raw(
+        &mut self,
+        first_unit: u64,
+        source: *const u8,
+        destination: *mut u8,
+        units: usize,
+    ) -> Result<(), CryptoError> {
+        let units = self.data_units(first_unit, units)?;
+        debug_assert!(
+            units.are_apart(source, destination),
+            "source and destination overlap"
+        );
+        // SAFETY: the caller's promise is the one the kernel asks for.
+        unsafe { self.keyed.decrypt(units, source, destination) }
+    }
+
+    fn whole_units(&self, source: &[u8], destination: &[u8]) -> Result<usize, CryptoError> {
+        let (length_bytes, unit_bytes) = (source.len(), self.unit.bytes());
+        if length_bytes != destination.len() {
+            return Err(CryptoError::BufferMismatch {
+                source_bytes: length_bytes,
+                destination_bytes: destination.len(),
+            });
+        }
+        if !length_bytes.is_multiple_of(unit_bytes) {
+            return Err(CryptoError::PartialDataUnit {
+                length_bytes,
+                unit_bytes,
+            });
+        }
+        Ok(length_bytes / unit_bytes)
+    }
+
+    /// Narrows the kernel's 128-bit tweaks to the 64-bit unit numbers of plain64.
+    fn data_units(&self, first_unit: u64, count: usize) -> Result<DataUnits, CryptoError> {
+        let units = DataUnits::new(first_unit.into(), count, self.unit.bytes())?;
+        if units.last().is_some_and(|last| last > u64::MAX.into()) {
+            return Err(units.out_of_range());
+        }
+        Ok(units)
+    }
+}
+
+impl fmt::Debug for XtsSession {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("XtsSession")
+            .field("unit", &self.unit)
+            .finish_non_exhaustive()
+    }
+}
