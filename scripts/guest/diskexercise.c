@@ -11,6 +11,9 @@
  * 16 KiB. With the same seed, region, threads and ops, --verify-only redraws them without doing them and verifies
  * what an earlier, error-free run with --ops must have left.
  *
+ * --until-input instead of --ops goes on until a line comes on standard input; --progress N prints a line every N
+ * operations, so that whoever watches can act at a moment that means something.
+ *
  * Exit status: 0 = no error and no mismatch, 1 = some, 2 = wrong usage.
  */
 #define _GNU_SOURCE
@@ -45,9 +48,10 @@ struct options {
     const char *device;
     uint64_t offset_bytes, length_bytes;
     uint64_t seed;
-    uint64_t ops; /* per thread; 0 = until SIGTERM */
+    uint64_t ops; /* per thread; 0 = until SIGTERM or, with until_input, until anything comes on stdin */
     uint64_t progress_ops;
     unsigned threads;
+    bool until_input;
     bool verify_only;
 };
 
@@ -62,7 +66,7 @@ struct slice {
 
 static struct options options = {.threads = 1};
 static int device_fd;
-static volatile sig_atomic_t told_to_stop;
+static atomic_bool told_to_stop; /* lock-free, so a signal handler may set it */
 
 static atomic_uint_least64_t ops_done, bytes_written, bytes_read, io_errors, mismatched_sectors, longest_stall_ns;
 static atomic_uint messages;
@@ -254,8 +258,8 @@ static void parse_options(int argc, char **argv) {
         {"device", required_argument, NULL, 'd'},   {"offset", required_argument, NULL, 'o'},
         {"length", required_argument, NULL, 'l'},   {"seed", required_argument, NULL, 's'},
         {"ops", required_argument, NULL, 'n'},      {"threads", required_argument, NULL, 't'},
-        {"progress", required_argument, NULL, 'p'}, {"verify-only", no_argument, NULL, 'v'},
-        {NULL, 0, NULL, 0},
+        {"progress", required_argument, NULL, 'p'}, {"until-input", no_argument, NULL, 'u'},
+        {"verify-only", no_argument, NULL, 'v'},    {NULL, 0, NULL, 0},
     };
     int option, index;
     while ((option = getopt_long(argc, argv, "", names, &index)) != -1) {
@@ -266,6 +270,7 @@ static void parse_options(int argc, char **argv) {
         case 's': options.seed = parse_number("seed", optarg, false); break;
         case 'n': options.ops = parse_number("ops", optarg, false); break;
         case 'p': options.progress_ops = parse_number("progress", optarg, false); break;
+        case 'u': options.until_input = true; break;
         case 'v': options.verify_only = true; break;
         case 't': {
             const uint64_t threads = parse_number("threads", optarg, false);
@@ -274,8 +279,8 @@ static void parse_options(int argc, char **argv) {
             options.threads = (unsigned)threads;
             break;
         }
-        default: fail_usage("options: --device PATH --length BYTES [--offset BYTES] [--ops N] [--threads N] [--seed N]"
-                            " [--progress N] [--verify-only]");
+        default: fail_usage("options: --device PATH --length BYTES [--offset BYTES] [--ops N | --until-input]"
+                            " [--threads N] [--seed N] [--progress N] [--verify-only]");
         }
     }
     if (options.device == NULL || options.length_bytes == 0 || optind != argc)
@@ -284,6 +289,8 @@ static void parse_options(int argc, char **argv) {
         fail_usage("--offset and --length are multiples of %d", SECTOR_BYTES);
     if (options.length_bytes / SECTOR_BYTES < options.threads)
         fail_usage("--length: at least one sector per thread");
+    if (options.until_input && options.ops != 0)
+        fail_usage("--until-input and --ops exclude each other");
     if (options.verify_only && options.ops == 0)
         fail_usage("--verify-only needs the --ops of the run that it verifies");
 }
@@ -327,6 +334,10 @@ int main(int argc, char **argv) {
     for (unsigned i = 0; i < options.threads; i++)
         if (pthread_create(&slices[i].thread, NULL, exercise, &slices[i]) != 0)
             fail_usage("cannot start thread %u", i);
+    if (options.until_input) {
+        getchar();
+        told_to_stop = 1;
+    }
     for (unsigned i = 0; i < options.threads; i++)
         pthread_join(slices[i].thread, NULL);
 

@@ -1,1 +1,35 @@
 //! Harness of the whole-system tests: processes that end with their test, QEMU guests, real peers.
+//!
+//! The tests in `tests/` are named after what a user does, and read like it. They run the built program, never its
+//! crates, against the real other side. This crate is what they share:
+//!
+//! - [`Scratch`]: a directory of one test, for its datastore, sockets and logs; kept when the test fails.
+//! - [`Process`]: a started program that cannot outlive its test, not even one that is killed.
+//! - [`Volume`] and [`Exposure`]: a volume made and exposed by the program under test.
+//! - [`Guest`]: a running QEMU guest, spoken to over its serial line, and over QMP where it must be.
+//! - [`datastore`]: what somebody who has stolen the datastore can see.
+//!
+//! **Promise:** a harness call that cannot do its work fails the test there and then, with the log's path; so no call
+//! here returns an error, and none waits without a deadline.
+//!
+//! **May not enter:** anything that reaches into the program's crates, and sleeping.
+
+#![forbid(unsafe_code)]
+
+mod build;
+pub mod datastore;
+mod exercise;
+mod guest;
+mod process;
+mod qmp;
+mod scratch;
+mod stand_in;
+mod transcript;
+mod volume;
+
+pub use exercise::{Exercise, ExerciseReport};
+pub use guest::{Guest, Output, RunningCommand};
+pub use process::{Finished, Process, run};
+pub use qmp::Qmp;
+pub use scratch::Scratch;
+pub use volume::{Exposure, Protection, Volume};

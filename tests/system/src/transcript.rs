@@ -1,0 +1,126 @@
+//! What another process says, as it says it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Everything that has come from one stream so far; read by a thread of its own, so that the other side never blocks
+/// because a test is busy elsewhere. Also written to a log file.
+pub(crate) struct Transcript {
+    shared: Arc<Shared>,
+    /// Where the next search begins: what was found is not found again.
+    position: usize,
+    log: PathBuf,
+}
+
+#[derive(Default)]
+struct Shared {
+    heard: Mutex<Heard>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Heard {
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl Transcript {
+    /// Begins to listen to `stream`.
+    pub(crate) fn of(stream: impl Read + Send + 'static, log: &Path) -> Self {
+        let shared = Arc::new(Shared::default());
+        let file =
+            File::create(log).unwrap_or_else(|error| panic!("cannot create {}: {error}", log.display()));
+        let theirs = Arc::clone(&shared);
+        // Not joined: it ends when the stream does, and holds nothing but the buffer.
+        thread::spawn(move || listen(stream, file, &theirs));
+        Self { shared, position: 0, log: log.to_owned() }
+    }
+
+    /// Waits until `find` finds what it looks for in what came since the last find. It gets the bytes, and returns
+    /// its finding and how many of them that takes.
+    ///
+    /// Fails the test at the deadline, or when the stream ends first; `awaited` says for what it waited.
+    #[track_caller]
+    pub(crate) fn wait_for<T>(
+        &mut self,
+        awaited: &str,
+        deadline: Duration,
+        mut find: impl FnMut(&[u8]) -> Option<(T, usize)>,
+    ) -> T {
+        let until = Instant::now() + deadline;
+        let mut heard = lock(&self.shared.heard);
+        loop {
+            if let Some((found, length)) = find(&heard.bytes[self.position..]) {
+                self.position += length;
+                return found;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            let why = match () {
+                () if heard.ended => "the stream ended before",
+                () if left.is_zero() => "the deadline passed before",
+                () => {
+                    heard = self
+                        .shared
+                        .changed
+                        .wait_timeout(heard, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
+                    continue;
+                }
+            };
+            let unread = String::from_utf8_lossy(&heard.bytes[self.position..]).into_owned();
+            panic!(
+                "{why} {awaited}; since the last find came {unread:?}; all of it is in {}",
+                self.log.display()
+            );
+        }
+    }
+
+    /// Waits for the next whole line that `accept` accepts, and returns it without its end.
+    #[track_caller]
+    pub(crate) fn wait_for_line(
+        &mut self,
+        awaited: &str,
+        deadline: Duration,
+        accept: impl Fn(&str) -> bool,
+    ) -> String {
+        self.wait_for(awaited, deadline, |bytes| {
+            let mut end = 0;
+            for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+                end += line.len();
+                let text = String::from_utf8_lossy(line);
+                let text = text.trim_end_matches(['\r', '\n']);
+                if accept(text) {
+                    return Some((text.to_owned(), end));
+                }
+            }
+            None
+        })
+    }
+}
+
+fn listen(mut stream: impl Read, mut log: File, shared: &Shared) {
+    let mut buffer = [0; 4096];
+    loop {
+        // A reset connection is an end like any other: whoever waits is told that the stream ended.
+        let length = stream.read(&mut buffer).unwrap_or(0);
+        // The log is for people; a full disk must not make the other side hang as well.
+        let _ = log.write_all(&buffer[..length]);
+        let mut heard = lock(&shared.heard);
+        heard.bytes.extend_from_slice(&buffer[..length]);
+        heard.ended = length == 0;
+        shared.changed.notify_all();
+        if heard.ended {
+            return;
+        }
+    }
+}
+
+/// A test that failed while it held the lock must not hide its message behind a poisoned one.
+fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
+    heard.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,154 @@
+//! Volumes, made and exposed by the program under test.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use crate::build;
+use crate::process::{Finished, Process, run};
+use crate::scratch::Scratch;
+use crate::stand_in;
+
+/// A command of the program that does no bulk I/O. Argon2id over a gigabyte takes seconds on a loaded machine.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
+/// From the start of the server to the line that says it is ready; recovery after a crash included.
+const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
+/// From SIGTERM to the end of the server, with all I/O in flight done and flushed.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(60);
+
+const STAND_IN: bool = true;
+
+/// Whether a volume's datastore shows its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Encrypted under a key from a key file.
+    Encrypted,
+    /// Made with the explicit flag for no encryption.
+    Unencrypted,
+}
+
+/// A volume in a datastore of its own.
+pub struct Volume<'test> {
+    scratch: &'test Scratch,
+    name: String,
+    pub(crate) protection: Protection,
+}
+
+impl<'test> Volume<'test> {
+    /// Creates a volume, e.g. of `"1G"`, with `strongroom volume create`.
+    #[track_caller]
+    pub fn create(scratch: &'test Scratch, name: &str, size: &str, protection: Protection) -> Self {
+        let volume = Self { scratch, name: name.to_owned(), protection };
+        scratch.make_directory(&format!("{name}.ds"));
+        if protection == Protection::Encrypted {
+            write_key_file(&volume.key_file());
+        }
+        if STAND_IN {
+            run(scratch, &stand_in::create(&volume, size), COMMAND_DEADLINE).success();
+        } else {
+            volume.command("create", &["--size", size]).success();
+        }
+        volume
+    }
+
+    /// The datastore: a directory with this volume and no other.
+    pub fn datastore(&self) -> PathBuf {
+        self.scratch.path(&format!("{}.ds", self.name))
+    }
+
+    /// The volume's path, as the program is given it.
+    pub fn path(&self) -> PathBuf {
+        self.datastore().join(&self.name)
+    }
+
+    /// The key file; there is none of an unencrypted volume.
+    pub fn key_file(&self) -> PathBuf {
+        self.scratch.path(&format!("{}.key", self.name))
+    }
+
+    /// Runs `strongroom volume VERB PATH ARGUMENTS` with this volume's key, to its end.
+    #[track_caller]
+    pub fn command(&self, verb: &str, arguments: &[&str]) -> Finished {
+        run(self.scratch, self.invocation(verb).args(arguments), COMMAND_DEADLINE)
+    }
+
+    /// Exposes the volume over NBD on a unix socket, and waits until the program says that it is ready.
+    #[track_caller]
+    pub fn expose(&self) -> Exposure {
+        let socket = self.scratch.path(&format!("{}.sock", self.name));
+        if STAND_IN {
+            let name = format!("expose-{}", self.name);
+            let server = Process::start(self.scratch, &name, &stand_in::expose(self, &socket));
+            let uri = format!("nbd+unix:///?socket={}", socket.display());
+            return Exposure { server, socket, uri };
+        }
+        let mut command = self.invocation("expose");
+        command.arg("--nbd").arg(format!("unix:{}", socket.display()));
+        let mut server = Process::start(self.scratch, &format!("expose-{}", self.name), &command);
+        let uri = server.wait_for_line("its NBD URI", EXPOSE_DEADLINE, |line| line.contains("nbd+unix:"));
+        Exposure { server, socket, uri }
+    }
+
+    fn invocation(&self, verb: &str) -> Command {
+        let mut command = Command::new(build::program());
+        command.args(["volume", verb]).arg(self.path());
+        match self.protection {
+            Protection::Encrypted => command.arg("--key-file").arg(self.key_file()),
+            Protection::Unencrypted => command.arg("--unencrypted"),
+        };
+        command
+    }
+}
+
+/// A volume that clients can connect to, for as long as this lives.
+pub struct Exposure {
+    server: Process,
+    socket: PathBuf,
+    uri: String,
+}
+
+impl Exposure {
+    /// The unix socket that the server listens on.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The NBD URI that the server printed.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// The server.
+    pub fn process(&self) -> &Process {
+        &self.server
+    }
+
+    /// Ends the server as a user would (SIGTERM), and waits until it has closed the volume.
+    #[track_caller]
+    pub fn close(self) -> ExitStatus {
+        self.server.terminate(CLOSE_DEADLINE)
+    }
+
+    /// Kills the server (SIGKILL): I/O in flight is neither finished nor answered.
+    #[track_caller]
+    pub fn kill(self) {
+        self.server.kill();
+    }
+}
+
+/// A key of the test's own, in a file that only its owner can read.
+fn write_key_file(path: &Path) {
+    let key: [u8; 32] = std::array::from_fn(|index| index as u8 ^ 0x5a);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .unwrap_or_else(|error| panic!("cannot create {}: {error}", path.display()));
+    file.write_all(&key).expect("the key file can be written");
+    // The mode above is subject to the umask; a test of permissions must not be.
+    fs::set_permissions(path, Permissions::from_mode(0o600)).expect("the key file is ours");
+}
