@@ -34,23 +34,14 @@ impl Limits {
     pub fn check<P: Payload>(&self, request: &Request<P>) -> Result<(), IoError> {
         let extent = request.extent();
         if extent.end() > self.size_bytes {
-            return Err(IoError::OutOfRange {
-                extent,
-                size_bytes: self.size_bytes,
-            });
+            return Err(IoError::OutOfRange { extent, size_bytes: self.size_bytes });
         }
         let aligned = extent.is_aligned_to(u64::from(self.block_bytes));
-        let misaligned = IoError::Misaligned {
-            extent,
-            block_bytes: self.block_bytes,
-        };
+        let misaligned = IoError::Misaligned { extent, block_bytes: self.block_bytes };
         match request {
             Request::Read { into: memory, .. } | Request::Write { from: memory, .. } => {
                 if extent.length() > u64::from(self.transfer_bytes_max) {
-                    return Err(IoError::TooLong {
-                        extent,
-                        transfer_bytes_max: self.transfer_bytes_max,
-                    });
+                    return Err(IoError::TooLong { extent, transfer_bytes_max: self.transfer_bytes_max });
                 }
                 if !aligned || extent.is_empty() || P::len(memory) as u64 != extent.length() {
                     return Err(misaligned);

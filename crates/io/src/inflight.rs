@@ -27,10 +27,7 @@ pub struct InFlight<T> {
 impl<T> InFlight<T> {
     /// A table with room for `depth` entries at once; more make it grow.
     pub fn with_depth(depth: usize) -> Self {
-        Self {
-            entries: Vec::with_capacity(depth),
-            free: Vec::with_capacity(depth),
-        }
+        Self { entries: Vec::with_capacity(depth), free: Vec::with_capacity(depth) }
     }
 
     /// Remembers `entry` until it is taken.
@@ -76,10 +73,7 @@ mod tests {
         let (a, b, c) = (table.insert('a'), table.insert('b'), table.insert('c'));
         assert_eq!((table.take(b), table.take(b), table.len()), (Some('b'), None, 2));
         let d = table.insert('d');
-        assert_eq!(
-            (d, table.take(a), table.take(c), table.take(d)),
-            (b, Some('a'), Some('c'), Some('d'))
-        );
+        assert_eq!((d, table.take(a), table.take(c), table.take(d)), (b, Some('a'), Some('c'), Some('d')));
         assert!(table.is_empty());
         assert_eq!(table.take(Slot::from_tag(99).unwrap()), None);
         assert_eq!(Slot::from_tag(u64::MAX), None);

@@ -71,15 +71,8 @@ impl RangeLocks {
 
     /// A queue's way to take locks; `waker` is its thread's.
     pub fn queue(self: &Arc<Self>, waker: Arc<Waker>) -> LockQueue {
-        let inbox = Inbox {
-            granted: Mutex::default(),
-            any: AtomicBool::new(false),
-            waker,
-        };
-        LockQueue {
-            locks: Arc::clone(self),
-            inbox: Arc::new(inbox),
-        }
+        let inbox = Inbox { granted: Mutex::default(), any: AtomicBool::new(false), waker };
+        LockQueue { locks: Arc::clone(self), inbox: Arc::new(inbox) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -91,12 +84,7 @@ impl RangeLocks {
 impl fmt::Debug for RangeLocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state();
-        write!(
-            f,
-            "RangeLocks({} held, {} waiting)",
-            state.held.len() - state.free.len(),
-            state.waiting.len()
-        )
+        write!(f, "RangeLocks({} held, {} waiting)", state.held.len() - state.free.len(), state.waiting.len())
     }
 }
 
@@ -112,11 +100,7 @@ impl State {
         }
         let asked = (extent, mode);
         self.held.iter().flatten().any(|held| conflict(*held, asked))
-            || self
-                .waiting
-                .iter()
-                .take(before)
-                .any(|waiter| conflict((waiter.extent, waiter.mode), asked))
+            || self.waiting.iter().take(before).any(|waiter| conflict((waiter.extent, waiter.mode), asked))
     }
 
     fn hold(&mut self, extent: Extent, mode: LockMode) -> Lock {
@@ -153,10 +137,7 @@ impl State {
 
 impl Inbox {
     fn put(&self, ticket: LockTicket, lock: Lock) {
-        self.granted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((ticket, lock));
+        self.granted.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, lock));
         self.any.store(true, Ordering::Release);
         self.waker.wake();
     }
@@ -175,12 +156,7 @@ impl LockQueue {
         if !state.must_wait(extent, mode, state.waiting.len()) {
             return Some(state.hold(extent, mode));
         }
-        state.waiting.push_back(Waiter {
-            extent,
-            mode,
-            ticket,
-            inbox: Arc::clone(&self.inbox),
-        });
+        state.waiting.push_back(Waiter { extent, mode, ticket, inbox: Arc::clone(&self.inbox) });
         None
     }
 
@@ -230,9 +206,7 @@ mod tests {
         let a = queue.acquire(extent(0, 8192), Shared, LockTicket(1)).unwrap();
         let b = queue.acquire(extent(4096, 8192), Shared, LockTicket(2)).unwrap();
         assert_eq!(queue.acquire(extent(4096, 10), Exclusive, LockTicket(3)), None);
-        let far = queue
-            .acquire(extent(1 << 20, 10), Exclusive, LockTicket(4))
-            .unwrap();
+        let far = queue.acquire(extent(1 << 20, 10), Exclusive, LockTicket(4)).unwrap();
         queue.release(a);
         assert!(granted(&queue).is_empty());
         queue.release(b);
@@ -250,11 +224,7 @@ mod tests {
         let (first, second) = (queue(&locks), queue(&locks));
         let reader = first.acquire(extent(0, 4096), Shared, LockTicket(1)).unwrap();
         assert_eq!(second.acquire(extent(0, 512), Exclusive, LockTicket(2)), None);
-        assert_eq!(
-            first.acquire(extent(0, 4096), Shared, LockTicket(3)),
-            None,
-            "it would starve the waiter"
-        );
+        assert_eq!(first.acquire(extent(0, 4096), Shared, LockTicket(3)), None, "it would starve the waiter");
         let beside = first.acquire(extent(4096, 4096), Shared, LockTicket(4)).unwrap();
         first.release(reader);
         let (_, lock) = granted(&second).remove(0);
@@ -285,11 +255,8 @@ mod tests {
                         state ^= state << 17;
                         let first = state % 8;
                         let count = 1 + (state >> 8) % (8 - first);
-                        let (mode, weight) = if state >> 20 & 3 == 0 {
-                            (Exclusive, 1000)
-                        } else {
-                            (Shared, 1)
-                        };
+                        let (mode, weight) =
+                            if state >> 20 & 3 == 0 { (Exclusive, 1000) } else { (Shared, 1) };
                         let lock =
                             match queue.acquire(extent(first * 4096, count * 4096), mode, LockTicket(0)) {
                                 Some(lock) => lock,
@@ -307,11 +274,7 @@ mod tests {
                             };
                         for word in &words[first as usize..(first + count) as usize] {
                             let before = word.fetch_add(weight, Ordering::SeqCst);
-                            assert!(if mode == Exclusive {
-                                before == 0
-                            } else {
-                                before < 1000
-                            });
+                            assert!(if mode == Exclusive { before == 0 } else { before < 1000 });
                         }
                         for word in &words[first as usize..(first + count) as usize] {
                             word.fetch_sub(weight, Ordering::SeqCst);

@@ -52,10 +52,7 @@ impl Waker {
     /// A new waker for one thread.
     pub fn new() -> Result<Self, IoError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self {
-            event,
-            woken: AtomicBool::new(false),
-        })
+        Ok(Self { event, woken: AtomicBool::new(false) })
     }
 
     /// Ends the sleep that is, or the next one.
@@ -87,27 +84,15 @@ pub struct IdleReactor {
 impl IdleReactor {
     /// A new reactor for the calling thread.
     pub fn new() -> Result<Self, IoError> {
-        Ok(Self {
-            waker: Arc::new(Waker::new()?),
-            deadline: Cell::new(None),
-        })
+        Ok(Self { waker: Arc::new(Waker::new()?), deadline: Cell::new(None) })
     }
 
     /// Sleeps until the thread is woken, the earliest deadline comes, or `at_most` has passed.
     pub fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
-        let until_deadline = self
-            .deadline
-            .take()
-            .map(|at| at.saturating_duration_since(Instant::now()));
+        let until_deadline = self.deadline.take().map(|at| at.saturating_duration_since(Instant::now()));
         let sleep = until_deadline.map_or(at_most, |sleep| sleep.min(at_most));
-        let sleep = Timespec {
-            tv_sec: sleep.as_secs() as i64,
-            tv_nsec: i64::from(sleep.subsec_nanos()),
-        };
-        match poll(
-            &mut [PollFd::new(&self.waker.event(), PollFlags::IN)],
-            Some(&sleep),
-        ) {
+        let sleep = Timespec { tv_sec: sleep.as_secs() as i64, tv_nsec: i64::from(sleep.subsec_nanos()) };
+        match poll(&mut [PollFd::new(&self.waker.event(), PollFlags::IN)], Some(&sleep)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -122,10 +107,7 @@ impl Reactor for IdleReactor {
     }
 
     fn wake_at(&self, deadline: Instant) {
-        let earliest = self
-            .deadline
-            .get()
-            .map_or(deadline, |earlier| earlier.min(deadline));
+        let earliest = self.deadline.get().map_or(deadline, |earlier| earlier.min(deadline));
         self.deadline.set(Some(earliest));
     }
 

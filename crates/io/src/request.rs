@@ -160,10 +160,6 @@ pub struct Done<P: Payload> {
 impl<P: Payload> Io<P> {
     /// The end of this request, with nothing done below.
     pub fn end(self, result: Result<(), IoError>) -> Done<P> {
-        Done {
-            tag: self.tag,
-            result,
-            memory: self.request.into_memory(),
-        }
+        Done { tag: self.tag, result, memory: self.request.into_memory() }
     }
 }

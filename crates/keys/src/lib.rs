@@ -1,1 +1,26 @@
-//! Key hierarchy, envelopes and where KEKs come from.
+//! Keys: key server -> KEK -> DEK.
+//!
+//! - A [`Kek`] wraps DEKs. It lives in memory only. Until key providers arrive it comes from a passphrase
+//!   (Argon2id) or a key file; [`KekSource`] is what a descriptor says about that, and holds nothing secret.
+//! - An [`Envelope`] seals one DEK together with what it is for, so that it cannot be put to another use: purpose,
+//!   volume, layer, epoch, cipher and unit size are authenticated with it.
+//! - A [`DescriptorKey`] authenticates a volume's descriptor under its KEK.
+//!
+//! This room knows nothing of files' layout or of I/O. Plain keys are [`SecretBytes`] here and everywhere; nothing
+//! in this room prints, serialises or logs one.
+//!
+//! [`SecretBytes`]: strongroom_memory::secret::SecretBytes
+#![forbid(unsafe_code)]
+
+mod descriptor_key;
+mod envelope;
+mod error;
+mod hex;
+mod kek;
+mod key_file;
+
+pub use descriptor_key::{DESCRIPTOR_TAG_BYTES, DescriptorKey};
+pub use envelope::{Cipher, DEK_BYTES, Envelope, EnvelopeContext, Purpose};
+pub use error::KeyError;
+pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParameters};
+pub use key_file::read_key_file;

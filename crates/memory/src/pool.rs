@@ -48,14 +48,8 @@ impl BufferPool {
         if chunks_max == 0 {
             return Err(PoolError::TooSmall(capacity_bytes));
         }
-        let chunks = Chunks {
-            chunks: Vec::with_capacity(chunks_max),
-            chunks_max,
-            free_blocks: 0,
-        };
-        Ok(Self {
-            shared: Rc::new(RefCell::new(chunks)),
-        })
+        let chunks = Chunks { chunks: Vec::with_capacity(chunks_max), chunks_max, free_blocks: 0 };
+        Ok(Self { shared: Rc::new(RefCell::new(chunks)) })
     }
 
     /// A buffer of `length` bytes (1 to [`MAX_BUFFER_BYTES`]) that starts on a 4096-byte boundary, its content
@@ -66,16 +60,10 @@ impl BufferPool {
             return None;
         }
         let order = length.div_ceil(BLOCK).next_power_of_two().trailing_zeros() as usize;
-        let (chunk, block, address, seals) = self.shared.borrow_mut().take(order)?;
-        let mut buffer = Buffer {
-            pool: Rc::clone(&self.shared),
-            address,
-            seals,
-            length,
-            chunk,
-            block,
-            order,
-        };
+        let (chunk, block) = self.shared.borrow_mut().take(order)?;
+        let (address, seals) = self.shared.borrow().chunks[chunk].addresses(block);
+        let mut buffer =
+            Buffer { pool: Rc::clone(&self.shared), address, seals, length, chunk, block, order };
         buffer.seals_mut().fill(None);
         Some(buffer)
     }
@@ -94,12 +82,7 @@ impl BufferPool {
 
 impl fmt::Debug for BufferPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "BufferPool({} of {} bytes used)",
-            self.used_bytes(),
-            self.resident_bytes()
-        )
+        write!(f, "BufferPool({} of {} bytes used)", self.used_bytes(), self.resident_bytes())
     }
 }
 
@@ -112,11 +95,8 @@ struct Chunks {
 impl Chunks {
     /// Chunk and first block of a buffer of this order.
     fn take(&mut self, order: usize) -> Option<(usize, usize)> {
-        let found = self
-            .chunks
-            .iter_mut()
-            .enumerate()
-            .find_map(|(index, chunk)| Some((index, chunk.split(order)?)));
+        let found =
+            self.chunks.iter_mut().enumerate().find_map(|(index, chunk)| Some((index, chunk.split(order)?)));
         let (index, block) = match found {
             Some(found) => found,
             None if self.chunks.len() < self.chunks_max => {
@@ -177,11 +157,7 @@ impl Chunk {
         let seals: &mut [Option<KeyEpoch>] = Box::leak(vec![None; BLOCKS_PER_CHUNK].into_boxed_slice());
         let mut free = [[0; BLOCKS_PER_CHUNK / 64]; ORDERS];
         free[ORDERS - 1][0] = 1;
-        Some(Self {
-            memory: NonNull::new(memory)?,
-            seals: NonNull::from(seals).cast(),
-            free,
-        })
+        Some(Self { memory: NonNull::new(memory)?, seals: NonNull::from(seals).cast(), free })
     }
 
     /// Where the content and the seals of a block are.
@@ -196,8 +172,7 @@ impl Chunk {
         let (from, index) = (order..ORDERS).find_map(|from| {
             let words = self.free[from].iter().enumerate();
             let mut set = words.filter(|(_, word)| **word != 0);
-            set.next()
-                .map(|(at, word)| (from, at * 64 + word.trailing_zeros() as usize))
+            set.next().map(|(at, word)| (from, at * 64 + word.trailing_zeros() as usize))
         })?;
         self.flip(from, index);
         let mut index = index;
@@ -236,10 +211,7 @@ impl Drop for Chunk {
         // seals were leaked, in `map` with these sizes, and are given back once.
         unsafe {
             let _ = munmap(self.memory.as_ptr().cast(), CHUNK_BYTES);
-            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
-                self.seals.as_ptr(),
-                BLOCKS_PER_CHUNK,
-            )));
+            drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.seals.as_ptr(), BLOCKS_PER_CHUNK)));
         }
     }
 }
@@ -310,9 +282,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool
-            .borrow_mut()
-            .give_back(self.chunk, self.block, self.order);
+        self.pool.borrow_mut().give_back(self.chunk, self.block, self.order);
     }
 }
 
@@ -333,10 +303,7 @@ mod tests {
         let mut held = Vec::new();
         for length in [1, 512, 4096, 4097, 65_536, 1 << 20, (1 << 20) - 4096] {
             let mut buffer = pool.take(length).unwrap();
-            assert_eq!(
-                (buffer.len(), buffer.address().as_ptr() as usize % BLOCK),
-                (length, 0)
-            );
+            assert_eq!((buffer.len(), buffer.address().as_ptr() as usize % BLOCK), (length, 0));
             buffer.bytes_mut().fill(held.len() as u8);
             held.push(buffer);
         }
@@ -374,9 +341,7 @@ mod tests {
         let mut held: Vec<(Buffer, u8)> = Vec::new();
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         for round in 0..20_000_u32 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let random = (state >> 33) as usize;
             if random % 3 == 0 && !held.is_empty() {
                 let (buffer, fill) = held.swap_remove(random % held.len());

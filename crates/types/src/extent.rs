@@ -38,10 +38,7 @@ impl Extent {
 
     /// The bytes from `start` up to, and without, `end`; empty where `end` is not beyond `start`.
     pub const fn between(start: u64, end: u64) -> Self {
-        Self {
-            offset: start,
-            length: end.saturating_sub(start),
-        }
+        Self { offset: start, length: end.saturating_sub(start) }
     }
 
     /// First byte.
@@ -99,10 +96,7 @@ impl Extent {
         let start = match self.offset.checked_add(unit - 1) {
             Some(start) => start & !(unit - 1),
             None => {
-                return Self {
-                    offset: self.offset & !(unit - 1),
-                    length: 0,
-                };
+                return Self { offset: self.offset & !(unit - 1), length: 0 };
             }
         };
         Self::between(start, self.end() & !(unit - 1))
@@ -143,10 +137,7 @@ mod tests {
                 assert!(e.widened_to(4096).contains(e), "{e:?}");
                 assert!(e.widened_to(4096).is_aligned_to(4096));
                 let n = e.narrowed_to(4096);
-                assert!(
-                    n.is_aligned_to(4096) && (n.is_empty() || e.contains(n)),
-                    "{e:?} {n:?}"
-                );
+                assert!(n.is_aligned_to(4096) && (n.is_empty() || e.contains(n)), "{e:?} {n:?}");
             }
         }
         assert_eq!(extent(1, 4094).narrowed_to(4096).length(), 0);

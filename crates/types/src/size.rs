@@ -96,16 +96,10 @@ const UNITS: [(char, u32); 5] = [('K', 10), ('M', 20), ('G', 30), ('T', 40), ('P
 pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
     let syntax = || SizeError::Syntax(text.to_owned());
     let upper = text.trim().to_ascii_uppercase();
-    let bare = upper
-        .strip_suffix("IB")
-        .or_else(|| upper.strip_suffix('B'))
-        .unwrap_or(&upper);
+    let bare = upper.strip_suffix("IB").or_else(|| upper.strip_suffix('B')).unwrap_or(&upper);
     let (number, shift) = match bare.chars().last() {
         Some(letter) if letter.is_ascii_alphabetic() => {
-            let unit = UNITS
-                .iter()
-                .find(|(unit, _)| *unit == letter)
-                .ok_or_else(syntax)?;
+            let unit = UNITS.iter().find(|(unit, _)| *unit == letter).ok_or_else(syntax)?;
             (&bare[..bare.len() - 1], unit.1)
         }
         _ if upper.ends_with("IB") => return Err(syntax()),
@@ -120,11 +114,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
     }
     let whole: u64 = whole.parse().map_err(|_| SizeError::TooLarge(u64::MAX))?;
     let scale = 10u128.pow(fraction.len() as u32);
-    let fraction: u128 = if fraction.is_empty() {
-        0
-    } else {
-        fraction.parse().map_err(|_| syntax())?
-    };
+    let fraction: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| syntax())? };
     let scaled = (u128::from(whole) * scale + fraction)
         .checked_mul(1 << shift)
         .ok_or(SizeError::TooLarge(u64::MAX))?;
@@ -186,10 +176,7 @@ mod tests {
         ] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
-        assert_eq!(
-            parse_bytes("18446744073709551615.000000001P"),
-            Err(SizeError::TooLarge(u64::MAX))
-        );
+        assert_eq!(parse_bytes("18446744073709551615.000000001P"), Err(SizeError::TooLarge(u64::MAX)));
         assert_eq!(parse_bytes("16777216T"), Err(SizeError::TooLarge(u64::MAX)));
     }
 
@@ -197,10 +184,7 @@ mod tests {
     fn volumes_have_limits() {
         assert!(matches!("0".parse::<VolumeSize>(), Err(SizeError::TooSmall(0))));
         assert!(matches!("65T".parse::<VolumeSize>(), Err(SizeError::TooLarge(_))));
-        assert!(matches!(
-            "5000".parse::<VolumeSize>(),
-            Err(SizeError::Sector(5000))
-        ));
+        assert!(matches!("5000".parse::<VolumeSize>(), Err(SizeError::Sector(5000))));
         assert_eq!("64T".parse::<VolumeSize>().unwrap().bytes(), MAX_VOLUME_BYTES);
         assert_eq!(VolumeSize::new(4608).unwrap().block_aligned_bytes(), 8192);
     }

@@ -1,0 +1,76 @@
+//! Why a key cannot be had or used.
+
+use std::path::PathBuf;
+
+use strongroom_crypto::CryptoError;
+use strongroom_memory::secret::SecretError;
+use strongroom_types::{KekId, KeyEpoch};
+use thiserror::Error;
+
+/// Why a key cannot be had or used.
+#[derive(Debug, Error)]
+pub enum KeyError {
+    /// The KEK at hand is not the one that the volume names.
+    #[error("this key is not the volume's: it has id {given}, the volume's key has id {wanted}")]
+    WrongKek {
+        /// Id of the KEK at hand.
+        given: KekId,
+        /// Id that the descriptor names.
+        wanted: KekId,
+    },
+    /// The volume's KEK comes from elsewhere.
+    #[error("the volume's key comes from a {wanted}, not from a {given}")]
+    WrongSource {
+        /// What was given.
+        given: &'static str,
+        /// What the descriptor names.
+        wanted: &'static str,
+    },
+    /// An envelope does not open: edited, or moved from elsewhere.
+    #[error(
+        "the envelope of key epoch {epoch} does not open under KEK {kek}: it was edited, or belongs elsewhere"
+    )]
+    Envelope {
+        /// Which DEK.
+        epoch: KeyEpoch,
+        /// Under which KEK.
+        kek: KekId,
+    },
+    /// An empty passphrase, or one that no person types.
+    #[error("a passphrase has 1 to {max} bytes; this one has {0}", max = crate::PASSPHRASE_BYTES_MAX)]
+    PassphraseLength(usize),
+    /// A key file cannot be read.
+    #[error("cannot read key file {path}: {error}")]
+    KeyFileUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// A key file that others may read.
+    #[error("key file {path} can be read by others (mode {mode:04o}); run: chmod 600 {path}")]
+    KeyFileMode {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A key file of another form.
+    #[error(
+        "key file {path} holds no key: it must have 32 bytes, or 64 hexadecimal digits; \
+         make one with: (umask 077; head -c 32 /dev/urandom > {path})"
+    )]
+    KeyFileForm {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Key derivation parameters out of range.
+    #[error("the passphrase parameters are out of range: {0}")]
+    Parameters(CryptoError),
+    /// A cipher refused.
+    #[error(transparent)]
+    Crypto(#[from] CryptoError),
+    /// No memory for a secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+}

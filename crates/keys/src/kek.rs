@@ -1,0 +1,166 @@
+//! Key-encryption keys, and what a descriptor says about where one comes from.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use strongroom_crypto::kdf::{self, Argon2idParams};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_types::KekId;
+
+use crate::error::KeyError;
+use crate::hex;
+
+/// Bytes of a KEK: an AES-256 key.
+pub const KEK_BYTES: usize = 32;
+
+/// The longest passphrase, in bytes: far beyond what a person types, and small enough to lock in memory.
+pub const PASSPHRASE_BYTES_MAX: usize = 1024;
+
+const SALT_BYTES: usize = 32;
+
+/// A key-encryption key. It is wiped when it is dropped; `Debug` shows its id.
+pub struct Kek {
+    id: KekId,
+    secret: SecretBytes,
+}
+
+/// Where a volume's KEK comes from. Nothing here is secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum KekSource {
+    /// Argon2id of a passphrase.
+    Passphrase(PassphraseParameters),
+    /// A file that holds the key itself.
+    KeyFile {},
+}
+
+/// How a passphrase becomes a KEK: Argon2id (RFC 9106), version 0x13, 32 bytes out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassphraseParameters {
+    /// Random bytes that make equal passphrases give different keys.
+    #[serde(with = "hex")]
+    salt: Vec<u8>,
+    /// Memory in KiB.
+    memory_kib: u32,
+    /// Passes over the memory.
+    passes: u32,
+    /// Independent lanes.
+    lanes: u32,
+}
+
+impl KekSource {
+    /// Passphrase parameters with a new salt: RFC 9106's second recommended option, 64 MiB, three passes, four lanes.
+    pub fn new_passphrase() -> Result<Self, KeyError> {
+        let salt = SecretBytes::random(SALT_BYTES)?.expose().to_vec();
+        let Argon2idParams { memory_kib, passes, lanes } = Argon2idParams::RECOMMENDED;
+        Ok(Self::Passphrase(PassphraseParameters { salt, memory_kib, passes, lanes }))
+    }
+
+    /// What a person calls it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Passphrase(_) => "passphrase",
+            Self::KeyFile {} => "key file",
+        }
+    }
+
+    /// The KEK that `input` (a passphrase, or a key file's key) gives.
+    pub fn kek(&self, input: &SecretBytes) -> Result<Kek, KeyError> {
+        match self {
+            Self::KeyFile {} => Kek::new(input.duplicate()?),
+            Self::Passphrase(parameters) => {
+                if input.is_empty() || input.len() > PASSPHRASE_BYTES_MAX {
+                    return Err(KeyError::PassphraseLength(input.len()));
+                }
+                let PassphraseParameters { memory_kib, passes, lanes, .. } = *parameters;
+                let cost = Argon2idParams { memory_kib, passes, lanes };
+                cost.check().map_err(KeyError::Parameters)?;
+                Kek::new(kdf::argon2id(input, &parameters.salt, cost, KEK_BYTES)?)
+            }
+        }
+    }
+}
+
+impl Kek {
+    /// The KEK of these 32 bytes. Its id is derived from them, so that a wrong key is told from a damaged volume.
+    fn new(secret: SecretBytes) -> Result<Self, KeyError> {
+        let derived = kdf::hkdf_sha256(&secret, b"", b"strongroom kek id v1", 16)?;
+        let mut id = [0; 16];
+        id.copy_from_slice(derived.expose());
+        Ok(Self { id: KekId::from_bytes(id), secret })
+    }
+
+    /// Its name: the first 16 bytes of HKDF-SHA256 over the key, one-way.
+    pub fn id(&self) -> KekId {
+        self.id
+    }
+
+    /// Refuses any KEK but the wanted one.
+    pub fn expect_id(&self, wanted: KekId) -> Result<(), KeyError> {
+        if self.id == wanted { Ok(()) } else { Err(KeyError::WrongKek { given: self.id, wanted }) }
+    }
+
+    pub(crate) fn secret(&self) -> &SecretBytes {
+        &self.secret
+    }
+}
+
+impl fmt::Debug for Kek {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kek({}, redacted)", self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(bytes: &[u8]) -> SecretBytes {
+        SecretBytes::from_slice_and_wipe(&mut bytes.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_key_and_another_another() {
+        let source = KekSource::new_passphrase().unwrap();
+        let text = serde_json::to_string(&source).unwrap();
+        let reread: KekSource = serde_json::from_str(&text).unwrap();
+        let kek = source.kek(&secret(b"correct horse")).unwrap();
+        assert_eq!(reread.kek(&secret(b"correct horse")).unwrap().id(), kek.id());
+        assert_ne!(source.kek(&secret(b"correct horsf")).unwrap().id(), kek.id());
+        assert_ne!(
+            KekSource::new_passphrase().unwrap().kek(&secret(b"correct horse")).unwrap().id(),
+            kek.id()
+        );
+        let id = kek.id();
+        assert!(kek.expect_id(id).is_ok());
+        assert!(matches!(kek.expect_id(KekId::random()), Err(KeyError::WrongKek { .. })));
+    }
+
+    #[test]
+    fn hostile_parameters_are_refused_before_memory_is_taken() {
+        for change in [r#""memory_kib":4294967295"#, r#""passes":4294967295"#, r#""lanes":16777216"#] {
+            let name = change.split(':').next().unwrap();
+            let text = serde_json::to_string(&KekSource::new_passphrase().unwrap()).unwrap();
+            let at = text.find(name).unwrap();
+            let end = at + text[at..].find([',', '}']).unwrap();
+            let edited = format!("{}{change}{}", &text[..at], &text[end..]);
+            let source: KekSource = serde_json::from_str(&edited).unwrap();
+            assert!(matches!(source.kek(&secret(b"x")), Err(KeyError::Parameters(_))), "{edited}");
+        }
+    }
+
+    #[test]
+    fn empty_and_endless_passphrases_are_refused() {
+        let source = KekSource::new_passphrase().unwrap();
+        assert!(matches!(source.kek(&secret(b"")), Err(KeyError::PassphraseLength(0))));
+        assert!(matches!(source.kek(&secret(&[b'x'; 1025])), Err(KeyError::PassphraseLength(1025))));
+    }
+
+    #[test]
+    fn debug_shows_no_key() {
+        let kek = KekSource::KeyFile {}.kek(&secret(b"0123456789abcdef0123456789abcdef")).unwrap();
+        let shown = format!("{kek:?}");
+        assert!(shown.contains(&kek.id().to_string()) && !shown.contains("0123456789abcdef0123"));
+    }
+}
