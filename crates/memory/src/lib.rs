@@ -14,7 +14,9 @@
 
 mod guest;
 mod pool;
+mod reserve;
 pub mod secret;
 
 pub use guest::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion, GuestSlice, Segment};
 pub use pool::{Buffer, BufferPool, CHUNK_BYTES, MAX_BUFFER_BYTES, PoolError};
+pub use reserve::ReservedPool;

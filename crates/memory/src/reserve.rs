@@ -1,0 +1,87 @@
+//! Buffers for a stage that waits for them, so that it never waits in vain.
+
+use crate::pool::{Buffer, BufferPool, PoolError};
+
+/// A thread's shared pool, and behind it a reserve that belongs to one stage's channel alone.
+///
+/// All stages of a thread take from one pool, and a request that goes down holds buffers of several of them. Were
+/// that all, the upper stages could take the last buffer while each of their requests waits for one of the
+/// stage below: nobody could go on. So every channel that waits for buffers keeps a reserve that is
+/// large enough for any one of its requests, touched only when the shared pool is exhausted. Then
+/// - a request that waits has, of its own channel, another one under way that holds the reserve or a part of it, and
+///   whose end will wake the thread; nobody has to be told of buffers that come back elsewhere;
+/// - the lowest stage that waits always goes on, therefore the one above it does, and so on up.
+///
+/// It holds as long as a channel takes all that a request needs in one [`take_all`](Self::take_all), serves those
+/// that wait in order, and takes its locks before its buffers.
+#[derive(Debug)]
+pub struct ReservedPool {
+    shared: BufferPool,
+    reserve: BufferPool,
+}
+
+impl ReservedPool {
+    /// A reserve of `reserve_bytes`, rounded up to whole chunks, behind `shared`. No memory is taken for it before
+    /// it is needed.
+    ///
+    /// A buffer of up to half a chunk can share a chunk with others; count a larger one as a whole chunk.
+    ///
+    /// # Errors
+    /// [`PoolError::TooSmall`] for no bytes at all.
+    pub fn new(shared: &BufferPool, reserve_bytes: usize) -> Result<Self, PoolError> {
+        let reserve = BufferPool::new(reserve_bytes.next_multiple_of(crate::CHUNK_BYTES))?;
+        Ok(Self { shared: shared.clone(), reserve })
+    }
+
+    /// As [`BufferPool::take`]: from the shared pool, else from the reserve, else `None`.
+    pub fn take(&self, length: usize) -> Option<Buffer> {
+        self.take_all(|pool| pool.take(length))
+    }
+
+    /// All that one request needs, or nothing: `take` is called with the shared pool and, where it
+    /// returns `None`, with the reserve.
+    pub fn take_all<T>(&self, take: impl Fn(&BufferPool) -> Option<T>) -> Option<T> {
+        take(&self.shared).or_else(|| take(&self.reserve))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CHUNK_BYTES;
+
+    #[test]
+    fn the_reserve_serves_one_request_when_the_pool_is_exhausted() {
+        let shared = BufferPool::new(CHUNK_BYTES).unwrap();
+        let pool = ReservedPool::new(&shared, CHUNK_BYTES + 1).unwrap();
+        let others = shared.take(CHUNK_BYTES).unwrap();
+        let two = |pool: &BufferPool| Some([pool.take(CHUNK_BYTES)?, pool.take(4096)?]);
+        let held = pool.take_all(two).unwrap();
+        assert!(pool.take_all(two).is_none());
+        assert!(pool.take(4096).is_some(), "what is left of the reserve");
+        drop(held);
+        assert!(pool.take_all(two).is_some());
+        drop(others);
+        let shared_first = pool.take(4096).unwrap();
+        assert_eq!((shared.used_bytes(), shared_first.len()), (4096, 4096));
+    }
+
+    #[test]
+    fn what_does_not_suffice_is_given_back() {
+        let shared = BufferPool::new(CHUNK_BYTES).unwrap();
+        let pool = ReservedPool::new(&shared, CHUNK_BYTES).unwrap();
+        let two = |pool: &BufferPool| Some([pool.take(CHUNK_BYTES)?, pool.take(CHUNK_BYTES)?]);
+        assert!(pool.take_all(two).is_none());
+        assert_eq!(shared.used_bytes(), 0);
+        assert!(pool.take(CHUNK_BYTES).is_some());
+    }
+
+    #[test]
+    fn an_untouched_reserve_takes_no_memory() {
+        let shared = BufferPool::new(CHUNK_BYTES).unwrap();
+        let pool = ReservedPool::new(&shared, 2 * CHUNK_BYTES).unwrap();
+        let _buffer = pool.take(4096).unwrap();
+        assert_eq!(pool.reserve.resident_bytes(), 0);
+        assert!(ReservedPool::new(&shared, 0).is_err());
+    }
+}
