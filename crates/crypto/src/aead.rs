@@ -51,12 +51,7 @@ pub fn seal(
 pub fn open(kek: &SecretBytes, associated_data: &[u8], sealed: &Sealed) -> Result<SecretBytes, CryptoError> {
     let key = expand(kek)?;
     let longest_bytes = SECRET_MAX_BYTES + TAG_BYTES;
-    check_limit(
-        ALGORITHM,
-        "sealed length in bytes",
-        sealed.ciphertext_and_tag.len(),
-        0..=longest_bytes,
-    )?;
+    check_limit(ALGORITHM, "sealed length in bytes", sealed.ciphertext_and_tag.len(), 0..=longest_bytes)?;
     let (ciphertext, tag) = sealed
         .ciphertext_and_tag
         .split_last_chunk::<TAG_BYTES>()
@@ -97,20 +92,15 @@ pub(crate) fn seal_with_nonce(
         call: "EVP_AEAD_CTX_seal_scatter",
         code: 0,
     })?;
-    Ok(Sealed {
-        nonce,
-        ciphertext_and_tag,
-    })
+    Ok(Sealed { nonce, ciphertext_and_tag })
 }
 
 /// aws-lc-rs keeps the expanded key on the heap and wipes it on drop, at the end of each call here.
 fn expand(kek: &SecretBytes) -> Result<LessSafeKey, CryptoError> {
     check_key(ALGORITHM, kek, KEY_BYTES)?;
-    UnboundKey::new(&AES_256_GCM, kek.expose())
-        .map(LessSafeKey::new)
-        .map_err(|_| CryptoError::Library {
-            algorithm: ALGORITHM,
-            call: "EVP_AEAD_CTX_init",
-            code: 0,
-        })
+    UnboundKey::new(&AES_256_GCM, kek.expose()).map(LessSafeKey::new).map_err(|_| CryptoError::Library {
+        algorithm: ALGORITHM,
+        call: "EVP_AEAD_CTX_init",
+        code: 0,
+    })
 }

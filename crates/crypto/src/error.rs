@@ -152,11 +152,7 @@ pub(crate) fn check_key(
     if key.len() == expected_bytes {
         Ok(())
     } else {
-        Err(CryptoError::KeyLength {
-            algorithm,
-            expected_bytes,
-            actual_bytes: key.len(),
-        })
+        Err(CryptoError::KeyLength { algorithm, expected_bytes, actual_bytes: key.len() })
     }
 }
 
@@ -170,12 +166,6 @@ pub(crate) fn check_limit(
     if allowed.contains(&actual) {
         Ok(())
     } else {
-        Err(CryptoError::Limit {
-            algorithm,
-            what,
-            actual,
-            least: *allowed.start(),
-            most: *allowed.end(),
-        })
+        Err(CryptoError::Limit { algorithm, what, actual, least: *allowed.start(), most: *allowed.end() })
     }
 }

@@ -1,6 +1,6 @@
 //! Keys from other secrets: HKDF-SHA256 (RFC 5869) from a good key, Argon2id (RFC 9106) from a passphrase.
 
-use argon2::{Argon2, Block, Params, Version};
+use argon2::{Argon2, AssociatedData, Block, ParamsBuilder, Version};
 use aws_lc_rs::hkdf;
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
 use zeroize::Zeroize;
@@ -23,22 +23,13 @@ pub fn hkdf_sha256(
 ) -> Result<SecretBytes, CryptoError> {
     let algorithm = Algorithm::HkdfSha256;
     // RFC 5869 allows 255 digests, 8160 bytes; a secret is shorter than that.
-    check_limit(
-        algorithm,
-        "derived length in bytes",
-        length_bytes,
-        1..=SECRET_MAX_BYTES,
-    )?;
+    check_limit(algorithm, "derived length in bytes", length_bytes, 1..=SECRET_MAX_BYTES)?;
     let mut derived = SecretBytes::zeroed(length_bytes)?;
     hkdf::Salt::new(hkdf::HKDF_SHA256, salt)
         .extract(secret.expose())
         .expand(&[info], DerivedLength(length_bytes))
         .and_then(|okm| okm.fill(derived.expose_mut()))
-        .map_err(|_| CryptoError::Library {
-            algorithm,
-            call: "HKDF",
-            code: 0,
-        })?;
+        .map_err(|_| CryptoError::Library { algorithm, call: "HKDF", code: 0 })?;
     Ok(derived)
 }
 
@@ -79,11 +70,7 @@ pub struct Argon2idParams {
 
 impl Argon2idParams {
     /// The second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
-    pub const RECOMMENDED: Self = Self {
-        memory_kib: 64 << 10,
-        passes: 3,
-        lanes: 4,
-    };
+    pub const RECOMMENDED: Self = Self { memory_kib: 64 << 10, passes: 3, lanes: 4 };
 
     /// Checks every limit.
     ///
@@ -91,21 +78,11 @@ impl Argon2idParams {
     /// [`CryptoError::Limit`] naming the first value that is outside.
     pub fn check(&self) -> Result<(), CryptoError> {
         let limit = |what, actual: u32, least: u32, most: u32| {
-            check_limit(
-                Algorithm::Argon2id,
-                what,
-                actual as usize,
-                least as usize..=most as usize,
-            )
+            check_limit(Algorithm::Argon2id, what, actual as usize, least as usize..=most as usize)
         };
         limit("number of lanes", self.lanes, 1, ARGON2ID_MAX_LANES)?;
         let least_memory_kib = MIN_MEMORY_PER_LANE_KIB * self.lanes;
-        limit(
-            "memory in KiB",
-            self.memory_kib,
-            least_memory_kib,
-            ARGON2ID_MAX_MEMORY_KIB,
-        )?;
+        limit("memory in KiB", self.memory_kib, least_memory_kib, ARGON2ID_MAX_MEMORY_KIB)?;
         limit("number of passes", self.passes, 1, ARGON2ID_MAX_PASSES)
     }
 }
@@ -126,49 +103,38 @@ pub fn argon2id(
     params.check()?;
     let salt_lengths = ARGON2ID_MIN_SALT_BYTES..=ARGON2ID_MAX_SALT_BYTES;
     check_limit(algorithm, "salt length in bytes", salt.len(), salt_lengths)?;
-    check_limit(
-        algorithm,
-        "derived length in bytes",
-        length_bytes,
-        MIN_DERIVED_BYTES..=SECRET_MAX_BYTES,
-    )?;
+    check_limit(algorithm, "derived length in bytes", length_bytes, MIN_DERIVED_BYTES..=SECRET_MAX_BYTES)?;
 
-    let Argon2idParams {
-        memory_kib,
-        passes,
-        lanes,
-    } = params;
-    let params = Params::new(memory_kib, passes, lanes, Some(length_bytes)).map_err(|_| refused())?;
-    let function = Argon2::new(argon2::Algorithm::Argon2id, Version::V0x13, params);
-    derive(&function, passphrase, salt, length_bytes)
+    argon2id_unlimited(passphrase, salt, params, length_bytes, &[], &[])
 }
 
-fn derive(
-    function: &Argon2<'_>,
+/// Argon2id without the limits above, and with the secret and associated data that only the published vectors
+/// have.
+pub(crate) fn argon2id_unlimited(
     passphrase: &SecretBytes,
     salt: &[u8],
+    params: Argon2idParams,
     length_bytes: usize,
+    pepper: &[u8],
+    associated_data: &[u8],
 ) -> Result<SecretBytes, CryptoError> {
+    let refused = |_| CryptoError::Library { algorithm: Algorithm::Argon2id, call: "Argon2id", code: 0 };
+    let params = ParamsBuilder::new()
+        .m_cost(params.memory_kib)
+        .t_cost(params.passes)
+        .p_cost(params.lanes)
+        .data(AssociatedData::new(associated_data).map_err(refused)?)
+        .output_len(length_bytes)
+        .build()
+        .map_err(refused)?;
+    let function = Argon2::new_with_secret(pepper, argon2::Algorithm::Argon2id, Version::V0x13, params)
+        .map_err(refused)?;
     let mut derived = SecretBytes::zeroed(length_bytes)?;
     let mut memory = WorkingMemory::new(function.params().block_count())?;
     function
-        .hash_password_into_with_memory(
-            passphrase.expose(),
-            salt,
-            derived.expose_mut(),
-            &mut memory.blocks,
-        )
-        .map_err(|_| refused())?;
+        .hash_password_into_with_memory(passphrase.expose(), salt, derived.expose_mut(), &mut memory.blocks)
+        .map_err(refused)?;
     Ok(derived)
-}
-
-/// Argon2 has checked the same limits again and found otherwise.
-fn refused() -> CryptoError {
-    CryptoError::Library {
-        algorithm: Algorithm::Argon2id,
-        call: "argon2",
-        code: 0,
-    }
 }
 
 /// Argon2's memory, from which the passphrase could be guessed faster than Argon2 allows; wiped on drop.
@@ -179,12 +145,10 @@ struct WorkingMemory {
 impl WorkingMemory {
     fn new(count: usize) -> Result<Self, CryptoError> {
         let mut blocks = Vec::new();
-        blocks
-            .try_reserve_exact(count)
-            .map_err(|_| CryptoError::OutOfMemory {
-                algorithm: Algorithm::Argon2id,
-                bytes: count * Block::SIZE,
-            })?;
+        blocks.try_reserve_exact(count).map_err(|_| CryptoError::OutOfMemory {
+            algorithm: Algorithm::Argon2id,
+            bytes: count * Block::SIZE,
+        })?;
         blocks.resize(count, Block::new());
         Ok(Self { blocks })
     }

@@ -25,20 +25,14 @@ const KW_MIN_KEY_BYTES: usize = 2 * SEMIBLOCK_BYTES;
 pub fn wrap(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, CryptoError> {
     let algorithm = Algorithm::Aes256Kw;
     let kek = expand(algorithm, kek)?;
-    check_limit(
-        algorithm,
-        "key length in bytes",
-        key.len(),
-        KW_MIN_KEY_BYTES..=SECRET_MAX_BYTES,
-    )?;
+    check_limit(algorithm, "key length in bytes", key.len(), KW_MIN_KEY_BYTES..=SECRET_MAX_BYTES)?;
     check_semiblocks(algorithm, key.len())?;
     let mut wrapped = vec![0; key.len() + SEMIBLOCK_BYTES];
-    kek.wrap(key.expose(), &mut wrapped)
-        .map_err(|_| CryptoError::Library {
-            algorithm,
-            call: "AES_wrap_key",
-            code: 0,
-        })?;
+    kek.wrap(key.expose(), &mut wrapped).map_err(|_| CryptoError::Library {
+        algorithm,
+        call: "AES_wrap_key",
+        code: 0,
+    })?;
     Ok(wrapped)
 }
 
@@ -54,8 +48,7 @@ pub fn unwrap(kek: &SecretBytes, wrapped: &[u8]) -> Result<SecretBytes, CryptoEr
     check_limit(algorithm, "wrapped length in bytes", wrapped.len(), allowed)?;
     check_semiblocks(algorithm, wrapped.len())?;
     let mut key = SecretBytes::zeroed(wrapped.len() - SEMIBLOCK_BYTES)?;
-    kek.unwrap(wrapped, key.expose_mut())
-        .map_err(|_| CryptoError::Authentication { algorithm })?;
+    kek.unwrap(wrapped, key.expose_mut()).map_err(|_| CryptoError::Authentication { algorithm })?;
     Ok(key)
 }
 
@@ -69,12 +62,11 @@ pub fn wrap_padded(kek: &SecretBytes, key: &SecretBytes) -> Result<Vec<u8>, Cryp
     let kek = expand(algorithm, kek)?;
     check_limit(algorithm, "key length in bytes", key.len(), 1..=SECRET_MAX_BYTES)?;
     let mut wrapped = vec![0; key.len().next_multiple_of(SEMIBLOCK_BYTES) + SEMIBLOCK_BYTES];
-    kek.wrap_with_padding(key.expose(), &mut wrapped)
-        .map_err(|_| CryptoError::Library {
-            algorithm,
-            call: "AES_wrap_key_padded",
-            code: 0,
-        })?;
+    kek.wrap_with_padding(key.expose(), &mut wrapped).map_err(|_| CryptoError::Library {
+        algorithm,
+        call: "AES_wrap_key_padded",
+        code: 0,
+    })?;
     Ok(wrapped)
 }
 
@@ -107,10 +99,7 @@ fn check_semiblocks(algorithm: Algorithm, length_bytes: usize) -> Result<(), Cry
     if length_bytes.is_multiple_of(SEMIBLOCK_BYTES) {
         Ok(())
     } else {
-        Err(CryptoError::NotSemiblocks {
-            algorithm,
-            length_bytes,
-        })
+        Err(CryptoError::NotSemiblocks { algorithm, length_bytes })
     }
 }
 

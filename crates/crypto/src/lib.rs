@@ -7,12 +7,15 @@
 //! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
 //! | [`mac`] | HMAC-SHA256, SHA-256 | RFC 2104, FIPS 180-4 |
+//! | [`self_test`] | known answers of all of them, at start-up | |
 //!
 //! What it promises:
 //! - Keys come in and go out as [`SecretBytes`](strongroom_memory::secret::SecretBytes) only.
 //! - No wrong input panics, and no answer is given that was not authenticated where the cipher can
 //!   (XTS cannot: it detects neither tampering nor rollback).
 //! - Whatever compares secrets or tags takes the same time for any content.
+//! - Every algorithm runs the published vectors of its standard in the tests, and [`self_test::self_test`]
+//!   at start-up.
 //!
 //! What may not enter: ciphers of our own making, keys' origins and formats (room `keys`), I/O, knowledge of
 //! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts`: a thin binding to
@@ -25,6 +28,9 @@ mod error;
 pub mod kdf;
 pub mod key_wrap;
 pub mod mac;
+pub mod self_test;
+#[cfg(test)]
+mod vectors;
 #[allow(unsafe_code)]
 pub mod xts;
 

@@ -35,9 +35,8 @@ pub fn hmac_sha256(key: &SecretBytes, message: &[u8]) -> Result<[u8; DIGEST_BYTE
 /// [`CryptoError::Authentication`] if `tag` is not the one that [`hmac_sha256`] gives for `message`, of any
 /// length; [`CryptoError::Limit`] for a key under [`MIN_MAC_KEY_BYTES`].
 pub fn verify_hmac_sha256(key: &SecretBytes, message: &[u8], tag: &[u8]) -> Result<(), CryptoError> {
-    hmac::verify(&mac_key(key)?, message, tag).map_err(|_| CryptoError::Authentication {
-        algorithm: Algorithm::HmacSha256,
-    })
+    hmac::verify(&mac_key(key)?, message, tag)
+        .map_err(|_| CryptoError::Authentication { algorithm: Algorithm::HmacSha256 })
 }
 
 fn mac_key(key: &SecretBytes) -> Result<hmac::Key, CryptoError> {

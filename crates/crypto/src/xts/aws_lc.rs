@@ -100,11 +100,7 @@ impl Context {
         let evp = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() })
             .ok_or_else(|| library_error("EVP_CIPHER_CTX_new"))?;
         // From here on drop frees the context, also if a step below fails.
-        let mut context = Self {
-            evp,
-            state,
-            own_cipher_data: ptr::null_mut(),
-        };
+        let mut context = Self { evp, state, own_cipher_data: ptr::null_mut() };
         context.select_cipher(direction)?;
         context.move_state_to_secret_memory()?;
         context.set_key(key)?;
@@ -148,14 +144,7 @@ impl Context {
         // SAFETY: `evp` has the cipher, whose key is the 64 bytes that `new` checked; -1 keeps the direction.
         let result = unsafe {
             let (evp, key) = (self.evp.as_ptr(), key.expose().as_ptr());
-            lc::EVP_CipherInit_ex(
-                evp,
-                ptr::null(),
-                ptr::null_mut(),
-                key,
-                ptr::null(),
-                KEEP_DIRECTION,
-            )
+            lc::EVP_CipherInit_ex(evp, ptr::null(), ptr::null_mut(), key, ptr::null(), KEEP_DIRECTION)
         };
         check(result, "EVP_CipherInit_ex(key)")
     }
@@ -228,11 +217,7 @@ const KEEP_DIRECTION: c_int = -1;
 
 /// aws-lc's EVP calls return 1 for success.
 fn check(result: c_int, call: &'static str) -> Result<(), CryptoError> {
-    if result == 1 {
-        Ok(())
-    } else {
-        Err(library_error(call))
-    }
+    if result == 1 { Ok(()) } else { Err(library_error(call)) }
 }
 
 /// Takes the first entry off this thread's error queue and empties it, so that it cannot be blamed on a later
@@ -245,9 +230,5 @@ fn library_error(call: &'static str) -> CryptoError {
         lc::ERR_clear_error();
         code
     };
-    CryptoError::Library {
-        algorithm: Algorithm::Aes256Xts,
-        call,
-        code,
-    }
+    CryptoError::Library { algorithm: Algorithm::Aes256Xts, call, code }
 }

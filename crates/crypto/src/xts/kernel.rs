@@ -97,14 +97,8 @@ impl DataUnits {
     /// # Errors
     /// [`CryptoError::DataUnitRange`] if that breaks the invariant of the type.
     pub fn new(first: u128, count: usize, unit_bytes: usize) -> Result<Self, CryptoError> {
-        let units = Self {
-            first,
-            count,
-            unit_bytes,
-        };
-        let length_fits = count
-            .checked_mul(unit_bytes)
-            .is_some_and(|length| isize::try_from(length).is_ok());
+        let units = Self { first, count, unit_bytes };
+        let length_fits = count.checked_mul(unit_bytes).is_some_and(|length| isize::try_from(length).is_ok());
         let tweaks_fit = first.checked_add(count.saturating_sub(1) as u128).is_some();
         if (MIN_UNIT_BYTES..=MAX_UNIT_BYTES).contains(&unit_bytes) && length_fits && tweaks_fit {
             Ok(units)
@@ -125,19 +119,13 @@ impl DataUnits {
 
     /// The tweak of each unit with the unit's offset from the first, in order.
     pub fn tweaks(&self) -> impl Iterator<Item = (u128, usize)> + use<> {
-        let Self {
-            first,
-            count,
-            unit_bytes,
-        } = *self;
+        let Self { first, count, unit_bytes } = *self;
         (0..count).map(move |index| (first + index as u128, index * unit_bytes))
     }
 
     /// The tweak of the last unit, if there is any.
     pub fn last(&self) -> Option<u128> {
-        self.count
-            .checked_sub(1)
-            .map(|further| self.first + further as u128)
+        self.count.checked_sub(1).map(|further| self.first + further as u128)
     }
 
     /// Whether no byte of one buffer is a byte of the other.
@@ -146,10 +134,6 @@ impl DataUnits {
     }
 
     pub(super) fn out_of_range(&self) -> CryptoError {
-        CryptoError::DataUnitRange {
-            first: self.first,
-            count: self.count,
-            unit_bytes: self.unit_bytes,
-        }
+        CryptoError::DataUnitRange { first: self.first, count: self.count, unit_bytes: self.unit_bytes }
     }
 }

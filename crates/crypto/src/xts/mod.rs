@@ -75,11 +75,7 @@ impl Xts {
         if data_key.ct_eq(tweak_key).into() {
             return Err(CryptoError::EqualXtsKeyHalves);
         }
-        Ok(Self {
-            key: key.duplicate()?,
-            unit,
-            kernel,
-        })
+        Ok(Self { key: key.duplicate()?, unit, kernel })
     }
 
     /// The unit size the key is used with.
@@ -92,10 +88,7 @@ impl Xts {
     /// # Errors
     /// [`CryptoError::Secret`] or [`CryptoError::Library`], both only for want of memory.
     pub fn session(&self) -> Result<XtsSession, CryptoError> {
-        Ok(XtsSession {
-            keyed: self.kernel.set_key(&self.key)?,
-            unit: self.unit,
-        })
+        Ok(XtsSession { keyed: self.kernel.set_key(&self.key)?, unit: self.unit })
     }
 }
 
@@ -175,10 +168,7 @@ impl XtsSession {
         units: usize,
     ) -> Result<(), CryptoError> {
         let units = self.data_units(first_unit, units)?;
-        debug_assert!(
-            units.are_apart(source, destination),
-            "source and destination overlap"
-        );
+        debug_assert!(units.are_apart(source, destination), "source and destination overlap");
         // SAFETY: the caller's promise is the one the kernel asks for.
         unsafe { self.keyed.encrypt(units, source, destination) }
     }
@@ -201,10 +191,7 @@ impl XtsSession {
         units: usize,
     ) -> Result<(), CryptoError> {
         let units = self.data_units(first_unit, units)?;
-        debug_assert!(
-            units.are_apart(source, destination),
-            "source and destination overlap"
-        );
+        debug_assert!(units.are_apart(source, destination), "source and destination overlap");
         // SAFETY: the caller's promise is the one the kernel asks for.
         unsafe { self.keyed.decrypt(units, source, destination) }
     }
@@ -218,10 +205,7 @@ impl XtsSession {
             });
         }
         if !length_bytes.is_multiple_of(unit_bytes) {
-            return Err(CryptoError::PartialDataUnit {
-                length_bytes,
-                unit_bytes,
-            });
+            return Err(CryptoError::PartialDataUnit { length_bytes, unit_bytes });
         }
         Ok(length_bytes / unit_bytes)
     }
@@ -238,9 +222,6 @@ impl XtsSession {
 
 impl fmt::Debug for XtsSession {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("XtsSession")
-            .field("unit", &self.unit)
-            .finish_non_exhaustive()
+        formatter.debug_struct("XtsSession").field("unit", &self.unit).finish_non_exhaustive()
     }
 }
