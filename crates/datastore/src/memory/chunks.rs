@@ -39,7 +39,8 @@ impl Chunks {
         for piece in pieces(extent_of(offset, rest.len())) {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(piece.length() as usize);
             rest = later;
-            let chunk = self.chunk(piece.offset()).map(|chunk| chunk.read().unwrap_or_else(PoisonError::into_inner));
+            let chunk =
+                self.chunk(piece.offset()).map(|chunk| chunk.read().unwrap_or_else(PoisonError::into_inner));
             match chunk.as_ref().and_then(|chunk| chunk.as_ref()) {
                 Some(bytes) => now.copy_from_slice(&bytes[within_chunk(piece)]),
                 None => now.fill(0),
@@ -53,8 +54,7 @@ impl Chunks {
         for piece in pieces(extent_of(offset, from.len())) {
             let (now, later) = rest.split_at(piece.length() as usize);
             rest = later;
-            let mut chunk =
-                self.chunk_or_new(piece.offset()).write().unwrap_or_else(PoisonError::into_inner);
+            let mut chunk = self.chunk_or_new(piece.offset()).write().unwrap_or_else(PoisonError::into_inner);
             let bytes = chunk.get_or_insert_with(|| {
                 self.resident.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
                 vec![0; CHUNK_BYTES as usize].into_boxed_slice()

@@ -1,0 +1,119 @@
+//! Checking a volume: whether its files are what its descriptor says. It changes nothing.
+
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use strongroom_keys::Kek;
+use strongroom_types::display_bytes;
+
+use super::descriptor::{Descriptor, LayerRecord};
+use super::directory::{DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_name, layer_of_name, system};
+use super::error::DatastoreError;
+use super::open::{check_length, open_envelopes};
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Worth knowing; nothing is lost.
+    Notice,
+    /// The volume cannot be trusted, or not opened.
+    Error,
+}
+
+/// One thing that a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad.
+    pub severity: Severity,
+    /// What, as a sentence.
+    pub message: String,
+}
+
+impl Finding {
+    fn new(severity: Severity, message: impl ToString) -> Self {
+        Self { severity, message: message.to_string() }
+    }
+}
+
+/// Checks the volume at `path`; with its KEK also whether the descriptor is authentic and every envelope opens. An empty
+/// answer is a clean bill. It may run while the volume is in use.
+pub fn check(path: &Path, kek: Option<&Kek>) -> Result<Vec<Finding>, DatastoreError> {
+    let directory = VolumeDirectory::open(path)?;
+    directory.file_system()?;
+    let encoded = match directory.read_descriptor() {
+        Ok(encoded) => encoded,
+        Err(error @ DatastoreError::NotAVolume { .. }) => return Err(error),
+        Err(error) => return Ok(vec![Finding::new(Severity::Error, error)]),
+    };
+    let mut findings = Vec::new();
+    let descriptor = match kek {
+        None => {
+            if encoded.unverified().encryption.is_some() {
+                let message =
+                    "without its key the descriptor was not authenticated and no envelope was opened";
+                findings.push(Finding::new(Severity::Notice, message));
+            }
+            encoded.unverified().clone()
+        }
+        Some(kek) => match encoded.verify(path, kek) {
+            Ok(descriptor) => descriptor,
+            Err(error) => return Ok(vec![Finding::new(Severity::Error, error)]),
+        },
+    };
+    for layer in &descriptor.layers {
+        check_layer(&directory, &descriptor, layer, kek, &mut findings)?;
+    }
+    for name in directory.names()? {
+        let known =
+            name == DESCRIPTOR || layer_of_name(&name).is_some_and(|id| descriptor.layer(id).is_some());
+        let message = match name.as_str() {
+            _ if known => continue,
+            DESCRIPTOR_NEW => {
+                "a descriptor that was being written when the power went; it is not used".to_owned()
+            }
+            _ => format!("'{name}' is not a part of the volume"),
+        };
+        findings.push(Finding::new(Severity::Notice, message));
+    }
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    Ok(findings)
+}
+
+fn check_layer(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    kek: Option<&Kek>,
+    findings: &mut Vec<Finding>,
+) -> Result<(), DatastoreError> {
+    let path = &directory.path;
+    match directory.file(&layer_name(layer.id), OFlags::RDONLY) {
+        Ok(file) => {
+            let wanted = descriptor.size_bytes.block_aligned_bytes();
+            if let Err(error) = check_length(path, layer, &file, wanted) {
+                findings.push(Finding::new(Severity::Error, error));
+            }
+            let beyond = file.metadata().map_or(0, |metadata| metadata.len()).saturating_sub(wanted);
+            if beyond > 0 {
+                let beyond = display_bytes(beyond);
+                let message = format!(
+                    "layer {} has {beyond} beyond the volume's end, from an interrupted growth",
+                    layer.id
+                );
+                findings.push(Finding::new(Severity::Notice, message));
+            }
+        }
+        Err(Errno::NOENT) => {
+            let error = DatastoreError::MissingLayer { path: path.clone(), layer: layer.id };
+            findings.push(Finding::new(Severity::Error, error));
+        }
+        Err(errno) => return Err(system("open a layer of", path)(errno)),
+    }
+    if let Some(kek) = kek
+        && let Err(error) = open_envelopes(path, descriptor, layer, kek)
+    {
+        findings.push(Finding::new(Severity::Error, error));
+    }
+    Ok(())
+}

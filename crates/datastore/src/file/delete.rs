@@ -1,0 +1,52 @@
+//! Deleting a volume: first the keys, then the rest.
+//!
+//! The descriptor goes first, and durably: with its envelopes gone, what a power cut leaves of the layers is noise. What
+//! is left of an interrupted deletion can be deleted again.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, OFlags, rmdir, unlinkat};
+use rustix::io::Errno;
+
+use super::directory::{DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_of_name, sync_parent, system};
+use super::error::DatastoreError;
+use super::lock::{self, Sharing};
+
+/// Deletes the volume at `path`, or what an interrupted creation or deletion left of one. Refuses while it is in use, and
+/// where the directory holds anything else.
+pub fn delete(path: &Path) -> Result<(), DatastoreError> {
+    let directory = VolumeDirectory::open(path)?;
+    let names = directory.names()?;
+    let ours = |name: &str| name == DESCRIPTOR || name == DESCRIPTOR_NEW || layer_of_name(name).is_some();
+    if let Some(stranger) = names.iter().find(|name| !ours(name)) {
+        return Err(DatastoreError::Stranger { path: path.to_owned(), stranger: stranger.clone() });
+    }
+    if names.is_empty() && !is_building(path) {
+        return Err(DatastoreError::NotAVolume { path: path.to_owned() });
+    }
+    // Held until the end, so that nobody opens what is going away.
+    let mut locked = Vec::new();
+    for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
+        let layer = directory.file(name, OFlags::RDONLY).map_err(system("open a layer of", path))?;
+        lock::acquire(&layer, Sharing::Exclusive, Duration::ZERO, path)?;
+        locked.push(layer);
+    }
+    let remove = |name: &str| match unlinkat(&directory.handle, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(system("delete", path)(errno)),
+    };
+    remove(DESCRIPTOR)?;
+    remove(DESCRIPTOR_NEW)?;
+    directory.sync()?;
+    for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
+        remove(name)?;
+    }
+    rmdir(path).map_err(system("delete", path))?;
+    sync_parent(path)
+}
+
+fn is_building(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().starts_with(super::create::BUILDING_PREFIX)
+}

@@ -1,0 +1,266 @@
+//! The descriptor: what a volume is.
+//!
+//! ```text
+//! offset  bytes  content
+//!      0      8  "STRGROOM"
+//!      8      4  format version, little-endian: 1
+//!     12      4  length L of the body, little-endian, at most 1 MiB
+//!     16      L  the body: JSON, UTF-8
+//!   16+L     32  tag over bytes 0 .. 16+L: HMAC-SHA256 under the descriptor key; SHA-256 where there are no keys
+//! ```
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use strongroom_keys::{Cipher, DESCRIPTOR_TAG_BYTES, DescriptorKey, Envelope, Kek, KekSource};
+use strongroom_types::{KekId, KeyEpoch, LayerId, VolumeId, VolumeSize};
+
+use super::error::DatastoreError;
+
+/// The format that this program writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+const MAGIC: &[u8; 8] = b"STRGROOM";
+const HEADER_BYTES: usize = 16;
+
+/// The longest body: a thousand times a new volume's, and nothing that exhausts memory.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The longest descriptor.
+pub(super) const DESCRIPTOR_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX + DESCRIPTOR_TAG_BYTES;
+
+/// The most layers of a chain.
+const LAYERS_MAX: usize = 256;
+
+/// Whether space is taken at once or when it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Provisioning {
+    /// When it is needed; discards give it back.
+    Thin,
+    /// At once and for good.
+    Thick,
+}
+
+/// What a volume is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Descriptor {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Counts the descriptors of this volume, from 1.
+    pub generation: u64,
+    /// The size that the guest sees, in bytes.
+    pub size_bytes: VolumeSize,
+    /// How space is taken.
+    pub provisioning: Provisioning,
+    /// When the volume was made: seconds since 1970-01-01 00:00 UTC.
+    pub created_unix_seconds: u64,
+    /// Under which key; nothing for a clear volume.
+    pub encryption: Option<EncryptionRecord>,
+    /// The layer that takes writes.
+    pub top: LayerId,
+    /// All layers, oldest first.
+    pub layers: Vec<LayerRecord>,
+}
+
+/// How a volume is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EncryptionRecord {
+    /// The KEK that authenticates this descriptor and opens its envelopes.
+    pub kek: KekRecord,
+    /// The epoch that the next DEK gets.
+    pub next_epoch: KeyEpoch,
+}
+
+/// Which KEK, and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KekRecord {
+    /// Its id.
+    pub id: KekId,
+    /// Where it comes from.
+    pub source: KekSource,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerRecord {
+    /// The layer; its file is `layer-<id>`.
+    pub id: LayerId,
+    /// The layer below, if any.
+    pub parent: Option<LayerId>,
+    /// The DEKs that seal its blocks, oldest first; writes use the last. None in a clear volume.
+    pub epochs: Vec<EpochRecord>,
+}
+
+/// One DEK of a layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpochRecord {
+    /// Its epoch.
+    pub epoch: KeyEpoch,
+    /// How it is used.
+    pub cipher: Cipher,
+    /// The DEK, wrapped once for each KEK that may open it.
+    pub envelopes: Vec<Envelope>,
+}
+
+impl Descriptor {
+    /// The layer of this id.
+    pub fn layer(&self, id: LayerId) -> Option<&LayerRecord> {
+        self.layers.iter().find(|layer| layer.id == id)
+    }
+
+    /// What a person calls the source of its key; nothing for a clear volume.
+    pub fn key_source(&self) -> Option<&KekSource> {
+        self.encryption.as_ref().map(|encryption| &encryption.kek.source)
+    }
+
+    /// The bytes of the descriptor, with its tag: under `kek`'s key, or a checksum where there is none.
+    pub(super) fn encode(&self, path: &Path, kek: Option<&Kek>) -> Result<Vec<u8>, DatastoreError> {
+        let body = serde_json::to_vec(self).map_err(|error| damaged(path, error))?;
+        if body.len() > BODY_BYTES_MAX {
+            return Err(damaged(
+                path,
+                format!("it would need {} bytes; the limit is {BODY_BYTES_MAX}", body.len()),
+            ));
+        }
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + DESCRIPTOR_TAG_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        let tag = match kek {
+            Some(kek) => DescriptorKey::derive(kek, self.volume)
+                .and_then(|key| key.tag(&bytes))
+                .map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?,
+            None => DescriptorKey::checksum(&bytes),
+        };
+        bytes.extend_from_slice(&tag);
+        Ok(bytes)
+    }
+
+    /// Refuses what no program of ours writes.
+    fn validate(&self) -> Result<(), String> {
+        if self.layers.is_empty() || self.layers.len() > LAYERS_MAX {
+            return Err(format!("it names {} layers; 1 to {LAYERS_MAX} are possible", self.layers.len()));
+        }
+        if self.layer(self.top).is_none() {
+            return Err(format!("its top layer {} is not among its layers", self.top));
+        }
+        let mut last_epoch = None;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let earlier = &self.layers[..index];
+            if earlier.iter().any(|other| other.id == layer.id) {
+                return Err(format!("it names layer {} twice", layer.id));
+            }
+            if layer.parent.is_some_and(|parent| earlier.iter().all(|other| other.id != parent)) {
+                return Err(format!("the parent of layer {} is not among the layers before it", layer.id));
+            }
+            if layer.epochs.is_empty() == self.encryption.is_some() {
+                return Err(format!(
+                    "layer {} has keys where the volume has none, or the other way round",
+                    layer.id
+                ));
+            }
+            for record in &layer.epochs {
+                if last_epoch.is_some_and(|last| last >= record.epoch) {
+                    return Err(format!("key epoch {} is not after the one before it", record.epoch));
+                }
+                last_epoch = Some(record.epoch);
+            }
+        }
+        match &self.encryption {
+            Some(encryption) if last_epoch.is_some_and(|last| last >= encryption.next_epoch) => {
+                Err(format!("the next key epoch {} was used already", encryption.next_epoch))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A descriptor as it was read: parsed and consistent, not yet authenticated.
+#[derive(Debug)]
+pub(super) struct EncodedDescriptor {
+    bytes: Vec<u8>,
+    descriptor: Descriptor,
+}
+
+impl EncodedDescriptor {
+    pub(super) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, DatastoreError> {
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(damaged(path, format!("it has {} bytes and no header", bytes.len())));
+        };
+        let word =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        if header[..8] != *MAGIC {
+            return Err(damaged(path, "it does not start as one"));
+        }
+        match word(8) {
+            0 => return Err(damaged(path, "there is no format version 0")),
+            found if found > FORMAT_VERSION => {
+                return Err(DatastoreError::NewerFormat {
+                    path: path.to_owned(),
+                    found,
+                    known: FORMAT_VERSION,
+                });
+            }
+            _ => {}
+        }
+        let length = word(12) as usize;
+        if length > BODY_BYTES_MAX || rest.len() != length + DESCRIPTOR_TAG_BYTES {
+            let found = bytes.len();
+            return Err(damaged(path, format!("it has {found} bytes, which is not what its header says")));
+        }
+        let descriptor: Descriptor =
+            serde_json::from_slice(&rest[..length]).map_err(|error| damaged(path, error))?;
+        descriptor.validate().map_err(|reason| damaged(path, reason))?;
+        let encoded = Self { bytes, descriptor };
+        if encoded.descriptor.encryption.is_none() {
+            let (signed, tag) = encoded.split();
+            if DescriptorKey::checksum(signed) != *tag {
+                return Err(damaged(path, "its checksum does not match"));
+            }
+        }
+        Ok(encoded)
+    }
+
+    /// What it says, whoever wrote it.
+    pub(super) fn unverified(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// The whole content.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What it says, if the holder of this KEK wrote it.
+    pub(super) fn verify(self, path: &Path, kek: &Kek) -> Result<Descriptor, DatastoreError> {
+        let key_error = |error| DatastoreError::Key { path: path.to_owned(), error };
+        let Some(encryption) = &self.descriptor.encryption else {
+            return Err(DatastoreError::NotEncrypted { path: path.to_owned() });
+        };
+        kek.expect_id(encryption.kek.id).map_err(key_error)?;
+        let key = DescriptorKey::derive(kek, self.descriptor.volume).map_err(key_error)?;
+        let (signed, tag) = self.split();
+        if !key.verify(signed, tag) {
+            return Err(DatastoreError::NotAuthentic { path: path.to_owned() });
+        }
+        Ok(self.descriptor)
+    }
+
+    fn split(&self) -> (&[u8], &[u8; DESCRIPTOR_TAG_BYTES]) {
+        match self.bytes.split_last_chunk() {
+            Some(parts) => parts,
+            None => (&self.bytes, &[0; DESCRIPTOR_TAG_BYTES]),
+        }
+    }
+}
+
+fn damaged(path: &Path, reason: impl ToString) -> DatastoreError {
+    DatastoreError::Damaged { path: path.to_owned(), reason: reason.to_string() }
+}

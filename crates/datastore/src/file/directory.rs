@@ -1,0 +1,169 @@
+//! A volume's directory: its names, and its descriptor's reading and replacing.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fsync, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use strongroom_types::LayerId;
+
+use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, EncodedDescriptor};
+use super::error::DatastoreError;
+use super::filesystem::{self, FileSystem};
+
+pub(super) const DESCRIPTOR: &str = "descriptor";
+/// A descriptor on its way; what is found of one was never acknowledged.
+pub(super) const DESCRIPTOR_NEW: &str = "descriptor.new";
+const LAYER_PREFIX: &str = "layer-";
+
+/// The error of a failed system call on `path`.
+pub(super) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> DatastoreError {
+    move |errno| match errno {
+        Errno::NOSPC | Errno::DQUOT => {
+            DatastoreError::Full { path: path.to_owned(), needed: "a few more KiB".to_owned() }
+        }
+        errno => DatastoreError::System { action, path: path.to_owned(), errno },
+    }
+}
+
+/// The file name of a layer.
+pub(super) fn layer_name(layer: LayerId) -> String {
+    format!("{LAYER_PREFIX}{layer}")
+}
+
+/// The layer of a file name.
+pub(super) fn layer_of_name(name: &str) -> Option<LayerId> {
+    name.strip_prefix(LAYER_PREFIX)?.parse().ok()
+}
+
+/// A volume's directory, held open: what happens to its path meanwhile does not matter.
+pub(super) struct VolumeDirectory {
+    pub(super) path: PathBuf,
+    pub(super) handle: OwnedFd,
+}
+
+impl VolumeDirectory {
+    pub(super) fn open(path: &Path) -> Result<Self, DatastoreError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOTDIR => DatastoreError::NotAVolume { path: path.to_owned() },
+            errno => system("open", path)(errno),
+        })?;
+        Ok(Self { path: path.to_owned(), handle })
+    }
+
+    pub(super) fn file_system(&self) -> Result<FileSystem, DatastoreError> {
+        filesystem::recognise(&self.handle, &self.path)
+    }
+
+    /// Opens a file of the volume. Links are not followed: a datastore is not trusted to name our files.
+    pub(super) fn file(&self, name: &str, flags: OFlags) -> Result<File, Errno> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+        openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+    }
+
+    /// The names of all files, sorted.
+    pub(super) fn names(&self) -> Result<Vec<String>, DatastoreError> {
+        let read = || -> Result<Vec<String>, Errno> {
+            let mut names = Vec::new();
+            for entry in Dir::read_from(&self.handle)? {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                if name != "." && name != ".." {
+                    names.push(name);
+                }
+            }
+            names.sort();
+            Ok(names)
+        };
+        read().map_err(system("list", &self.path))
+    }
+
+    /// Reads the descriptor; its tag is not verified yet.
+    pub(super) fn read_descriptor(&self) -> Result<EncodedDescriptor, DatastoreError> {
+        let file = self.file(DESCRIPTOR, OFlags::RDONLY).map_err(|errno| match errno {
+            Errno::NOENT => DatastoreError::NotAVolume { path: self.path.clone() },
+            errno => system("open the descriptor of", &self.path)(errno),
+        })?;
+        let mut bytes = Vec::new();
+        file.take(DESCRIPTOR_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| self.io_error("read the descriptor of", &error))?;
+        EncodedDescriptor::parse(&self.path, bytes)
+    }
+
+    /// Replaces the descriptor: after a power cut there is the old one or the new one, whole. The new content is durable
+    /// before its name is, and the name before this returns.
+    pub(super) fn write_descriptor(&self, encoded: &[u8]) -> Result<(), DatastoreError> {
+        let action = "write the descriptor of";
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let write = || -> Result<(), DatastoreError> {
+            let mut file = self.file(DESCRIPTOR_NEW, flags).map_err(system(action, &self.path))?;
+            file.write_all(encoded).map_err(|error| self.io_error(action, &error))?;
+            fsync(&file).map_err(system(action, &self.path))?;
+            renameat(&self.handle, DESCRIPTOR_NEW, &self.handle, DESCRIPTOR)
+                .map_err(system(action, &self.path))
+        };
+        if let Err(error) = write() {
+            // Nothing refers to it; a rest that cannot be removed is overwritten next time.
+            let _ = unlinkat(&self.handle, DESCRIPTOR_NEW, AtFlags::empty());
+            return Err(error);
+        }
+        self.sync()
+    }
+
+    /// Makes the directory's names durable.
+    pub(super) fn sync(&self) -> Result<(), DatastoreError> {
+        fsync(&self.handle).map_err(system("sync", &self.path))
+    }
+
+    fn io_error(&self, action: &'static str, error: &std::io::Error) -> DatastoreError {
+        system(action, &self.path)(Errno::from_io_error(error).unwrap_or(Errno::IO))
+    }
+}
+
+/// What a descriptor says, before any key has vouched for it.
+#[derive(Debug)]
+pub struct DescribedVolume {
+    /// The volume's directory.
+    pub path: PathBuf,
+    /// The descriptor. Of an encrypted volume it is unverified: good for asking for the right key and for showing, not
+    /// for acting.
+    pub descriptor: Descriptor,
+    /// Bytes that the volume's files take.
+    pub allocated_bytes: u64,
+    /// Where it lies.
+    pub file_system: FileSystem,
+}
+
+/// Reads a volume's descriptor without its key.
+pub fn describe(path: &Path) -> Result<DescribedVolume, DatastoreError> {
+    let directory = VolumeDirectory::open(path)?;
+    let descriptor = directory.read_descriptor()?.unverified().clone();
+    let mut allocated_bytes = 0;
+    for name in directory.names()? {
+        // A file that goes away meanwhile takes no space.
+        if let Ok(stat) = rustix::fs::statat(&directory.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            allocated_bytes += stat.st_blocks as u64 * 512;
+        }
+    }
+    let file_system = directory.file_system()?;
+    Ok(DescribedVolume { path: path.to_owned(), descriptor, allocated_bytes, file_system })
+}
+
+/// Makes durable the entry of `path` in the directory that holds it.
+pub(super) fn sync_parent(path: &Path) -> Result<(), DatastoreError> {
+    let parent = parent_of(path);
+    let open = openat(CWD, parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let parent_handle = open.map_err(system("open", parent))?;
+    fsync(parent_handle.as_fd()).map_err(system("sync", parent))
+}
+
+/// The directory that holds `path`.
+pub(super) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}

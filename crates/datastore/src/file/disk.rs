@@ -1,0 +1,138 @@
+//! A file volume as a stage of the data path.
+
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use strongroom_io::{
+    Allocation, Channel, DataFile, Disk, IoError, Limits, Sealed, TRANSFER_BYTES_MAX, Thread,
+};
+use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch};
+
+use super::channel::FileChannel;
+use super::descriptor::{Descriptor, Provisioning};
+use super::open::Access;
+
+/// The open, locked file of a layer. The lock ends with the last use of the open file, the kernel's uses included.
+pub(super) struct LayerFile(pub(super) File);
+
+impl DataFile for LayerFile {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl fmt::Debug for LayerFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The blocks of an open volume.
+pub struct FileDisk {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What all channels of a volume share.
+pub(super) struct Shared {
+    pub(super) layer: Arc<LayerFile>,
+    /// Bytes of whole blocks; grows while channels are open.
+    size_bytes: AtomicU64,
+    pub(super) provisioning: Provisioning,
+    read_only: bool,
+    /// The epoch that seals what is written.
+    pub(super) epoch: KeyEpoch,
+    /// Set by the first failed fsync and never cleared: the kernel may have dropped the pages that it could not write
+    /// and would report success next time.
+    pub(super) flush_failed: AtomicBool,
+}
+
+impl FileDisk {
+    pub(super) fn new(layer: LayerFile, descriptor: &Descriptor, epoch: KeyEpoch, access: Access) -> Self {
+        let shared = Shared {
+            layer: Arc::new(layer),
+            size_bytes: AtomicU64::new(descriptor.size_bytes.block_aligned_bytes()),
+            provisioning: descriptor.provisioning,
+            read_only: access == Access::ReadOnly,
+            epoch,
+            flush_failed: AtomicBool::new(false),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Makes the blocks of a grown layer usable.
+    pub(super) fn set_size(&self, bytes: u64) {
+        self.shared.size_bytes.store(bytes, Ordering::Release);
+    }
+}
+
+impl Shared {
+    pub(super) fn limits(&self) -> Limits {
+        Limits {
+            size_bytes: self.size_bytes.load(Ordering::Acquire),
+            block_bytes: BLOCK_BYTES as u32,
+            preferred_bytes: BLOCK_BYTES as u32,
+            transfer_bytes_max: TRANSFER_BYTES_MAX + 2 * BLOCK_BYTES as u32,
+            read_only: self.read_only,
+            discards: self.provisioning == Provisioning::Thin,
+        }
+    }
+}
+
+impl Disk<Sealed> for FileDisk {
+    fn limits(&self) -> Limits {
+        self.shared.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
+        Ok(Box::new(FileChannel::open(Arc::clone(&self.shared), thread, depth)?))
+    }
+
+    /// The file system's own map. Where it says "data", there may still be zeroes; where it says "hole", there is nothing:
+    /// ext4, XFS, btrfs and tmpfs report exactly the written blocks (tested), and unwritten extents as holes.
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        let file = &self.shared.layer.0;
+        let extent = extent.intersection(Extent::between(0, self.shared.size_bytes.load(Ordering::Acquire)));
+        let hole = match self.shared.provisioning {
+            Provisioning::Thin => Allocation::Hole,
+            Provisioning::Thick => Allocation::Zero,
+        };
+        let mut at = extent.offset();
+        while at < extent.end() {
+            let data = match seek(file, SeekFrom::Data(at)) {
+                Ok(data) => data.clamp(at, extent.end()),
+                // No data from here to the end of the file.
+                Err(Errno::NXIO) => extent.end(),
+                Err(errno) => return Err(errno.into()),
+            };
+            // A block with any data is data.
+            let data = data / BLOCK_BYTES * BLOCK_BYTES;
+            if data > at && !report(Extent::between(at, data), hole) {
+                return Ok(());
+            }
+            if data >= extent.end() {
+                return Ok(());
+            }
+            let end = seek(file, SeekFrom::Hole(data))?.div_ceil(BLOCK_BYTES) * BLOCK_BYTES;
+            let end = end.clamp(data + 1, extent.end());
+            if !report(Extent::between(data.max(at), end), Allocation::Data) {
+                return Ok(());
+            }
+            at = end;
+        }
+        Ok(())
+    }
+}

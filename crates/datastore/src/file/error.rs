@@ -1,0 +1,190 @@
+//! Why the datastore refuses.
+
+use std::path::PathBuf;
+
+use strongroom_keys::KeyError;
+use strongroom_types::{LayerId, VolumeSize};
+use thiserror::Error;
+
+use super::filesystem::SUPPORTED;
+
+/// Why the datastore refuses. Each names the object, and what to do next where that is not plain.
+#[derive(Debug, Error)]
+pub enum DatastoreError {
+    /// A path that names no volume.
+    #[error("{path} is not a volume: it has no descriptor")]
+    NotAVolume {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A path that nothing can be created at.
+    #[error("{path} cannot be the name of a volume: {reason}")]
+    BadName {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Something is there already.
+    #[error("{path} exists already; choose another name, or delete it first")]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A system call failed.
+    #[error("cannot {action} {path}: {errno}")]
+    System {
+        /// What was tried, as in "open".
+        action: &'static str,
+        /// The object.
+        path: PathBuf,
+        /// Why not.
+        errno: rustix::io::Errno,
+    },
+    /// No room.
+    #[error(
+        "the datastore of {path} is full: {needed} are needed; free some space or choose another datastore"
+    )]
+    Full {
+        /// The object.
+        path: PathBuf,
+        /// How much was asked for.
+        needed: String,
+    },
+    /// A file system that is not tested, or known to break a promise.
+    #[error(
+        "{path} is on a file system of type {kind}, which cannot hold volumes: {reason}; use {SUPPORTED}"
+    )]
+    FileSystem {
+        /// The path.
+        path: PathBuf,
+        /// The file system's type.
+        kind: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A descriptor that is none, or is damaged.
+    #[error("the descriptor of {path} is damaged: {reason}; restore it from a backup")]
+    Damaged {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A descriptor that does not bear its key's tag.
+    #[error(
+        "the descriptor of {path} was changed by someone without its key; do not use the volume: restore the descriptor from a backup"
+    )]
+    NotAuthentic {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A descriptor of a later program.
+    #[error("{path} has format version {found}; this program reads versions up to {known}: use a newer one")]
+    NewerFormat {
+        /// The volume.
+        path: PathBuf,
+        /// The version found.
+        found: u32,
+        /// The newest that is known.
+        known: u32,
+    },
+    /// An older descriptor than the caller knows of.
+    #[error(
+        "the descriptor of {path} has generation {found}, but generation {least} is known to exist: it was rolled back"
+    )]
+    RolledBack {
+        /// The volume.
+        path: PathBuf,
+        /// The generation found.
+        found: u64,
+        /// The least that the caller accepts.
+        least: u64,
+    },
+    /// A clear volume where an encrypted one was expected.
+    #[error("{path} is not encrypted; if that is meant, say so with --unencrypted")]
+    NotEncrypted {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// An encrypted volume where a clear one was expected.
+    #[error("{path} is encrypted; give its {source_name} instead of --unencrypted")]
+    Encrypted {
+        /// The volume.
+        path: PathBuf,
+        /// Where its key comes from.
+        source_name: &'static str,
+    },
+    /// A key does not fit.
+    #[error("cannot open {path}: {error}")]
+    Key {
+        /// The volume.
+        path: PathBuf,
+        /// Why not.
+        error: KeyError,
+    },
+    /// Another process has it.
+    #[error("{path} is in use{}; stop that first", holder.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
+    InUse {
+        /// The volume.
+        path: PathBuf,
+        /// The process that holds the lock, where the kernel tells.
+        holder: Option<u32>,
+    },
+    /// A layer's file is shorter than the volume.
+    #[error(
+        "layer {layer} of {path} is truncated: it has {found_bytes} bytes instead of {wanted_bytes}; restore it from a backup"
+    )]
+    Truncated {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// The file's length.
+        found_bytes: u64,
+        /// What the descriptor asks for.
+        wanted_bytes: u64,
+    },
+    /// A layer's file is missing.
+    #[error("layer {layer} of {path} is missing; restore it from a backup")]
+    MissingLayer {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// A chain that this version does not read.
+    #[error("{path} has {count} layers; this version opens volumes of one layer")]
+    Layers {
+        /// The volume.
+        path: PathBuf,
+        /// How many it has.
+        count: usize,
+    },
+    /// A size below the present one.
+    #[error("{path} has {from} and cannot shrink to {to}: what lies beyond would be lost")]
+    Shrink {
+        /// The volume.
+        path: PathBuf,
+        /// Its size.
+        from: VolumeSize,
+        /// The size asked for.
+        to: VolumeSize,
+    },
+    /// A directory with files that no volume has.
+    #[error("{path} holds '{stranger}', which is not a part of a volume; nothing was deleted")]
+    Stranger {
+        /// The volume.
+        path: PathBuf,
+        /// The file's name.
+        stranger: String,
+    },
+    /// Read-only where writing was asked.
+    #[error("{path} can only be read: {errno}; make its datastore writable, or open it read-only")]
+    ReadOnly {
+        /// The volume.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: rustix::io::Errno,
+    },
+}

@@ -1,0 +1,117 @@
+//! Which file systems hold volumes, and what each can do.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{fstat, fstatfs, fstatvfs, major, minor};
+
+use super::directory::system;
+use super::error::DatastoreError;
+
+/// What the error message offers.
+pub(super) const SUPPORTED: &str = "ext4, XFS, btrfs or tmpfs";
+
+/// A file system whose promises are tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystemKind {
+    /// ext4.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// btrfs.
+    Btrfs,
+    /// tmpfs; what lies there does not outlive the machine.
+    Tmpfs,
+}
+
+impl fmt::Display for FileSystemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "XFS",
+            Self::Btrfs => "btrfs",
+            Self::Tmpfs => "tmpfs",
+        })
+    }
+}
+
+/// The file system of a datastore, and its room.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSystem {
+    /// Which one.
+    pub kind: FileSystemKind,
+    /// Bytes in all.
+    pub total_bytes: u64,
+    /// Bytes that this process may still take.
+    pub available_bytes: u64,
+}
+
+/// Recognises the file system that `file` lies on, or refuses it with the reason.
+pub(super) fn recognise(file: impl AsFd, path: &Path) -> Result<FileSystem, DatastoreError> {
+    let stats = fstatfs(&file).map_err(system("examine the file system of", path))?;
+    let mounted_as = mounted_type(&file);
+    let refuse =
+        |kind: String, reason| Err(DatastoreError::FileSystem { path: path.to_owned(), kind, reason });
+    // statfs(2)'s magic numbers. ext2, ext3 and ext4 share one; only the mount table tells them apart.
+    let kind = match (stats.f_type as u64 & 0xFFFF_FFFF, mounted_as.as_deref()) {
+        (0xEF53, Some(older @ ("ext2" | "ext3"))) => {
+            return refuse(older.to_owned(), "it has no extents and no unwritten blocks");
+        }
+        (0xEF53, _) => FileSystemKind::Ext4,
+        (0x5846_5342, _) => FileSystemKind::Xfs,
+        (0x9123_683E, _) => FileSystemKind::Btrfs,
+        (0x0102_1994, mounted) if mounted != Some("devtmpfs") => FileSystemKind::Tmpfs,
+        (0x6969 | 0xFF53_4D42 | 0xFE53_4D42 | 0x517B | 0x00C3_6400 | 0x0102_1997, mounted) => {
+            let kind = mounted.unwrap_or("of the network").to_owned();
+            return refuse(kind, "a dead host's late writes cannot be fenced there");
+        }
+        (magic, mounted) => {
+            let kind = mounted.map_or_else(|| format!("{magic:#x}"), str::to_owned);
+            return refuse(kind, "its handling of holes and flushes is not tested");
+        }
+    };
+    let space = fstatvfs(&file).map_err(system("examine the file system of", path))?;
+    Ok(FileSystem {
+        kind,
+        total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+        available_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+    })
+}
+
+/// The type in this process's mount table of the file system that `file` lies on. btrfs subvolumes have device
+/// numbers of their own and are not found; their magic number says enough.
+fn mounted_type(file: impl AsFd) -> Option<String> {
+    let device = fstat(file).ok()?.st_dev;
+    let device = format!("{}:{}", major(device), minor(device));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        let matches = mount.split(' ').nth(2)? == device;
+        matches.then(|| source.split(' ').next().unwrap_or_default().to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pseudo_file_systems_are_refused_by_name() {
+        for (path, kind) in [("/proc", "proc"), ("/sys", "sysfs")] {
+            let directory = std::fs::File::open(path).unwrap();
+            let error = recognise(&directory, Path::new(path)).unwrap_err();
+            assert!(
+                matches!(&error, DatastoreError::FileSystem { kind: found, .. } if found == kind),
+                "{error}"
+            );
+            assert!(error.to_string().contains(SUPPORTED), "{error}");
+        }
+    }
+
+    #[test]
+    fn tmpfs_is_known() {
+        let directory = std::fs::File::open("/dev/shm").unwrap();
+        assert_eq!(recognise(&directory, Path::new("/dev/shm")).unwrap().kind, FileSystemKind::Tmpfs);
+    }
+}

@@ -1,0 +1,51 @@
+//! What a datastore holds.
+
+use std::path::{Path, PathBuf};
+
+use super::create::BUILDING_PREFIX;
+use super::directory::{DescribedVolume, VolumeDirectory, describe};
+use super::error::DatastoreError;
+
+/// One entry of a datastore.
+#[derive(Debug)]
+pub enum ListedVolume {
+    /// A volume, as [`describe`] tells it.
+    Volume(Box<DescribedVolume>),
+    /// Something that looks like a volume and cannot be read, or what an interrupted creation left.
+    Broken {
+        /// Where it is.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl ListedVolume {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Volume(volume) => &volume.path,
+            Self::Broken { path, .. } => path,
+        }
+    }
+}
+
+/// Lists the volumes of the datastore at `path`, by name. One that cannot be read does not hide the others.
+pub fn list(path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
+    let datastore = VolumeDirectory::open(path)?;
+    datastore.file_system()?;
+    let mut listed = Vec::new();
+    for name in datastore.names()? {
+        let path = path.join(&name);
+        if name.starts_with(BUILDING_PREFIX) {
+            let reason = "a creation that was interrupted; it can be deleted".to_owned();
+            listed.push(ListedVolume::Broken { path, reason });
+        } else if !name.starts_with('.') && path.is_dir() {
+            match describe(&path) {
+                Ok(volume) => listed.push(ListedVolume::Volume(Box::new(volume))),
+                Err(error) => listed.push(ListedVolume::Broken { path, reason: error.to_string() }),
+            }
+        }
+    }
+    Ok(listed)
+}

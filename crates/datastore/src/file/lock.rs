@@ -1,0 +1,87 @@
+//! The lock on a volume: on the very open file that I/O goes through.
+//!
+//! When a process is killed, its descriptors are closed at once, but writes that it has handed to the kernel still
+//! land, up to 0.1 s later (measured). A lock in a file of its own is free by then: a successor that took it
+//! could write a block and have the dead process's older write land on top. `flock(2)` belongs to the open file
+//! description, and io_uring holds that description until the last request on it has ended. So who gets this lock
+//! knows that nothing of its predecessor is under way. (A classic `fcntl` lock would not do: it goes with the
+//! process's descriptor table.)
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::directory::system;
+use super::error::DatastoreError;
+
+/// How often a held lock is tried again. `flock` can wait by itself, but not until a deadline.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// Whether others may hold the lock too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One writer alone.
+    Exclusive,
+    /// Any number of readers.
+    Shared,
+}
+
+/// Locks the open file `file` of the volume at `path`, trying for `wait` at most.
+pub fn acquire(file: &File, sharing: Sharing, wait: Duration, path: &Path) -> Result<(), DatastoreError> {
+    let operation = match sharing {
+        Sharing::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        Sharing::Shared => FlockOperation::NonBlockingLockShared,
+    };
+    let deadline = Instant::now() + wait;
+    loop {
+        match flock(file, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(RETRY),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(DatastoreError::InUse { path: path.to_owned(), holder: holder(file) });
+            }
+            Err(errno) => return Err(system("lock", path)(errno)),
+        }
+    }
+}
+
+/// The process that holds the lock, as `/proc/locks` tells it: `1: FLOCK ADVISORY WRITE 4242 fe:00:1234 0 EOF`.
+fn holder(file: &File) -> Option<u32> {
+    let inode = file.metadata().ok()?.ino();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let suffix = format!(":{inode}");
+    locks.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let (kind, pid, place) = (words.next()?, words.nth(2)?, words.next()?);
+        (kind == "FLOCK" && place.ends_with(&suffix)).then(|| pid.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_writer_is_refused_and_told_who_has_it() {
+        let named = tempfile::NamedTempFile::new().unwrap();
+        let path = Path::new("vm1");
+        let open = || File::options().read(true).write(true).open(named.path()).unwrap();
+        let (first, second, third) = (open(), open(), open());
+        acquire(&first, Sharing::Exclusive, Duration::ZERO, path).unwrap();
+        let error = acquire(&second, Sharing::Shared, Duration::ZERO, path).unwrap_err();
+        let pid = std::process::id();
+        assert!(
+            matches!(error, DatastoreError::InUse { holder: Some(holder), .. } if holder == pid),
+            "{error}"
+        );
+        drop(first);
+        acquire(&second, Sharing::Shared, Duration::ZERO, path).unwrap();
+        acquire(&third, Sharing::Shared, Duration::ZERO, path).unwrap();
+        assert!(acquire(&third, Sharing::Exclusive, Duration::from_millis(20), path).is_err());
+    }
+}

@@ -1,0 +1,245 @@
+//! Opening a volume: lock, read the descriptor, authenticate it, open the keys, and only then anything else.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use strongroom_keys::{Cipher, EnvelopeContext, Kek, Purpose};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_types::KeyEpoch;
+
+use super::descriptor::{Descriptor, EncodedDescriptor, LayerRecord};
+use super::directory::{VolumeDirectory, layer_name, system};
+use super::disk::{FileDisk, LayerFile};
+use super::error::DatastoreError;
+use super::filesystem::FileSystemKind;
+use super::lock::{self, Sharing};
+
+/// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A volume of the other
+/// sort is refused, so that nobody who can edit a descriptor can make a guest's data be written clear.
+#[derive(Clone, Copy, Debug)]
+pub enum Protection<'a> {
+    /// Encrypted, and this KEK opens it.
+    Encrypted(&'a Kek),
+    /// Clear, because a person chose it.
+    Unencrypted,
+}
+
+impl<'a> Protection<'a> {
+    pub(super) fn kek(self) -> Option<&'a Kek> {
+        match self {
+            Self::Encrypted(kek) => Some(kek),
+            Self::Unencrypted => None,
+        }
+    }
+}
+
+/// What the caller wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read and write, alone.
+    ReadWrite,
+    /// Read, beside other readers.
+    ReadOnly,
+}
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions<'a> {
+    /// What is accepted.
+    pub protection: Protection<'a>,
+    /// What for.
+    pub access: Access,
+    /// How long to wait for whoever has it: a killed predecessor's last writes take up to 0.1 s, on a slow disk more.
+    pub lock_wait: Duration,
+    /// The least descriptor generation that the caller knows to exist; 0 knows nothing.
+    pub least_generation: u64,
+}
+
+/// A volume that is open and locked.
+pub struct OpenVolume {
+    /// What it is; authenticated.
+    pub descriptor: Descriptor,
+    /// Its blocks.
+    pub disk: Arc<FileDisk>,
+    /// The DEKs that seal its blocks, by epoch, oldest first; none for a clear volume.
+    pub deks: Vec<(KeyEpoch, SecretBytes)>,
+    pub(super) directory: VolumeDirectory,
+}
+
+impl OpenVolume {
+    /// The volume's directory.
+    pub fn path(&self) -> &Path {
+        &self.directory.path
+    }
+
+    /// Takes the keys, for the stage that uses them; what stays behind holds none.
+    pub fn take_deks(&mut self) -> Vec<(KeyEpoch, SecretBytes)> {
+        std::mem::take(&mut self.deks)
+    }
+}
+
+impl fmt::Debug for OpenVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenVolume({}, {})", self.descriptor.volume, self.directory.path.display())
+    }
+}
+
+/// Opens and locks the volume at `path`.
+pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<OpenVolume, DatastoreError> {
+    let directory = VolumeDirectory::open(path)?;
+    let kind = directory.file_system()?.kind;
+    let (encoded, file) = lock_top(&directory, kind, options)?;
+    let descriptor = authenticate(path, encoded, options)?;
+    if descriptor.layers.len() != 1 {
+        return Err(DatastoreError::Layers { path: path.to_owned(), count: descriptor.layers.len() });
+    }
+    let layer = &descriptor.layers[0];
+    check_length(path, layer, &file, descriptor.size_bytes.block_aligned_bytes())?;
+    let deks = match options.protection {
+        Protection::Encrypted(kek) => open_envelopes(path, &descriptor, layer, kek)?,
+        Protection::Unencrypted => Vec::new(),
+    };
+    // In a clear volume a seal only says "here is something"; the first epoch stands for that.
+    let write_epoch = deks.last().map_or(KeyEpoch::FIRST, |(epoch, _)| *epoch);
+    let disk = FileDisk::new(LayerFile(file), &descriptor, write_epoch, options.access);
+    Ok(OpenVolume { descriptor, disk: Arc::new(disk), deks, directory })
+}
+
+/// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock does it hold still: it
+/// is read again until both agree.
+fn lock_top(
+    directory: &VolumeDirectory,
+    kind: FileSystemKind,
+    options: &OpenOptions<'_>,
+) -> Result<(EncodedDescriptor, std::fs::File), DatastoreError> {
+    let path = &directory.path;
+    let mut encoded = directory.read_descriptor()?;
+    loop {
+        refuse_the_other_sort(path, encoded.unverified(), options.protection)?;
+        let top = encoded.unverified().top;
+        let file =
+            open_layer(directory, &layer_name(top), kind, options.access).map_err(|errno| match errno {
+                Errno::NOENT => DatastoreError::MissingLayer { path: path.clone(), layer: top },
+                Errno::ROFS | Errno::ACCESS | Errno::PERM => {
+                    DatastoreError::ReadOnly { path: path.clone(), errno }
+                }
+                errno => system("open a layer of", path)(errno),
+            })?;
+        let sharing = match options.access {
+            Access::ReadWrite => Sharing::Exclusive,
+            Access::ReadOnly => Sharing::Shared,
+        };
+        lock::acquire(&file, sharing, options.lock_wait, path)?;
+        let reread = directory.read_descriptor()?;
+        if reread.bytes() == encoded.bytes() {
+            return Ok((reread, file));
+        }
+        encoded = reread;
+    }
+}
+
+fn open_layer(
+    directory: &VolumeDirectory,
+    name: &str,
+    kind: FileSystemKind,
+    access: Access,
+) -> Result<std::fs::File, Errno> {
+    let access = match access {
+        Access::ReadWrite => OFlags::RDWR,
+        Access::ReadOnly => OFlags::RDONLY,
+    };
+    match directory.file(name, access | OFlags::DIRECT) {
+        // tmpfs knows O_DIRECT since Linux 6.6; it has no device below, so nothing is lost without.
+        Err(Errno::INVAL) if kind == FileSystemKind::Tmpfs => directory.file(name, access),
+        opened => opened,
+    }
+}
+
+fn refuse_the_other_sort(
+    path: &Path,
+    descriptor: &Descriptor,
+    protection: Protection<'_>,
+) -> Result<(), DatastoreError> {
+    match (descriptor.key_source(), protection) {
+        (Some(source), Protection::Unencrypted) => {
+            Err(DatastoreError::Encrypted { path: path.to_owned(), source_name: source.name() })
+        }
+        (None, Protection::Encrypted(_)) => Err(DatastoreError::NotEncrypted { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn authenticate(
+    path: &Path,
+    encoded: EncodedDescriptor,
+    options: &OpenOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    let descriptor = match options.protection {
+        Protection::Encrypted(kek) => encoded.verify(path, kek)?,
+        Protection::Unencrypted => encoded.unverified().clone(),
+    };
+    let (found, least) = (descriptor.generation, options.least_generation);
+    if found < least {
+        return Err(DatastoreError::RolledBack { path: path.to_owned(), found, least });
+    }
+    Ok(descriptor)
+}
+
+/// Refuses a layer that is no file, or is shorter than its volume. A longer one is the rest of a growth that a power cut
+/// interrupted before its descriptor was written.
+pub(super) fn check_length(
+    path: &Path,
+    layer: &LayerRecord,
+    file: &std::fs::File,
+    wanted_bytes: u64,
+) -> Result<(), DatastoreError> {
+    let metadata = file.metadata().map_err(|error| {
+        system("examine a layer of", path)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    })?;
+    if !metadata.is_file() {
+        return Err(DatastoreError::MissingLayer { path: path.to_owned(), layer: layer.id });
+    }
+    let found_bytes = metadata.len();
+    if found_bytes < wanted_bytes {
+        return Err(DatastoreError::Truncated {
+            path: path.to_owned(),
+            layer: layer.id,
+            found_bytes,
+            wanted_bytes,
+        });
+    }
+    Ok(())
+}
+
+pub(super) fn open_envelopes(
+    path: &Path,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    kek: &Kek,
+) -> Result<Vec<(KeyEpoch, SecretBytes)>, DatastoreError> {
+    let mut deks = Vec::new();
+    for record in &layer.epochs {
+        let Cipher::Aes256Xts4096 = record.cipher;
+        let context = EnvelopeContext {
+            purpose: Purpose::LayerData,
+            volume: descriptor.volume,
+            layer: layer.id,
+            epoch: record.epoch,
+            cipher: record.cipher,
+        };
+        let envelope =
+            record.envelopes.iter().find(|envelope| envelope.kek() == kek.id()).ok_or_else(|| {
+                DatastoreError::Damaged {
+                    path: path.to_owned(),
+                    reason: format!("key epoch {} has no envelope for KEK {}", record.epoch, kek.id()),
+                }
+            })?;
+        let dek = envelope.open(&context, kek);
+        deks.push((record.epoch, dek.map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?));
+    }
+    Ok(deks)
+}
