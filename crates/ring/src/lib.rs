@@ -1,1 +1,35 @@
-//! The io_uring leaf and event loop.
+//! The io_uring leaf and event loop of a data-path thread.
+//!
+//! A [`Ring`] is a thread's only contact with the kernel while it works: file operations of all its volumes,
+//! readiness of all its sockets, wake-ups from other threads and deadlines go through one io_uring, and the thread
+//! sleeps in one place, [`Ring::wait`]. A turn of the loop is
+//!
+//! ```text
+//! wait -> take_ready, read sockets -> submit -> kick -> poll, answer -> wait
+//! ```
+//!
+//! What this room promises:
+//! - Memory that the kernel may read or write belongs to the ring until the kernel is done with it, whatever is
+//!   dropped meanwhile; so does the file.
+//! - What is reported as done was done in full: short transfers are continued, interrupted ones repeated.
+//! - No system call but the one that submits and reaps for the whole thread, and no allocation per I/O once
+//!   the tables have grown to the depth in use.
+//!
+//! Layout: `uring` owns the kernel's queues, and is the only file with `unsafe`; `operation` says how a file operation
+//! goes on after each answer; `queue` and `watch` are what stages and frontends see; `ring` is the loop.
+//! No format, no cipher and no request of a guest enters here.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod error;
+mod file;
+mod operation;
+mod queue;
+mod ring;
+mod uring;
+mod watch;
+
+pub use error::RingError;
+pub use file::RingFile;
+pub use queue::RingFileQueue;
+pub use ring::Ring;
+pub use watch::{Interest, Ready, WatchToken};

@@ -1,0 +1,64 @@
+//! A stage's way to its files.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use strongroom_io::{DataFile, FileDone, FileIo, FileQueue, FileToken, IoError};
+
+use crate::file::OpenFile;
+use crate::operation::{Inbox, Operation};
+use crate::ring::Core;
+
+/// File operations of one stage, done by the thread's ring.
+///
+/// Dropping it forgets what has not been polled. Operations that were submitted may be done or not, and the ring keeps
+/// their buffers and files until the kernel has let go of them; a file that nothing uses any more is let go of at once.
+pub struct RingFileQueue {
+    core: Rc<RefCell<Core>>,
+    inbox: Rc<Inbox>,
+    files: Vec<Rc<OpenFile>>,
+}
+
+impl RingFileQueue {
+    pub(crate) fn new(core: Rc<RefCell<Core>>) -> Self {
+        Self {
+            core,
+            inbox: Rc::new(Inbox { done: RefCell::default(), open: Cell::new(true) }),
+            files: Vec::new(),
+        }
+    }
+}
+
+impl FileQueue for RingFileQueue {
+    fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError> {
+        let file = self.core.borrow_mut().uring.open(file)?;
+        self.files.push(file);
+        Ok(FileToken((self.files.len() - 1) as u32))
+    }
+
+    fn submit(&mut self, io: FileIo) {
+        let file = self.files.get(io.file.0 as usize);
+        match Operation::begin(&self.inbox, file, io.tag, io.operation) {
+            Ok(operation) => self.core.borrow_mut().send(operation),
+            Err(done) => self.core.borrow_mut().deliver(&self.inbox, done),
+        }
+    }
+
+    fn kick(&mut self) {
+        self.core.borrow_mut().kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<FileDone>) {
+        self.core.borrow_mut().fetch(&self.inbox, done);
+    }
+}
+
+impl Drop for RingFileQueue {
+    fn drop(&mut self) {
+        let mut core = self.core.borrow_mut();
+        core.close(&self.inbox);
+        self.files.clear();
+        core.uring.release_places();
+    }
+}

@@ -1,0 +1,204 @@
+//! The event loop: what a thread submits to, polls and sleeps on.
+
+use std::cell::RefCell;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strongroom_io::{FileDone, FileQueue, IoError, Reactor, Waker};
+
+use crate::error::RingError;
+use crate::operation::{Inbox, Next, Operation};
+use crate::queue::RingFileQueue;
+use crate::uring::{Job, Uring};
+use crate::watch::{Interest, Ready, WatchToken, Watches};
+
+/// The most submission entries of a ring. More depth than this waits in the backlog and costs a system call per so many.
+const ENTRIES_MAX: usize = 4096;
+
+/// A thread's io_uring and event loop. Clones share it; it stays on the thread that made it.
+///
+/// When the last clone and the last queue are dropped, it waits until the kernel has let go of all buffers and
+/// files, which for a transfer that a device works on takes as long as the device.
+#[derive(Clone)]
+pub struct Ring {
+    core: Rc<RefCell<Core>>,
+    waker: Arc<Waker>,
+}
+
+impl Ring {
+    /// A ring for the calling thread. `depth` is how many operations all its queues will usually have in flight
+    /// together; more are never refused, but cost more system calls.
+    pub fn new(depth: usize) -> Result<Self, RingError> {
+        let waker = Arc::new(Waker::new().map_err(RingError::Waker)?);
+        let entries = depth.clamp(1, ENTRIES_MAX).next_power_of_two() as u32;
+        let core = Core {
+            uring: Uring::new(entries)?,
+            watches: Watches::default(),
+            unpolled: 0,
+            waker: Arc::clone(&waker),
+            waker_armed: false,
+            woken: false,
+            deadline: None,
+        };
+        Ok(Self { core: Rc::new(RefCell::new(core)), waker })
+    }
+
+    /// Sends what was submitted, and sleeps until there is something to do: a completion to poll, a socket to take,
+    /// a [`Waker::wake`], a deadline of [`Reactor::wake_at`], or the end of `at_most`. It may end early, and does not
+    /// sleep at all while something is there already, so look at everything after it. One system call at most, unless
+    /// more was submitted than the ring has entries.
+    pub fn wait(&self, at_most: Option<Duration>) -> Result<(), IoError> {
+        self.core.borrow_mut().wait(at_most)
+    }
+
+    /// Watches a socket, pipe or eventfd (through a duplicate of its descriptor), and asks for its next readiness.
+    ///
+    /// Readiness is told once in each direction that was asked for, by [`Self::take_ready`]; to be told again, ask
+    /// again with [`Self::rearm`]. The kernel looks at the socket's state when it is asked, so nothing is lost whether
+    /// or not everything was read before, and a frontend that cannot take more just does not ask. Asking travels with
+    /// the next system call and costs none of its own.
+    pub fn watch(&self, socket: &impl AsFd, interest: Interest) -> Result<WatchToken, IoError> {
+        // Descriptors up to 2 are the standard streams'.
+        let socket = rustix::io::fcntl_dupfd_cloexec(socket, 3)?;
+        let core = &mut *self.core.borrow_mut();
+        Ok(core.watches.insert(&mut core.uring, socket, interest))
+    }
+
+    /// Asks for the next readiness in the directions of `interest`. What was asked for before and has not come yet
+    /// stays asked for.
+    pub fn rearm(&self, token: WatchToken, interest: Interest) {
+        let core = &mut *self.core.borrow_mut();
+        core.watches.rearm(&mut core.uring, token, interest);
+    }
+
+    /// Ends a watch: no more is told of it. The ring's duplicate of the descriptor is closed at a later
+    /// [`Self::wait`], so shut a socket down whose peer should notice at once.
+    pub fn unwatch(&self, token: WatchToken) {
+        let core = &mut *self.core.borrow_mut();
+        core.watches.remove(&mut core.uring, token);
+    }
+
+    /// Appends the sockets that became ready.
+    pub fn take_ready(&self, ready: &mut Vec<Ready>) {
+        let core = &mut *self.core.borrow_mut();
+        core.reap();
+        core.watches.take_ready(ready);
+    }
+
+    /// How often this ring has entered the kernel to submit or wait.
+    pub fn enters(&self) -> u64 {
+        self.core.borrow().uring.enters()
+    }
+}
+
+impl Reactor for Ring {
+    fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError> {
+        Ok(Box::new(RingFileQueue::new(Rc::clone(&self.core))))
+    }
+
+    fn wake_at(&self, deadline: Instant) {
+        let mut core = self.core.borrow_mut();
+        let earliest = core.deadline.map_or(deadline, |earlier| earlier.min(deadline));
+        core.deadline = Some(earliest);
+    }
+
+    fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
+    }
+}
+
+/// What the clones of a ring and its queues share.
+pub(crate) struct Core {
+    pub(crate) uring: Uring,
+    watches: Watches,
+    /// Ended operations in the inboxes of open queues. One queue's poll reaps for all, so another's may lie here
+    /// when the thread goes to sleep, which it then must not.
+    unpolled: usize,
+    waker: Arc<Waker>,
+    /// Whether the ring will say when the waker is used.
+    waker_armed: bool,
+    /// The waker was used and not reset. Reset only in `wait`, because the thread looks for work after that.
+    woken: bool,
+    deadline: Option<Instant>,
+}
+
+impl Core {
+    pub(crate) fn send(&mut self, operation: Operation) {
+        self.uring.send(Job::File(operation));
+    }
+
+    pub(crate) fn kick(&mut self) {
+        // What fails here is still unsent, and fails again in `wait`, which can say so.
+        let _ = self.uring.submit();
+    }
+
+    /// Puts an ended operation where its queue finds it.
+    pub(crate) fn deliver(&mut self, inbox: &Inbox, done: FileDone) {
+        if inbox.open.get() {
+            inbox.done.borrow_mut().push(done);
+            self.unpolled += 1;
+        }
+    }
+
+    /// Moves a queue's ended operations to `done`.
+    pub(crate) fn fetch(&mut self, inbox: &Inbox, done: &mut Vec<FileDone>) {
+        self.reap();
+        let mut ended = inbox.done.borrow_mut();
+        self.unpolled -= ended.len();
+        done.append(&mut ended);
+    }
+
+    /// Forgets a queue's ended operations, and those to come.
+    pub(crate) fn close(&mut self, inbox: &Inbox) {
+        inbox.open.set(false);
+        let ended = inbox.done.take();
+        self.unpolled -= ended.len();
+    }
+
+    /// Takes every completion there is to where it belongs.
+    fn reap(&mut self) {
+        self.uring.collect();
+        while let Some((job, answer)) = self.uring.next_completed() {
+            match job {
+                Job::File(operation) => match operation.advance(answer) {
+                    Next::Again(operation) => self.send(operation),
+                    Next::End(inbox, done) => self.deliver(&inbox, done),
+                },
+                Job::PollWaker(_) => {
+                    self.waker_armed = false;
+                    self.woken = true;
+                }
+                Job::PollSocket { watch, direction, .. } => self.watches.answered(watch, direction, answer),
+            }
+        }
+        self.uring.release_places();
+    }
+
+    fn wait(&mut self, at_most: Option<Duration>) -> Result<(), IoError> {
+        if !self.waker_armed {
+            self.uring.send(Job::PollWaker(Arc::clone(&self.waker)));
+            self.waker_armed = true;
+        }
+        self.reap();
+        let now = self.deadline.map(|_| Instant::now());
+        let until_deadline = self.deadline.zip(now).map(|(at, now)| at.saturating_duration_since(now));
+        let at_most = [at_most, until_deadline].into_iter().flatten().min();
+        let busy = self.woken || self.unpolled > 0 || self.watches.has_ready();
+        if busy || at_most.is_some_and(|at_most| at_most.is_zero()) {
+            self.uring.submit()?;
+        } else {
+            self.uring.sleep(at_most)?;
+        }
+        self.reap();
+        if self.woken {
+            self.woken = false;
+            self.waker.reset();
+        }
+        if self.deadline.is_some_and(|at| at <= Instant::now()) {
+            self.deadline = None;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Readiness of sockets, for frontends.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rustix::event::PollFlags;
+use strongroom_io::Slot;
+
+use crate::uring::{Job, Uring};
+
+/// Names a watched socket; it is never given to another one, also after the watch has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WatchToken {
+    index: u32,
+    generation: u32,
+}
+
+/// What to be told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Bytes can be read, or the peer sends no more.
+    pub readable: bool,
+    /// Bytes can be written.
+    pub writable: bool,
+}
+
+impl Interest {
+    /// Readable only.
+    pub const READABLE: Self = Self { readable: true, writable: false };
+    /// Writable only.
+    pub const WRITABLE: Self = Self { readable: false, writable: true };
+    /// Both.
+    pub const BOTH: Self = Self { readable: true, writable: true };
+}
+
+/// What became of a watched socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// Which.
+    pub token: WatchToken,
+    /// A read will not block: there are bytes, or an end, or an error.
+    pub readable: bool,
+    /// A write will not block: there is room, or an error.
+    pub writable: bool,
+    /// The peer has closed at least its sending side, or the socket has failed. Bytes may still be there to read
+    /// before the end.
+    pub hangup: bool,
+}
+
+/// What one poll asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Readable,
+    Writable,
+}
+
+impl Direction {
+    fn events(self) -> PollFlags {
+        match self {
+            Direction::Readable => PollFlags::IN | PollFlags::RDHUP,
+            Direction::Writable => PollFlags::OUT,
+        }
+    }
+}
+
+/// The watched sockets of a ring.
+///
+/// Each direction of a socket has a poll of its own in the ring, which answers once. So asking for more never has to
+/// change what is already asked for, and what was reported is not reported again until it is asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    ready: Vec<WatchToken>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    watch: Option<Watch>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    socket: Rc<OwnedFd>,
+    read_poll: Option<Slot>,
+    write_poll: Option<Slot>,
+    /// What happened since it was last taken; the token is in `Watches::ready` while there is something.
+    happened: Option<Ready>,
+}
+
+impl Watches {
+    /// Starts to watch a socket.
+    pub(crate) fn insert(&mut self, uring: &mut Uring, socket: OwnedFd, interest: Interest) -> WatchToken {
+        let watch =
+            Some(Watch { socket: Rc::new(socket), read_poll: None, write_poll: None, happened: None });
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.entries[index as usize].watch = watch;
+                index
+            }
+            None => {
+                self.entries.push(Entry { generation: 0, watch });
+                (self.entries.len() - 1) as u32
+            }
+        };
+        let generation = self.entries[index as usize].generation;
+        let token = WatchToken { index, generation };
+        self.rearm(uring, token, interest);
+        token
+    }
+
+    /// Asks for the next readiness in each direction of `interest` that is not asked for already.
+    pub(crate) fn rearm(&mut self, uring: &mut Uring, token: WatchToken, interest: Interest) {
+        let Some(watch) = self.get_mut(token) else { return };
+        let socket = &watch.socket;
+        let mut poll = |direction: Direction| {
+            uring.send(Job::PollSocket {
+                socket: Rc::clone(socket),
+                events: direction.events(),
+                watch: token,
+                direction,
+            })
+        };
+        if interest.readable && watch.read_poll.is_none() {
+            watch.read_poll = Some(poll(Direction::Readable));
+        }
+        if interest.writable && watch.write_poll.is_none() {
+            watch.write_poll = Some(poll(Direction::Writable));
+        }
+    }
+
+    /// Ends a watch. The ring lets go of the socket when the kernel has.
+    pub(crate) fn remove(&mut self, uring: &mut Uring, token: WatchToken) {
+        let Some(entry) = self.entries.get_mut(token.index as usize) else {
+            return;
+        };
+        let Some(watch) = entry.watch.take_if(|_| entry.generation == token.generation) else {
+            return;
+        };
+        for poll in [watch.read_poll, watch.write_poll].into_iter().flatten() {
+            uring.cancel(poll);
+        }
+        self.ready.retain(|ready| *ready != token);
+        // A place whose generations are used up is not used again.
+        if let Some(next) = entry.generation.checked_add(1) {
+            entry.generation = next;
+            self.free.push(token.index);
+        }
+    }
+
+    /// Records the answer of a poll: its events, or a negative error number.
+    pub(crate) fn answered(&mut self, token: WatchToken, direction: Direction, answer: i32) {
+        // The last answers of a watch that has ended find nothing.
+        let Some(entry) = self.entries.get_mut(token.index as usize) else {
+            return;
+        };
+        let Some(watch) = entry.watch.as_mut().filter(|_| entry.generation == token.generation) else {
+            return;
+        };
+        match direction {
+            Direction::Readable => watch.read_poll = None,
+            Direction::Writable => watch.write_poll = None,
+        }
+        let events = u16::try_from(answer).map_or(PollFlags::ERR, PollFlags::from_bits_retain);
+        let broken = events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+        let ready = match &mut watch.happened {
+            Some(ready) => ready,
+            none => {
+                self.ready.push(token);
+                none.insert(Ready { token, readable: false, writable: false, hangup: false })
+            }
+        };
+        ready.readable |= broken || events.intersects(PollFlags::IN | PollFlags::RDHUP);
+        ready.writable |= broken || events.contains(PollFlags::OUT);
+        ready.hangup |= broken || events.contains(PollFlags::RDHUP);
+    }
+
+    /// Whether there is something to take.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Appends what happened since the last time.
+    pub(crate) fn take_ready(&mut self, into: &mut Vec<Ready>) {
+        for token in self.ready.drain(..) {
+            let entry = self.entries.get_mut(token.index as usize);
+            into.extend(entry.and_then(|entry| entry.watch.as_mut()?.happened.take()));
+        }
+    }
+
+    fn get_mut(&mut self, token: WatchToken) -> Option<&mut Watch> {
+        let entry = self.entries.get_mut(token.index as usize)?;
+        entry.watch.as_mut().filter(|_| entry.generation == token.generation)
+    }
+}

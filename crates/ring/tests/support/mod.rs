@@ -1,0 +1,102 @@
+//! A ring, a queue and files to try them on.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use strongroom_io::{FileDone, FileIo, FileOperation, FileQueue, FileToken, Reactor};
+use strongroom_memory::{Buffer, BufferPool};
+use strongroom_ring::{Ring, RingFile};
+use tempfile::NamedTempFile;
+
+/// When a test gives up on an event. Far beyond what any takes, so that a busy machine fails none.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Directories to test in: one on a disk, one on tmpfs.
+pub const DISK: &str = env!("CARGO_TARGET_TMPDIR");
+pub const TMPFS: &str = "/dev/shm";
+
+/// A thread's ring with one queue.
+pub struct Bench {
+    pub ring: Ring,
+    pub queue: Box<dyn FileQueue>,
+    pub pool: BufferPool,
+}
+
+impl Bench {
+    pub fn new(depth: usize) -> Self {
+        let ring = Ring::new(depth).unwrap();
+        let queue = ring.file_queue().unwrap();
+        let pool = BufferPool::new(96 << 20).unwrap();
+        Self { ring, queue, pool }
+    }
+
+    pub fn register(&mut self, file: File) -> FileToken {
+        self.queue.register(Arc::new(RingFile::new(file))).unwrap()
+    }
+
+    pub fn submit(&mut self, tag: u64, file: FileToken, operation: FileOperation) {
+        self.queue.submit(FileIo { tag, file, operation });
+    }
+
+    /// Kicks, and waits until `count` operations have ended.
+    pub fn finish(&mut self, count: usize) -> Vec<FileDone> {
+        self.queue.kick();
+        poll_until(&self.ring, self.queue.as_mut(), count)
+    }
+
+    /// Does one operation.
+    pub fn run(&mut self, file: FileToken, operation: FileOperation) -> FileDone {
+        self.submit(1, file, operation);
+        self.finish(1).pop().unwrap()
+    }
+
+    pub fn filled(&self, length: usize, fill: u8) -> Buffer {
+        let mut buffer = self.pool.take(length).unwrap();
+        buffer.bytes_mut().fill(fill);
+        buffer
+    }
+
+    pub fn write(&mut self, file: FileToken, offset: u64, length: usize, fill: u8) -> FileDone {
+        let from = self.filled(length, fill);
+        self.run(file, FileOperation::Write { offset, from, durable: false })
+    }
+
+    pub fn read(&mut self, file: FileToken, offset: u64, length: usize) -> FileDone {
+        // What no read overwrites shows.
+        let into = self.filled(length, 0xEE);
+        self.run(file, FileOperation::Read { offset, into })
+    }
+}
+
+pub fn poll_until(ring: &Ring, queue: &mut dyn FileQueue, count: usize) -> Vec<FileDone> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut done = Vec::new();
+    queue.poll(&mut done);
+    while done.len() < count {
+        assert!(Instant::now() < deadline, "{} of {count} ended", done.len());
+        ring.wait(Some(PATIENCE)).unwrap();
+        queue.poll(&mut done);
+    }
+    assert_eq!(done.len(), count);
+    done
+}
+
+/// A new file, and the same opened past the page cache where its file system can.
+pub fn new_file(directory: &str) -> (NamedTempFile, File) {
+    let named = NamedTempFile::new_in(directory).unwrap();
+    let direct = open_direct(named.path());
+    (named, direct)
+}
+
+pub fn open_direct(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(path);
+    // tmpfs takes O_DIRECT since Linux 6.6.
+    direct.or_else(|_| options.open(path)).unwrap()
+}
