@@ -23,7 +23,6 @@ mod guest;
 mod process;
 mod qmp;
 mod scratch;
-mod stand_in;
 mod transcript;
 mod volume;
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use crate::build;
 use crate::process::{Finished, Process, run};
 use crate::scratch::Scratch;
-use crate::stand_in;
 
 /// A command of the program that does no bulk I/O. Argon2id over a gigabyte takes seconds on a loaded machine.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
@@ -18,8 +17,6 @@ const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
 /// From SIGTERM to the end of the server, with all I/O in flight done and flushed.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(60);
-
-const STAND_IN: bool = true;
 
 /// Whether a volume's datastore shows its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +31,7 @@ pub enum Protection {
 pub struct Volume<'test> {
     scratch: &'test Scratch,
     name: String,
-    pub(crate) protection: Protection,
+    protection: Protection,
 }
 
 impl<'test> Volume<'test> {
@@ -46,11 +43,7 @@ impl<'test> Volume<'test> {
         if protection == Protection::Encrypted {
             write_key_file(&volume.key_file());
         }
-        if STAND_IN {
-            run(scratch, &stand_in::create(&volume, size), COMMAND_DEADLINE).success();
-        } else {
-            volume.command("create", &["--size", size]).success();
-        }
+        volume.command("create", &["--size", size]).success();
         volume
     }
 
@@ -79,12 +72,6 @@ impl<'test> Volume<'test> {
     #[track_caller]
     pub fn expose(&self) -> Exposure {
         let socket = self.scratch.path(&format!("{}.sock", self.name));
-        if STAND_IN {
-            let name = format!("expose-{}", self.name);
-            let server = Process::start(self.scratch, &name, &stand_in::expose(self, &socket));
-            let uri = format!("nbd+unix:///?socket={}", socket.display());
-            return Exposure { server, socket, uri };
-        }
         let mut command = self.invocation("expose");
         command.arg("--nbd").arg(format!("unix:{}", socket.display()));
         let mut server = Process::start(self.scratch, &format!("expose-{}", self.name), &command);

@@ -1,0 +1,26 @@
+# The few things one does here. `make` alone lists them.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test test-full
+
+help: ## list these
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: ## from nothing to guests on an encrypted and a plain volume, in under ten minutes
+	@scripts/demo
+
+build: ## the strongroom program, in target/release
+	scripts/install-packages demo
+	cargo build --release --package strongroom-cli
+
+test: ## format, lints, every test but the long ones; what CI runs
+	scripts/install-packages test
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- --deny warnings
+	cargo test --workspace
+
+test-full: ## the same, and the long whole-system tests
+	scripts/install-packages test
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
+	cargo test --workspace --features strongroom-system-tests/full

@@ -1,0 +1,110 @@
+#!/usr/bin/python3
+"""Reads a cleanly closed volume of one layer without any program of Strongroom's.
+
+    read-layer.py VOLUME (--key-file FILE | --passphrase-fd N) > plain.img
+
+It follows docs/ON_DISK.md with standard libraries alone (OpenSSL through python3-cryptography; Argon2's reference
+implementation through python3-argon2): the way back to the data if this project were gone, and the proof that the
+format is what the page says. What it writes is the guest's plain data: mind where it goes.
+"""
+
+import argparse
+import json
+import os
+import struct
+import sys
+import uuid
+
+from cryptography.hazmat.primitives import hashes, hmac
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+BLOCK_BYTES = 4096
+
+
+def hkdf(key, info, length):
+    return HKDF(algorithm=hashes.SHA256(), length=length, salt=None, info=info).derive(key)
+
+
+def read_descriptor(volume):
+    with open(os.path.join(volume, "descriptor"), "rb") as file:
+        content = file.read()
+    magic, version, length = struct.unpack_from("<8sII", content)
+    if magic != b"STRGROOM" or version != 1 or len(content) != 16 + length + 32:
+        sys.exit(f"{volume}: not a descriptor of format version 1")
+    return json.loads(content[16 : 16 + length]), content[:-32], content[-32:]
+
+
+def derive_kek(source, arguments):
+    if source["kind"] == "key-file":
+        with open(arguments.key_file, "rb") as file:
+            key = file.read()
+        return key if len(key) == 32 else bytes.fromhex(key.decode().strip())
+    from argon2.low_level import Type, hash_secret_raw
+
+    with os.fdopen(arguments.passphrase_fd, "rb") as file:
+        passphrase = file.read().removesuffix(b"\n")
+    return hash_secret_raw(
+        passphrase,
+        bytes.fromhex(source["salt"]),
+        time_cost=source["passes"],
+        memory_cost=source["memory_kib"],
+        parallelism=source["lanes"],
+        hash_len=32,
+        type=Type.ID,
+    )
+
+
+def open_envelope(envelope, descriptor, layer, epoch, kek, kek_id):
+    associated = b"strongroom envelope v1\0" + struct.pack(
+        "<B16s16sIHI16s",
+        1,
+        uuid.UUID(descriptor["volume"]).bytes,
+        uuid.UUID(layer["id"]).bytes,
+        epoch["epoch"],
+        1,
+        BLOCK_BYTES,
+        kek_id,
+    )
+    return AESGCM(kek).decrypt(bytes.fromhex(envelope["nonce"]), bytes.fromhex(envelope["sealed"]), associated)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("volume")
+    parser.add_argument("--key-file")
+    parser.add_argument("--passphrase-fd", type=int)
+    arguments = parser.parse_args()
+
+    descriptor, signed, tag = read_descriptor(arguments.volume)
+    kek = derive_kek(descriptor["encryption"]["kek"]["source"], arguments)
+    kek_id = hkdf(kek, b"strongroom kek id v1", 16)
+    if kek_id != uuid.UUID(descriptor["encryption"]["kek"]["id"]).bytes:
+        sys.exit(f"{arguments.volume}: this is not its key")
+    label = b"strongroom descriptor mac v1" + uuid.UUID(descriptor["volume"]).bytes
+    verifier = hmac.HMAC(hkdf(kek, label, 32), hashes.SHA256())
+    verifier.update(signed)
+    verifier.verify(tag)
+
+    (layer,) = descriptor["layers"]
+    (epoch,) = layer["epochs"]
+    assert epoch["cipher"] == "aes-256-xts-plain64-4096"
+    (envelope,) = [envelope for envelope in epoch["envelopes"] if uuid.UUID(envelope["kek"]).bytes == kek_id]
+    dek = open_envelope(envelope, descriptor, layer, epoch, kek, kek_id)
+
+    left = descriptor["size_bytes"]
+    number = 0
+    with open(os.path.join(arguments.volume, f"layer-{layer['id']}"), "rb") as file:
+        while left > 0:
+            block = file.read(BLOCK_BYTES)
+            if any(block):
+                decryptor = Cipher(algorithms.AES(dek), modes.XTS(number.to_bytes(16, "little"))).decryptor()
+                block = decryptor.update(block) + decryptor.finalize()
+            sys.stdout.buffer.write(block[:left])
+            left -= len(block)
+            number += 1
+
+
+if __name__ == "__main__":
+    main()
