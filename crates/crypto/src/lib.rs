@@ -3,6 +3,7 @@
 //! | module | what | standard |
 //! |---|---|---|
 //! | [`xts`] | AES-256-XTS over whole data units, for the data path | IEEE 1619, NIST SP 800-38E |
+//! | [`guest`] | the same on guest memory, which lies in pieces and changes meanwhile | |
 //! | [`aead`] | AES-256-GCM, for envelopes | NIST SP 800-38D |
 //! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
@@ -18,13 +19,15 @@
 //!   at start-up.
 //!
 //! What may not enter: ciphers of our own making, keys' origins and formats (room `keys`), I/O, knowledge of
-//! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts`: a thin binding to
-//! aws-lc's EVP calls, because aws-lc-rs has no XTS.
+//! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts`, a thin binding to
+//! aws-lc's EVP calls, because aws-lc-rs has no XTS, and to `guest`.
 
 #![deny(unsafe_code)]
 
 pub mod aead;
 mod error;
+#[allow(unsafe_code)]
+pub mod guest;
 pub mod kdf;
 pub mod key_wrap;
 pub mod mac;
