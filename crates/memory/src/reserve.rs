@@ -1,6 +1,6 @@
 //! Buffers for a stage that waits for them, so that it never waits in vain.
 
-use crate::pool::{Buffer, BufferPool, PoolError};
+use crate::pool::{Buffer, BufferPool, CHUNK_BYTES};
 
 /// A thread's shared pool, and behind it a reserve that belongs to one stage's channel alone.
 ///
@@ -25,12 +25,10 @@ impl ReservedPool {
     /// it is needed.
     ///
     /// A buffer of up to half a chunk can share a chunk with others; count a larger one as a whole chunk.
-    ///
-    /// # Errors
-    /// [`PoolError::TooSmall`] for no bytes at all.
-    pub fn new(shared: &BufferPool, reserve_bytes: usize) -> Result<Self, PoolError> {
-        let reserve = BufferPool::new(reserve_bytes.next_multiple_of(crate::CHUNK_BYTES))?;
-        Ok(Self { shared: shared.clone(), reserve })
+    pub fn new(shared: &BufferPool, reserve_bytes: usize) -> Self {
+        let chunks = reserve_bytes.div_ceil(CHUNK_BYTES).max(1);
+        let reserve = BufferPool::new(chunks.saturating_mul(CHUNK_BYTES)).expect("a chunk or more is a pool");
+        Self { shared: shared.clone(), reserve }
     }
 
     /// As [`BufferPool::take`]: from the shared pool, else from the reserve, else `None`.
@@ -48,12 +46,11 @@ impl ReservedPool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CHUNK_BYTES;
 
     #[test]
     fn the_reserve_serves_one_request_when_the_pool_is_exhausted() {
         let shared = BufferPool::new(CHUNK_BYTES).unwrap();
-        let pool = ReservedPool::new(&shared, CHUNK_BYTES + 1).unwrap();
+        let pool = ReservedPool::new(&shared, CHUNK_BYTES + 1);
         let others = shared.take(CHUNK_BYTES).unwrap();
         let two = |pool: &BufferPool| Some([pool.take(CHUNK_BYTES)?, pool.take(4096)?]);
         let held = pool.take_all(two).unwrap();
@@ -69,7 +66,7 @@ mod tests {
     #[test]
     fn what_does_not_suffice_is_given_back() {
         let shared = BufferPool::new(CHUNK_BYTES).unwrap();
-        let pool = ReservedPool::new(&shared, CHUNK_BYTES).unwrap();
+        let pool = ReservedPool::new(&shared, CHUNK_BYTES);
         let two = |pool: &BufferPool| Some([pool.take(CHUNK_BYTES)?, pool.take(CHUNK_BYTES)?]);
         assert!(pool.take_all(two).is_none());
         assert_eq!(shared.used_bytes(), 0);
@@ -79,9 +76,8 @@ mod tests {
     #[test]
     fn an_untouched_reserve_takes_no_memory() {
         let shared = BufferPool::new(CHUNK_BYTES).unwrap();
-        let pool = ReservedPool::new(&shared, 2 * CHUNK_BYTES).unwrap();
+        let pool = ReservedPool::new(&shared, 2 * CHUNK_BYTES);
         let _buffer = pool.take(4096).unwrap();
         assert_eq!(pool.reserve.resident_bytes(), 0);
-        assert!(ReservedPool::new(&shared, 0).is_err());
     }
 }
