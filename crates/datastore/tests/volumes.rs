@@ -119,10 +119,16 @@ fn the_datastore_is_made_with_its_first_volume_and_nothing_is_replaced() {
     create(&path, &clear(MIB)).unwrap();
     let before = datastore.state();
     assert!(matches!(create(&path, &clear(MIB)), Err(DatastoreError::Exists { .. })));
-    assert!(matches!(create(&datastore.path("no/where/vm1"), &clear(MIB)), Err(DatastoreError::System { .. })));
+    assert!(matches!(
+        create(&datastore.path("no/where/vm1"), &clear(MIB)),
+        Err(DatastoreError::System { .. })
+    ));
     for name in [".hidden", "..", "new\nline", &"x".repeat(256)] {
         let refused = create(&datastore.path("ds").join(name), &clear(MIB));
-        assert!(matches!(refused, Err(DatastoreError::BadName { .. } | DatastoreError::Exists { .. })), "{name}");
+        assert!(
+            matches!(refused, Err(DatastoreError::BadName { .. } | DatastoreError::Exists { .. })),
+            "{name}"
+        );
     }
     assert_eq!(datastore.state(), before);
 }
@@ -171,7 +177,10 @@ fn only_the_right_key_opens() {
     let wrong = open(&path, &to_write(Protection::Encrypted(&kek(2)))).unwrap_err();
     assert!(matches!(wrong, DatastoreError::Key { error: KeyError::WrongKek { .. }, .. }), "{wrong}");
     let clear_asked = open(&path, &to_write(Protection::Unencrypted)).unwrap_err();
-    assert!(matches!(clear_asked, DatastoreError::Encrypted { source_name: "key file", .. }), "{clear_asked}");
+    assert!(
+        matches!(clear_asked, DatastoreError::Encrypted { source_name: "key file", .. }),
+        "{clear_asked}"
+    );
     let findings = check(&path, Some(&kek(2))).unwrap();
     assert_eq!(findings[0].severity, Severity::Error);
     assert_eq!(datastore.state(), before);
@@ -336,7 +345,8 @@ fn a_waiting_opener_gets_the_lock_when_it_is_free() {
     let writer = open(&path, &to_write(Protection::Unencrypted)).unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let patient = OpenOptions { lock_wait: Duration::from_secs(60), ..to_write(Protection::Unencrypted) };
+            let patient =
+                OpenOptions { lock_wait: Duration::from_secs(60), ..to_write(Protection::Unencrypted) };
             open(&path, &patient).map(drop)
         });
         drop(writer);
@@ -352,7 +362,9 @@ fn deletion_takes_the_volume_and_nothing_else() {
     create(&other, &clear(MIB)).unwrap();
     fs::write(path.join("notes.txt"), "mine").unwrap();
     let before = datastore.state();
-    assert!(matches!(delete(&path), Err(DatastoreError::Stranger { stranger, .. }) if stranger == "notes.txt"));
+    assert!(
+        matches!(delete(&path), Err(DatastoreError::Stranger { stranger, .. }) if stranger == "notes.txt")
+    );
     assert!(matches!(delete(datastore.0.path()), Err(DatastoreError::Stranger { .. })));
     assert_eq!(datastore.state(), before);
     fs::remove_file(path.join("notes.txt")).unwrap();
@@ -362,7 +374,10 @@ fn deletion_takes_the_volume_and_nothing_else() {
     assert!(!path.exists() && other.exists());
     assert!(matches!(delete(&path), Err(DatastoreError::System { .. })));
     fs::create_dir(&path).unwrap();
-    assert!(matches!(delete(&path), Err(DatastoreError::NotAVolume { .. })), "an empty directory is no volume");
+    assert!(
+        matches!(delete(&path), Err(DatastoreError::NotAVolume { .. })),
+        "an empty directory is no volume"
+    );
 }
 
 #[test]
