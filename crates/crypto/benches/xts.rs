@@ -2,6 +2,8 @@
 //!
 //! `cargo bench -p strongroom-crypto`
 
+#![allow(missing_docs, reason = "criterion_group! makes a public function")]
+
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};

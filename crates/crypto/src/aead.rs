@@ -104,3 +104,50 @@ fn expand(kek: &SecretBytes) -> Result<LessSafeKey, CryptoError> {
         code: 0,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed_and_kek() -> (SecretBytes, Sealed) {
+        let kek = SecretBytes::random(KEY_BYTES).unwrap();
+        let sealed = seal(&kek, b"volume 1", &SecretBytes::random(64).unwrap()).unwrap();
+        (kek, sealed)
+    }
+
+    #[test]
+    fn every_seal_has_another_nonce() {
+        let (kek, secret) = (SecretBytes::random(KEY_BYTES).unwrap(), SecretBytes::zeroed(32).unwrap());
+        let (one, other) = (seal(&kek, b"", &secret).unwrap(), seal(&kek, b"", &secret).unwrap());
+        assert_ne!(one.nonce, other.nonce);
+        assert_ne!(one.ciphertext_and_tag, other.ciphertext_and_tag);
+        assert_eq!(open(&kek, b"", &one).unwrap(), secret);
+    }
+
+    #[test]
+    fn any_changed_bit_is_refused() {
+        let (kek, sealed) = sealed_and_kek();
+        open(&kek, b"volume 1", &sealed).unwrap();
+        for bit in 0..sealed.ciphertext_and_tag.len() * 8 {
+            let mut changed = sealed.clone();
+            changed.ciphertext_and_tag[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(open(&kek, b"volume 1", &changed), Err(CryptoError::Authentication { .. })));
+        }
+        let mut changed = sealed.clone();
+        changed.nonce[0] ^= 1;
+        assert!(open(&kek, b"volume 1", &changed).is_err());
+        assert!(open(&kek, b"volume 2", &sealed).is_err());
+        assert!(open(&SecretBytes::random(KEY_BYTES).unwrap(), b"volume 1", &sealed).is_err());
+    }
+
+    #[test]
+    fn wrong_lengths_are_refused() {
+        let (kek, mut sealed) = sealed_and_kek();
+        sealed.ciphertext_and_tag.truncate(TAG_BYTES - 1);
+        assert!(matches!(open(&kek, b"", &sealed), Err(CryptoError::Authentication { .. })));
+        sealed.ciphertext_and_tag = vec![0; SECRET_MAX_BYTES + TAG_BYTES + 1];
+        assert!(matches!(open(&kek, b"", &sealed), Err(CryptoError::Limit { .. })));
+        let short = SecretBytes::random(16).unwrap();
+        assert!(matches!(seal(&short, b"", &kek), Err(CryptoError::KeyLength { expected_bytes: 32, .. })));
+    }
+}

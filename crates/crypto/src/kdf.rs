@@ -161,3 +161,70 @@ impl Drop for WorkingMemory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Argon2idParams = Argon2idParams { memory_kib: 64, passes: 1, lanes: 1 };
+
+    fn refused_limit(outcome: Result<SecretBytes, CryptoError>) -> &'static str {
+        match outcome {
+            Err(CryptoError::Limit { what, .. }) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn argon2id_checks_every_limit_before_it_takes_memory() {
+        let passphrase = SecretBytes::random(12).unwrap();
+        let derive = |salt: &[u8], params| argon2id(&passphrase, salt, params, 32);
+        for memory_kib in [0, 7, ARGON2ID_MAX_MEMORY_KIB + 1, u32::MAX] {
+            let outcome = derive(&[0; 16], Argon2idParams { memory_kib, ..SMALL });
+            assert_eq!(refused_limit(outcome), "memory in KiB");
+        }
+        for passes in [0, ARGON2ID_MAX_PASSES + 1, u32::MAX] {
+            let outcome = derive(&[0; 16], Argon2idParams { passes, ..SMALL });
+            assert_eq!(refused_limit(outcome), "number of passes");
+        }
+        for lanes in [0, ARGON2ID_MAX_LANES + 1, u32::MAX] {
+            let outcome = derive(&[0; 16], Argon2idParams { lanes, ..SMALL });
+            assert_eq!(refused_limit(outcome), "number of lanes");
+        }
+        for salt_bytes in [0, 15, 65] {
+            assert_eq!(refused_limit(derive(&vec![0; salt_bytes], SMALL)), "salt length in bytes");
+        }
+        for length_bytes in [0, 3, SECRET_MAX_BYTES + 1] {
+            let outcome = argon2id(&passphrase, &[0; 16], SMALL, length_bytes);
+            assert_eq!(refused_limit(outcome), "derived length in bytes");
+        }
+    }
+
+    #[test]
+    fn every_input_of_a_derivation_matters() {
+        let (one, other) = (SecretBytes::random(32).unwrap(), SecretBytes::random(32).unwrap());
+        let reference = hkdf_sha256(&one, b"salt", b"info", 32).unwrap();
+        assert_ne!(hkdf_sha256(&other, b"salt", b"info", 32).unwrap(), reference);
+        assert_ne!(hkdf_sha256(&one, b"tlas", b"info", 32).unwrap(), reference);
+        assert_ne!(hkdf_sha256(&one, b"salt", b"ofni", 32).unwrap(), reference);
+        assert_eq!(hkdf_sha256(&one, b"salt", b"info", 32).unwrap(), reference);
+
+        let reference = argon2id(&one, &[1; 16], SMALL, 32).unwrap();
+        assert_ne!(argon2id(&other, &[1; 16], SMALL, 32).unwrap(), reference);
+        assert_ne!(argon2id(&one, &[2; 16], SMALL, 32).unwrap(), reference);
+        let costlier = Argon2idParams { passes: 2, ..SMALL };
+        assert_ne!(argon2id(&one, &[1; 16], costlier, 32).unwrap(), reference);
+    }
+
+    #[test]
+    fn hkdf_derives_a_secret_of_any_allowed_length() {
+        let secret = SecretBytes::random(32).unwrap();
+        for length_bytes in [1, 31, 64, SECRET_MAX_BYTES] {
+            assert_eq!(hkdf_sha256(&secret, b"", b"", length_bytes).unwrap().len(), length_bytes);
+        }
+        for length_bytes in [0, SECRET_MAX_BYTES + 1] {
+            let outcome = hkdf_sha256(&secret, b"", b"", length_bytes);
+            assert_eq!(refused_limit(outcome), "derived length in bytes");
+        }
+    }
+}

@@ -112,3 +112,47 @@ fn expand(algorithm: Algorithm, kek: &SecretBytes) -> Result<AesKek, CryptoError
         code: 0,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(length_bytes: usize) -> SecretBytes {
+        SecretBytes::random(length_bytes).unwrap()
+    }
+
+    #[test]
+    fn kwp_takes_every_length_a_secret_can_have() {
+        let kek = random(KEK_BYTES);
+        for length_bytes in (1..=40).chain([SECRET_MAX_BYTES - 1, SECRET_MAX_BYTES]) {
+            let key = random(length_bytes);
+            assert_eq!(unwrap_padded(&kek, &wrap_padded(&kek, &key).unwrap()).unwrap(), key);
+        }
+    }
+
+    #[test]
+    fn wrong_lengths_are_refused() {
+        let kek = random(KEK_BYTES);
+        assert!(matches!(wrap(&random(16), &kek), Err(CryptoError::KeyLength { .. })));
+        for length_bytes in [0, 8] {
+            assert!(matches!(wrap(&kek, &random(length_bytes)), Err(CryptoError::Limit { .. })));
+        }
+        assert!(matches!(wrap(&kek, &random(33)), Err(CryptoError::NotSemiblocks { .. })));
+        assert!(matches!(wrap_padded(&kek, &random(0)), Err(CryptoError::Limit { .. })));
+        for wrapped in [&[][..], &[0; 16], &[0; SECRET_MAX_BYTES + 16]] {
+            assert!(matches!(unwrap(&kek, wrapped), Err(CryptoError::Limit { .. })));
+        }
+        assert!(matches!(unwrap(&kek, &[0; 41]), Err(CryptoError::NotSemiblocks { .. })));
+        for wrapped in [&[][..], &[0; 8], &[0; SECRET_MAX_BYTES + 16]] {
+            assert!(matches!(unwrap_padded(&kek, wrapped), Err(CryptoError::Limit { .. })));
+        }
+        assert!(matches!(unwrap_padded(&kek, &[0; 16]), Err(CryptoError::Authentication { .. })));
+    }
+
+    #[test]
+    fn the_two_forms_do_not_open_each_other() {
+        let (kek, key) = (random(KEK_BYTES), random(32));
+        assert!(unwrap_padded(&kek, &wrap(&kek, &key).unwrap()).is_err());
+        assert!(unwrap(&kek, &wrap_padded(&kek, &key).unwrap()).is_err());
+    }
+}

@@ -48,3 +48,24 @@ fn mac_key(key: &SecretBytes) -> Result<hmac::Key, CryptoError> {
     )?;
     Ok(hmac::Key::new(hmac::HMAC_SHA256, key.expose()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_tag_of_the_same_message_and_key_verifies() {
+        let (key, other_key) = (SecretBytes::random(32).unwrap(), SecretBytes::random(32).unwrap());
+        let tag = hmac_sha256(&key, b"descriptor").unwrap();
+        verify_hmac_sha256(&key, b"descriptor", &tag).unwrap();
+        for (key, message, tag) in [
+            (&other_key, &b"descriptor"[..], &tag[..]),
+            (&key, b"descriptor ", &tag),
+            (&key, b"descriptor", &tag[..16]),
+            (&key, b"descriptor", &[]),
+        ] {
+            let outcome = verify_hmac_sha256(key, message, tag);
+            assert!(matches!(outcome, Err(CryptoError::Authentication { .. })), "{outcome:?}");
+        }
+    }
+}

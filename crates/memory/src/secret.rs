@@ -190,11 +190,7 @@ impl GuardedPages {
         // SAFETY: one page into the mapping just made, so inside it and not null.
         let base = unsafe { NonNull::new_unchecked(lower_guard.cast::<u8>().add(page_bytes)) };
         // From here on drop unmaps, also if a step below fails.
-        let mut pages = Self {
-            base,
-            usable_bytes,
-            locked: false,
-        };
+        let mut pages = Self { base, usable_bytes, locked: false };
         pages.protect()?;
         Ok(pages)
     }
@@ -220,10 +216,7 @@ impl Drop for GuardedPages {
         // SAFETY: exactly the mapping that `map` made, guard pages included, and nothing refers to it any more.
         // munmap fails only for arguments that name no mapping, which these do.
         let _ = unsafe {
-            rustix::mm::munmap(
-                self.base.as_ptr().sub(page_bytes).cast(),
-                self.usable_bytes + 2 * page_bytes,
-            )
+            rustix::mm::munmap(self.base.as_ptr().sub(page_bytes).cast(), self.usable_bytes + 2 * page_bytes)
         };
     }
 }
@@ -255,12 +248,7 @@ mod tests {
     }
 
     fn flags_of(entry: &str) -> Vec<&str> {
-        entry
-            .lines()
-            .find_map(|line| line.strip_prefix("VmFlags:"))
-            .unwrap()
-            .split_whitespace()
-            .collect()
+        entry.lines().find_map(|line| line.strip_prefix("VmFlags:")).unwrap().split_whitespace().collect()
     }
 
     #[test]
@@ -336,14 +324,8 @@ mod tests {
     #[test]
     fn lengths_from_nothing_to_the_limit() {
         assert!(SecretBytes::zeroed(0).unwrap().is_empty());
-        assert_eq!(
-            SecretBytes::random(SECRET_MAX_BYTES).unwrap().len(),
-            SECRET_MAX_BYTES
-        );
-        assert!(matches!(
-            SecretBytes::random(usize::MAX),
-            Err(SecretError::TooLong { .. })
-        ));
+        assert_eq!(SecretBytes::random(SECRET_MAX_BYTES).unwrap().len(), SECRET_MAX_BYTES);
+        assert!(matches!(SecretBytes::random(usize::MAX), Err(SecretError::TooLong { .. })));
     }
 
     #[test]

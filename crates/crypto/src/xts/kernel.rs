@@ -137,3 +137,46 @@ impl DataUnits {
         CryptoError::DataUnitRange { first: self.first, count: self.count, unit_bytes: self.unit_bytes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_keep_to_the_bounds_of_the_standard() {
+        DataUnits::new(0, 0, MIN_UNIT_BYTES).unwrap();
+        DataUnits::new(u128::MAX, 1, MAX_UNIT_BYTES).unwrap();
+        for (first, count, unit_bytes) in [
+            (0, 1, MIN_UNIT_BYTES - 1),
+            (0, 1, MAX_UNIT_BYTES + 1),
+            (0, 1, 0),
+            (u128::MAX, 2, 512),
+            (0, usize::MAX / 512 + 1, 512),
+            (0, usize::MAX / 512, 512),
+        ] {
+            let error = DataUnits::new(first, count, unit_bytes).unwrap_err();
+            assert!(matches!(error, CryptoError::DataUnitRange { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn tweaks_count_up_from_the_first() {
+        let units = DataUnits::new(7, 3, 512).unwrap();
+        assert_eq!(units.tweaks().collect::<Vec<_>>(), [(7, 0), (8, 512), (9, 1024)]);
+        assert_eq!(units.last(), Some(9));
+        assert_eq!(DataUnits::new(7, 0, 512).unwrap().last(), None);
+    }
+
+    #[test]
+    fn overlap_is_seen_on_either_side_and_touching_is_none() {
+        let units = DataUnits::new(0, 2, 512).unwrap();
+        let mut memory = [0_u8; 3072];
+        let base = memory.as_mut_ptr();
+        for (source, destination, apart) in
+            [(0, 1024, true), (1024, 0, true), (0, 0, false), (0, 1023, false), (1023, 0, false)]
+        {
+            assert_eq!(units.are_apart(base.wrapping_add(source), base.wrapping_add(destination)), apart);
+        }
+        assert!(DataUnits::new(0, 0, 512).unwrap().are_apart(base, base));
+    }
+}

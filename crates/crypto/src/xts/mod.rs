@@ -225,3 +225,70 @@ impl fmt::Debug for XtsSession {
         formatter.debug_struct("XtsSession").field("unit", &self.unit).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(mut bytes: Vec<u8>) -> SecretBytes {
+        SecretBytes::from_slice_and_wipe(&mut bytes).unwrap()
+    }
+
+    #[test]
+    fn keys_that_are_short_or_weak_are_refused() {
+        for length_bytes in [0, 32, 63, 65] {
+            let error =
+                Xts::new(&SecretBytes::random(length_bytes).unwrap(), UnitSize::Bytes4096).unwrap_err();
+            assert!(matches!(error, CryptoError::KeyLength { expected_bytes: 64, .. }), "{error}");
+        }
+        let equal_halves = secret([SecretBytes::random(32).unwrap().expose(); 2].concat());
+        let error = Xts::new(&equal_halves, UnitSize::Bytes4096).unwrap_err();
+        assert!(matches!(error, CryptoError::EqualXtsKeyHalves), "{error}");
+        for kernel in kernel::available() {
+            assert!(kernel.set_key(&equal_halves).is_err(), "{} took equal halves", kernel.name());
+        }
+    }
+
+    #[test]
+    fn lengths_and_numbers_out_of_range_are_refused() {
+        let xts = Xts::new(&SecretBytes::random(KEY_BYTES).unwrap(), UnitSize::Bytes4096).unwrap();
+        let mut session = xts.session().unwrap();
+        let mut output = vec![0; 8192];
+
+        let error = session.encrypt(0, &[0; 512], &mut output[..512]).unwrap_err();
+        assert!(
+            matches!(error, CryptoError::PartialDataUnit { length_bytes: 512, unit_bytes: 4096 }),
+            "{error}"
+        );
+        let error = session.decrypt(0, &[0; 4096], &mut output).unwrap_err();
+        let expected = (4096, 8192);
+        assert!(
+            matches!(error, CryptoError::BufferMismatch { source_bytes, destination_bytes }
+                if (source_bytes, destination_bytes) == expected),
+            "{error}"
+        );
+        let error = session.encrypt(u64::MAX, &[0; 8192], &mut output).unwrap_err();
+        assert!(matches!(error, CryptoError::DataUnitRange { count: 2, .. }), "{error}");
+        assert!(output.iter().all(|&byte| byte == 0));
+
+        session.encrypt(u64::MAX, &[0; 4096], &mut output[..4096]).unwrap();
+        session.encrypt(u64::MAX, &[], &mut []).unwrap();
+    }
+
+    #[test]
+    fn debug_shows_no_key() {
+        let xts = Xts::new(&secret((0..64).collect()), UnitSize::Bytes512).unwrap();
+        let text = format!("{xts:?} {:?}", xts.session().unwrap());
+        assert!(text.contains("SecretBytes(64 bytes, redacted)"), "{text}");
+        assert!(!text.contains("1, 2, 3"), "{text}");
+    }
+
+    #[test]
+    fn a_session_can_be_sent_and_a_key_shared() {
+        fn assert_send<T: Send>() {}
+        fn assert_sync<T: Sync>() {}
+        assert_send::<XtsSession>();
+        assert_send::<Xts>();
+        assert_sync::<Xts>();
+    }
+}
