@@ -1,0 +1,43 @@
+//! `strongroom completions`: a completion script, from the same source as the command line.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use clap_complete::Shell;
+
+use crate::error::CliError;
+use crate::program::command_line;
+
+/// Which shell.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  source <(strongroom completions bash)
+  strongroom completions fish > ~/.config/fish/completions/strongroom.fish")]
+pub struct CompletionsArguments {
+    /// The shell that will read the script
+    shell: CompletedShell,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CompletedShell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+impl CompletionsArguments {
+    /// Prints the script.
+    pub fn run(&self) -> Result<ExitCode, CliError> {
+        let shell = match self.shell {
+            CompletedShell::Bash => Shell::Bash,
+            CompletedShell::Zsh => Shell::Zsh,
+            CompletedShell::Fish => Shell::Fish,
+        };
+        // In memory first: the generator does not expect that writing can fail.
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut command_line(), "strongroom", &mut script);
+        io::stdout().lock().write_all(&script).map_err(CliError::Output)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,197 @@
+//! Refusals: a sentence with the object's name and the next step, and a code for programs.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use serde_json::json;
+use strongroom_datastore::file::DatastoreError;
+use strongroom_keys::KeyError;
+use strongroom_memory::secret::SecretError;
+use strongroom_types::SizeError;
+use strongroom_worker::ProcessError;
+use thiserror::Error;
+
+use crate::output::printable;
+
+/// Why a command failed.
+#[derive(Debug, Error)]
+pub enum CliError {
+    /// The datastore refuses.
+    #[error(transparent)]
+    Datastore(#[from] DatastoreError),
+    /// A key cannot be had.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// No memory for a secret.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The process cannot be made safe for keys.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The passphrase gives another key than the volume's.
+    #[error("wrong passphrase for {path}; if it is certainly right, the volume's descriptor was edited")]
+    WrongPassphrase {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// The key file holds another key than the volume's.
+    #[error(
+        "the key in {key_file} is not that of {path}; give the key file that the volume was created with"
+    )]
+    WrongKeyFile {
+        /// The volume.
+        path: PathBuf,
+        /// The key file.
+        key_file: PathBuf,
+    },
+    /// An encrypted volume, no key, and nobody to ask for one.
+    #[error("{path} needs its key: {next}")]
+    NoKey {
+        /// The volume.
+        path: PathBuf,
+        /// How to give it.
+        next: &'static str,
+    },
+    /// The passphrase was not repeated.
+    #[error("the two passphrases differ; nothing was created")]
+    PassphrasesDiffer,
+    /// A file that a command was given.
+    #[error("cannot {action} {path}: {error}")]
+    File {
+        /// What was tried, as in "read".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// A size that no volume can have.
+    #[error("{path} cannot become a volume: {error}")]
+    Size {
+        /// The object of that size.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: SizeError,
+    },
+    /// What a check found, as a sentence.
+    #[error("{0}")]
+    Unsound(String),
+    /// A command line that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// The person said no.
+    #[error("nothing was changed")]
+    Declined,
+    /// A signal ended the command before its work was done.
+    #[error("interrupted")]
+    Interrupted,
+    /// stdout is gone.
+    #[error("cannot write the answer: {0}")]
+    Output(io::Error),
+}
+
+impl CliError {
+    /// The exit status: 2 for a command line that makes no sense, 1 for everything else.
+    pub fn status(&self) -> u8 {
+        if matches!(self, Self::Usage(_)) { 2 } else { 1 }
+    }
+
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Datastore(error) => datastore_code(error),
+            Self::Key(error) => key_code(error),
+            Self::Secret(_) => "no_secret_memory",
+            Self::Process(_) => "process",
+            Self::WrongPassphrase { .. } | Self::WrongKeyFile { .. } => "wrong_key",
+            Self::NoKey { .. } => "no_key",
+            Self::PassphrasesDiffer => "passphrases_differ",
+            Self::File { .. } => "file",
+            Self::Size { .. } => "size",
+            Self::Unsound(_) => "unsound",
+            Self::Usage(_) => "usage",
+            Self::Declined => "declined",
+            Self::Interrupted => "interrupted",
+            Self::Output(_) => "output",
+        }
+    }
+
+    /// Tells whoever waits on stderr.
+    pub fn report(&self, json: bool) {
+        // Whoever closed stdout early, as `head` does, has all they wanted.
+        if matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe) {
+            return;
+        }
+        let message = without_numbers(&self.to_string());
+        let text = match json {
+            true => json!({ "error": { "code": self.code(), "message": message } }).to_string(),
+            false => format!("error: {}", printable(&message)),
+        };
+        // With stderr closed there is nobody to tell.
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+}
+
+/// The message without the kernel's error numbers: beside their names they tell nobody anything.
+fn without_numbers(message: &str) -> String {
+    let mut kept = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some((before, after)) = rest.split_once(" (os error ") {
+        kept.push_str(before);
+        rest = after.trim_start_matches(|digit: char| digit.is_ascii_digit());
+        rest = rest.strip_prefix(')').unwrap_or(rest);
+    }
+    kept + rest
+}
+
+fn datastore_code(error: &DatastoreError) -> &'static str {
+    match error {
+        DatastoreError::NotAVolume { .. } => "not_a_volume",
+        DatastoreError::BadName { .. } => "bad_name",
+        DatastoreError::Exists { .. } => "exists",
+        DatastoreError::System { .. } => "system",
+        DatastoreError::Full { .. } => "full",
+        DatastoreError::FileSystem { .. } => "file_system",
+        DatastoreError::Damaged { .. } => "damaged",
+        DatastoreError::NotAuthentic { .. } => "not_authentic",
+        DatastoreError::NewerFormat { .. } => "newer_format",
+        DatastoreError::RolledBack { .. } => "rolled_back",
+        DatastoreError::NotEncrypted { .. } => "not_encrypted",
+        DatastoreError::Encrypted { .. } => "encrypted",
+        DatastoreError::Key { error, .. } => key_code(error),
+        DatastoreError::InUse { .. } => "in_use",
+        DatastoreError::Truncated { .. } => "truncated",
+        DatastoreError::MissingLayer { .. } => "missing_layer",
+        DatastoreError::Layers { .. } => "layers",
+        DatastoreError::Shrink { .. } => "shrink",
+        DatastoreError::Stranger { .. } => "stranger",
+        DatastoreError::ReadOnly { .. } => "read_only",
+    }
+}
+
+fn key_code(error: &KeyError) -> &'static str {
+    match error {
+        KeyError::WrongKek { .. } => "wrong_key",
+        KeyError::WrongSource { .. } => "wrong_key_source",
+        KeyError::Envelope { .. } => "not_authentic",
+        KeyError::PassphraseLength(_) => "passphrase_length",
+        KeyError::KeyFileUnreadable { .. } | KeyError::KeyFileMode { .. } | KeyError::KeyFileForm { .. } => {
+            "key_file"
+        }
+        KeyError::Parameters(_) => "damaged",
+        KeyError::Crypto(_) => "cipher",
+        KeyError::Secret(_) => "no_secret_memory",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_numbers_are_left_out() {
+        let text = "cannot open a: Permission denied (os error 13); and b (os error 2)";
+        assert_eq!(without_numbers(text), "cannot open a: Permission denied; and b");
+        assert_eq!(without_numbers("nothing of that kind"), "nothing of that kind");
+    }
+}

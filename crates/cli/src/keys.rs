@@ -1,0 +1,231 @@
+//! Where a volume's key comes from: a passphrase typed or read from a descriptor, or a key file. Never the command line
+//! or the environment, which others can read; and wherever it comes from, straight into secret memory.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use strongroom_datastore::file::{DatastoreError, Descriptor, Protection};
+use strongroom_keys::{Kek, KekSource, KeyError, PASSPHRASE_BYTES_MAX, read_key_file};
+use strongroom_memory::secret::SecretBytes;
+
+use crate::error::CliError;
+use crate::terminal::{Terminal, TerminalError};
+
+/// How often a person may mistype.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// Where the key comes from.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct KeyArguments {
+    /// Take the key from FILE: 32 bytes, or 64 hexadecimal digits; only its owner may be able to read it
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+
+    /// Read the passphrase from file descriptor N, as in: --passphrase-fd 3 3<FILE; one line end after it is left out
+    #[arg(long, value_name = "N")]
+    passphrase_fd: Option<u32>,
+
+    /// Not encrypted: whoever reads the datastore reads the guest's data
+    #[arg(long)]
+    unencrypted: bool,
+}
+
+/// A volume's key, or the word of a person that it has none.
+#[derive(Debug)]
+pub enum VolumeKey {
+    /// The key, and what the descriptor says about its origin.
+    Kek(Kek, KekSource),
+    /// Clear, because a person said so.
+    Unencrypted,
+}
+
+impl VolumeKey {
+    /// What the datastore is told.
+    pub fn protection(&self) -> Protection<'_> {
+        match self {
+            Self::Kek(kek, _) => Protection::Encrypted(kek),
+            Self::Unencrypted => Protection::Unencrypted,
+        }
+    }
+
+    /// The key, if there is one.
+    pub fn kek(&self) -> Option<&Kek> {
+        match self {
+            Self::Kek(kek, _) => Some(kek),
+            Self::Unencrypted => None,
+        }
+    }
+
+    /// Where the key comes from.
+    pub fn source(&self) -> Option<&KekSource> {
+        match self {
+            Self::Kek(_, source) => Some(source),
+            Self::Unencrypted => None,
+        }
+    }
+}
+
+impl KeyArguments {
+    /// Whether the command line says anything of a key.
+    pub fn are_given(&self) -> bool {
+        self.key_file.is_some() || self.passphrase_fd.is_some() || self.unencrypted
+    }
+
+    /// The key for a volume that will be created at `path`. A person at a terminal is asked twice.
+    pub fn for_new_volume(&self, path: &Path) -> Result<VolumeKey, CliError> {
+        if self.unencrypted {
+            return Ok(VolumeKey::Unencrypted);
+        }
+        if let Some(key_file) = &self.key_file {
+            let source = KekSource::KeyFile {};
+            return Ok(VolumeKey::Kek(source.kek(&read_key_file(key_file)?)?, source));
+        }
+        let passphrase = match self.passphrase_fd {
+            Some(descriptor) => read_passphrase(descriptor)?,
+            None => ask_twice(path)?,
+        };
+        let source = KekSource::new_passphrase()?;
+        Ok(VolumeKey::Kek(source.kek(&passphrase)?, source))
+    }
+
+    /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A person at a terminal
+    /// is asked where nothing was given.
+    pub fn for_volume(&self, path: &Path, descriptor: &Descriptor) -> Result<VolumeKey, CliError> {
+        let path = path.to_owned();
+        let Some(encryption) = &descriptor.encryption else {
+            let refused = DatastoreError::NotEncrypted { path };
+            return if self.unencrypted { Ok(VolumeKey::Unencrypted) } else { Err(refused.into()) };
+        };
+        let source = &encryption.kek.source;
+        if self.unencrypted {
+            return Err(DatastoreError::Encrypted { path, source_name: source.name() }.into());
+        }
+        let refuse_other_source = |given| {
+            let error = KeyError::WrongSource { given, wanted: source.name() };
+            Err(DatastoreError::Key { path: path.clone(), error }.into())
+        };
+        match (source, &self.key_file, self.passphrase_fd) {
+            (KekSource::KeyFile {}, Some(key_file), _) => {
+                let kek = source.kek(&read_key_file(key_file)?)?;
+                let wrong = |_| CliError::WrongKeyFile { path, key_file: key_file.clone() };
+                kek.expect_id(encryption.kek.id).map_err(wrong)?;
+                Ok(VolumeKey::Kek(kek, source.clone()))
+            }
+            (KekSource::KeyFile {}, None, None) => {
+                Err(CliError::NoKey { path, next: "give --key-file FILE" })
+            }
+            (KekSource::KeyFile {}, None, Some(_)) => refuse_other_source("passphrase"),
+            (KekSource::Passphrase(_), Some(_), _) => refuse_other_source("key file"),
+            (KekSource::Passphrase(_), None, Some(number)) => {
+                let kek = source.kek(&read_passphrase(number)?)?;
+                kek.expect_id(encryption.kek.id).map_err(|_| CliError::WrongPassphrase { path })?;
+                Ok(VolumeKey::Kek(kek, source.clone()))
+            }
+            (KekSource::Passphrase(_), None, None) => ask_until_right(&path, descriptor, source),
+        }
+    }
+}
+
+fn ask_until_right(path: &Path, descriptor: &Descriptor, source: &KekSource) -> Result<VolumeKey, CliError> {
+    let next = "give --passphrase-fd N, or run in a terminal to be asked for its passphrase";
+    let mut terminal = terminal_for(path, next)?;
+    let wanted = descriptor.encryption.as_ref().map(|encryption| encryption.kek.id);
+    for attempt in 1..=ATTEMPTS_MAX {
+        let prompt = match attempt {
+            1 => format!("Passphrase of {}", path.display()),
+            _ => "Wrong. Once more".to_owned(),
+        };
+        let kek = source.kek(&asked(terminal.ask_passphrase(&prompt))?)?;
+        if Some(kek.id()) == wanted {
+            return Ok(VolumeKey::Kek(kek, source.clone()));
+        }
+    }
+    Err(CliError::WrongPassphrase { path: path.to_owned() })
+}
+
+fn ask_twice(path: &Path) -> Result<SecretBytes, CliError> {
+    let next = "give --key-file FILE or --passphrase-fd N, or run in a terminal to be asked for a passphrase";
+    let mut terminal = terminal_for(path, next)?;
+    let passphrase = asked(terminal.ask_passphrase(&format!("New passphrase for {}", path.display())))?;
+    // Refused before it is repeated in vain.
+    if passphrase.is_empty() || passphrase.len() > PASSPHRASE_BYTES_MAX {
+        return Err(KeyError::PassphraseLength(passphrase.len()).into());
+    }
+    let repeated = asked(terminal.ask_passphrase("The same again"))?;
+    if passphrase == repeated { Ok(passphrase) } else { Err(CliError::PassphrasesDiffer) }
+}
+
+fn terminal_for(path: &Path, next: &'static str) -> Result<Terminal, CliError> {
+    Terminal::open().ok_or_else(|| CliError::NoKey { path: path.to_owned(), next })
+}
+
+fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliError> {
+    answer.map_err(|error| match error {
+        TerminalError::Interrupted => CliError::Interrupted,
+        TerminalError::Secret(error) => error.into(),
+        TerminalError::Io(error) => CliError::File { action: "read", path: "/dev/tty".into(), error },
+    })
+}
+
+/// Reads the passphrase from a descriptor that the caller opened for us, without any buffer but the secret's own.
+fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
+    let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
+    let file = File::open(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => CliError::Usage(format!(
+            "file descriptor {descriptor} is not open; open it as in: --passphrase-fd {descriptor} {descriptor}<FILE"
+        )),
+        _ => CliError::File { action: "read the passphrase from", path: path.clone(), error },
+    })?;
+    read_line_of(file).map_err(|error| match error {
+        TerminalError::Io(error) => CliError::File { action: "read the passphrase from", path, error },
+        error => asked(Err(error)).err().unwrap_or(CliError::Interrupted),
+    })
+}
+
+/// The whole content without one line end.
+fn read_line_of(mut from: impl Read) -> Result<SecretBytes, TerminalError> {
+    // A byte for the line end, and one by which a longer passphrase is noticed.
+    let mut content = SecretBytes::zeroed(PASSPHRASE_BYTES_MAX + 2)?;
+    let mut length = 0;
+    while length < content.len() {
+        match from.read(&mut content.expose_mut()[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let content = &content.expose()[..length];
+    let line = content.strip_suffix(b"\n").unwrap_or(content);
+    let mut passphrase = SecretBytes::zeroed(line.len())?;
+    passphrase.expose_mut().copy_from_slice(line);
+    Ok(passphrase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_end_is_left_out() {
+        let read = |content: &[u8]| read_line_of(content).unwrap().expose().to_vec();
+        assert_eq!(read(b"correct horse\n"), b"correct horse");
+        assert_eq!(read(b"correct horse\n\n"), b"correct horse\n");
+        assert_eq!(read(b" spaces \t"), b" spaces \t");
+        assert_eq!(read(b""), b"");
+        assert_eq!(read(&[b'x'; 4000]).len(), PASSPHRASE_BYTES_MAX + 2);
+    }
+
+    #[test]
+    fn a_descriptor_that_is_not_open_is_explained() {
+        let error = read_passphrase(987_654).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "file descriptor 987654 is not open; open it as in: --passphrase-fd 987654 987654<FILE"
+        );
+        assert_eq!(error.status(), 2);
+    }
+}

@@ -1,0 +1,131 @@
+//! Answers: a JSON document for programs, sentences and tables for people.
+
+use std::borrow::Cow;
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::error::CliError;
+
+/// How answers are given.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    json: bool,
+}
+
+impl Output {
+    /// JSON, or text for people.
+    pub fn new(json: bool) -> Self {
+        Self { json }
+    }
+
+    /// Whether answers are JSON.
+    pub fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// Gives the answer of a command on stdout.
+    pub fn answer(self, answer: &(impl Serialize + Display)) -> Result<(), CliError> {
+        let mut text = match self.json {
+            true => serde_json::to_string_pretty(answer).map_err(|error| CliError::Output(error.into()))?,
+            false => printable(&answer.to_string()).into_owned(),
+        };
+        text.push('\n');
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::Output)
+    }
+
+    /// Tells a person something beside the answer, on stderr.
+    pub fn remark(self, text: &str) {
+        if !self.json {
+            // With stderr closed there is nobody to tell.
+            let _ = writeln!(io::stderr(), "{}", printable(text));
+        }
+    }
+}
+
+/// The text without what would steer a terminal: names come from datastores and images that others wrote.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let steers = |character: char| character.is_control() && character != '\n';
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |character: char| match steers(character) {
+        true => character.escape_default().collect::<String>(),
+        false => character.to_string(),
+    };
+    Cow::Owned(text.chars().map(escape).collect())
+}
+
+/// Columns of text, each as wide as its widest cell; the last is as long as it likes.
+pub struct Table<'a, const COLUMNS: usize> {
+    /// What the columns are called.
+    pub head: [&'a str; COLUMNS],
+    /// What they hold.
+    pub rows: Vec<[String; COLUMNS]>,
+}
+
+impl<const COLUMNS: usize> Display for Table<'_, COLUMNS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = self.head.map(str::to_owned);
+        let lines: Vec<&[String; COLUMNS]> = std::iter::once(&head).chain(&self.rows).collect();
+        let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
+            lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
+        });
+        for (number, line) in lines.iter().enumerate() {
+            if number > 0 {
+                writeln!(f)?;
+            }
+            let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+            write!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Seconds since 1970 as `2025-11-21 21:54 UTC`.
+pub fn utc(unix_seconds: u64) -> String {
+    let (days, seconds) = (unix_seconds / 86_400, unix_seconds % 86_400);
+    // Howard Hinnant's civil_from_days: eras of 400 years from 1 March of year 0, so that leap days come last.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_date() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_868_799, "2000-02-29 23:59 UTC"),
+            (1_763_762_040, "2025-11-21 21:54 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(utc(seconds), text);
+        }
+    }
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        assert_eq!(printable("vm1\nvm2"), "vm1\nvm2");
+        assert_eq!(printable("\u{1b}[2J\r\u{9b}x"), "\\u{1b}[2J\\r\\u{9b}x");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_cells() {
+        let rows = vec![["vm1".into(), "20G".into()], ["a-long-name".into(), "1T".into()]];
+        let table = Table { head: ["NAME", "SIZE"], rows };
+        assert_eq!(table.to_string(), "NAME         SIZE\nvm1          20G\na-long-name  1T");
+    }
+}

@@ -1,0 +1,161 @@
+//! The command line as a whole.
+
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use clap::error::ErrorKind;
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use strongroom_datastore::file::FORMAT_VERSION;
+use tracing_subscriber::EnvFilter;
+
+use crate::completions::CompletionsArguments;
+use crate::error::CliError;
+use crate::manual::ManArguments;
+use crate::output::{Output, printable};
+use crate::volume::VolumeCommand;
+
+/// The environment variable with a filter for the log, as `--log` takes it.
+const LOG_VARIABLE: &str = "STRONGROOM_LOG";
+
+/// The exit status of a command line that makes no sense; clap's own.
+const USAGE_STATUS: u8 = 2;
+
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let program = env!("CARGO_PKG_VERSION");
+    format!("{program} (volume format: writes {FORMAT_VERSION}, reads up to {FORMAT_VERSION})")
+});
+
+const EXAMPLES: &str = "\
+Examples:
+  strongroom volume create ./ds/vm1 --size 20G
+  strongroom volume expose ./ds/vm1 --nbd unix:/run/vm1.sock
+  strongroom volume list ./ds
+
+Exit status: 0 done; 1 failed, or `volume check` found errors; 2 the command line makes no sense.
+Errors go to stderr, with --json as {\"error\": {\"code\": ..., \"message\": ...}}.";
+
+/// Encrypted storage for virtual machines
+#[derive(Debug, Parser)]
+#[command(name = "strongroom", version = VERSION.as_str(), after_help = EXAMPLES)]
+pub struct Program {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Answer with one JSON document on stdout, and errors as JSON on stderr
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    json: bool,
+
+    /// Say more on stderr; twice for everything
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Everywhere")]
+    verbose: u8,
+
+    /// What to log on stderr: error, warn, info, debug or trace, or a filter such as strongroom_frontend=debug; also
+    /// taken from the environment variable STRONGROOM_LOG
+    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Everywhere")]
+    log: Option<EnvFilter>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make, show, expose, grow, check, convert and delete volumes
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Print a completion script for a shell
+    Completions(CompletionsArguments),
+    /// Write the manual pages
+    Man(ManArguments),
+}
+
+/// The whole command line, for what is generated from it.
+pub fn command_line() -> clap::Command {
+    Program::command()
+}
+
+/// Does what the command line says.
+pub fn run() -> ExitCode {
+    let program = match Program::try_parse() {
+        Ok(program) => program,
+        Err(error) => return explain_usage(&error),
+    };
+    let json = program.json;
+    match program.execute() {
+        Ok(status) => status,
+        Err(error) => {
+            error.report(json);
+            ExitCode::from(error.status())
+        }
+    }
+}
+
+impl Program {
+    fn execute(mut self) -> Result<ExitCode, CliError> {
+        self.start_log()?;
+        let output = Output::new(self.json);
+        match &self.command {
+            Command::Volume(command) => command.run(&output),
+            Command::Completions(arguments) => arguments.run(),
+            Command::Man(arguments) => arguments.run(&output),
+        }
+    }
+
+    fn start_log(&mut self) -> Result<(), CliError> {
+        let filter = match (self.log.take(), self.verbose) {
+            (Some(filter), _) => filter,
+            (None, 0) => match std::env::var(LOG_VARIABLE) {
+                Ok(text) => EnvFilter::try_new(&text).map_err(|error| {
+                    CliError::Usage(format!("{LOG_VARIABLE}={text} is no log filter: {error}"))
+                })?,
+                Err(_) => EnvFilter::new("warn"),
+            },
+            (None, 1) => EnvFilter::new("debug"),
+            (None, _) => EnvFilter::new("trace"),
+        };
+        let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        // Times are for those who follow a server; a single warning of a short command needs none.
+        let started = if self.verbose > 0 {
+            subscriber.try_init()
+        } else {
+            subscriber.without_time().with_target(false).try_init()
+        };
+        started.map_err(|error| CliError::Usage(format!("the log cannot be started: {error}")))
+    }
+}
+
+/// What clap says of a command line: its help and version on stdout, its complaints on stderr.
+fn explain_usage(error: &clap::Error) -> ExitCode {
+    let informs = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if !informs && std::env::args_os().any(|argument| argument == "--json") {
+        let message = error.to_string();
+        let message = message.trim().trim_start_matches("error: ");
+        CliError::Usage(printable(message).into_owned()).report(true);
+        return ExitCode::from(USAGE_STATUS);
+    }
+    // A closed stdout or stderr leaves nobody to tell.
+    let _ = error.print();
+    if informs { ExitCode::SUCCESS } else { ExitCode::from(USAGE_STATUS) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Program::command().debug_assert();
+    }
+
+    /// Every command that does something shows how to call it.
+    #[test]
+    fn every_help_has_an_example() {
+        fn visit(command: &mut clap::Command) {
+            let help = command.render_long_help().to_string();
+            if command.get_subcommands().next().is_none() {
+                assert!(help.contains("Example"), "{}: {help}", command.get_name());
+            }
+            command.get_subcommands_mut().filter(|command| command.get_name() != "help").for_each(visit);
+        }
+        let mut program = Program::command();
+        program.build();
+        visit(&mut program);
+    }
+}

@@ -1,0 +1,170 @@
+//! Asking the person at the terminal. The terminal is opened by its own name, so that stdin and stdout can be pipes.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+use strongroom_keys::PASSPHRASE_BYTES_MAX;
+use strongroom_memory::secret::{SecretBytes, SecretError};
+use thiserror::Error;
+
+/// Why the person did not answer.
+#[derive(Debug, Error)]
+pub enum TerminalError {
+    /// Control-C, or the end of the terminal.
+    #[error("interrupted")]
+    Interrupted,
+    /// The terminal failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// No memory for what was typed.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+}
+
+/// The terminal that started the program.
+pub struct Terminal {
+    file: File,
+}
+
+impl Terminal {
+    /// The terminal; `None` where there is none, or nobody looks at it.
+    pub fn open() -> Option<Self> {
+        let file = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        // A program in the background would be stopped by asking.
+        let foreground = rustix::termios::tcgetpgrp(&file).ok()?;
+        (foreground == rustix::process::getpgrp()).then_some(Self { file })
+    }
+
+    /// Asks a question that is answered with yes or no; only a clear yes is one.
+    pub fn confirm(&mut self, question: &str) -> Result<bool, TerminalError> {
+        write!(self.file, "{question} [y/N] ")?;
+        let mut answer = String::new();
+        // Longer than any answer.
+        BufReader::new((&self.file).take(64)).read_line(&mut answer)?;
+        Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    }
+
+    /// Asks for a passphrase without showing it. What is typed goes from the terminal straight into secret memory.
+    pub fn ask_passphrase(&mut self, prompt: &str) -> Result<SecretBytes, TerminalError> {
+        write!(self.file, "{prompt}: ")?;
+        let typed = {
+            let quiet = Quiet::new(&self.file)?;
+            read_typed(&quiet)
+        };
+        writeln!(self.file)?;
+        typed
+    }
+}
+
+/// The terminal with echo, line editing and signals turned off; on drop it is as before. Line editing is ours meanwhile, so
+/// that no line stays in the kernel's buffer, and so is Control-C, so that the echo comes back whatever happens.
+struct Quiet<'a> {
+    file: &'a File,
+    before: Termios,
+}
+
+impl<'a> Quiet<'a> {
+    fn new(file: &'a File) -> io::Result<Self> {
+        let before = tcgetattr(file)?;
+        let mut quiet = before.clone();
+        quiet.local_modes -= LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG;
+        quiet.special_codes[SpecialCodeIndex::VMIN] = 1;
+        quiet.special_codes[SpecialCodeIndex::VTIME] = 0;
+        // What was typed before the question is not its answer.
+        tcsetattr(file, OptionalActions::Flush, &quiet)?;
+        Ok(Self { file, before })
+    }
+}
+
+impl Read for &Quiet<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut file = self.file;
+        file.read(buffer)
+    }
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        // If the terminal is gone, so is what there was to restore.
+        let _ = tcsetattr(self.file, OptionalActions::Flush, &self.before);
+    }
+}
+
+/// Reads keys up to the end of the line.
+fn read_typed(mut keys: impl Read) -> Result<SecretBytes, TerminalError> {
+    const INTERRUPT: u8 = 0x03;
+    const END: u8 = 0x04;
+    const BACKSPACE: u8 = 0x08;
+    const ERASE_LINE: u8 = 0x15;
+    const QUIT: u8 = 0x1c;
+    const DELETE: u8 = 0x7f;
+    let mut line = SecretBytes::zeroed(PASSPHRASE_BYTES_MAX + 1)?;
+    let mut key = SecretBytes::zeroed(1)?;
+    let mut length = 0;
+    loop {
+        match keys.read(key.expose_mut()) {
+            Ok(0) => return Err(TerminalError::Interrupted),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        }
+        match key.expose()[0] {
+            b'\r' | b'\n' => break,
+            END if length > 0 => break,
+            INTERRUPT | QUIT | END => return Err(TerminalError::Interrupted),
+            ERASE_LINE => length = 0,
+            // A character of UTF-8 goes as a whole: its continuation bytes start with the bits 10.
+            BACKSPACE | DELETE => {
+                while length > 0 {
+                    length -= 1;
+                    if line.expose()[length] & 0xC0 != 0x80 {
+                        break;
+                    }
+                }
+            }
+            // What does not fit is told as too long, not cut.
+            byte if length < line.len() => {
+                line.expose_mut()[length] = byte;
+                length += 1;
+            }
+            _ => {}
+        }
+    }
+    let mut typed = SecretBytes::zeroed(length)?;
+    typed.expose_mut().copy_from_slice(&line.expose()[..length]);
+    Ok(typed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(keys: &[u8]) -> Option<Vec<u8>> {
+        read_typed(keys).ok().map(|line| line.expose().to_vec())
+    }
+
+    #[test]
+    fn keys_are_edited_as_at_a_prompt() {
+        assert_eq!(typed(b"horse\r"), Some(b"horse".to_vec()));
+        assert_eq!(typed(b"horsf\x7fe\n"), Some(b"horse".to_vec()));
+        assert_eq!(typed("hör\u{7f}\u{7f}\u{7f}\u{7f}x\n".as_bytes()), Some(b"x".to_vec()));
+        assert_eq!(typed(b"wrong\x15right\n"), Some(b"right".to_vec()));
+        assert_eq!(typed(b"\n"), Some(Vec::new()));
+        assert_eq!(typed(b"ends\x04"), Some(b"ends".to_vec()));
+    }
+
+    #[test]
+    fn giving_up_is_no_passphrase() {
+        assert_eq!(typed(b"half\x03"), None);
+        assert_eq!(typed(b"\x04"), None);
+        assert_eq!(typed(b"half"), None);
+    }
+
+    #[test]
+    fn an_endless_line_is_noticed_as_too_long() {
+        let mut keys = vec![b'x'; 5000];
+        keys.push(b'\n');
+        assert_eq!(typed(&keys).map(|line| line.len()), Some(PASSPHRASE_BYTES_MAX + 1));
+    }
+}

@@ -1,0 +1,86 @@
+//! `strongroom volume create`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_datastore::file::{CreateOptions, DatastoreError, Provisioning, create, describe};
+use strongroom_types::{VolumeSize, display_bytes};
+
+use super::describe::VolumeFacts;
+use crate::error::CliError;
+use crate::keys::KeyArguments;
+use crate::output::Output;
+
+/// Which volume, how large, and under which key.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --key-file, --passphrase-fd or --unencrypted you are asked for a passphrase, twice.
+Whoever loses the passphrase or the key file loses the volume: there is no other way in.
+
+Examples:
+  strongroom volume create ./ds/vm1 --size 20G
+  (umask 077; head -c 32 /dev/urandom > vm1.key)
+  strongroom volume create ./ds/vm1 --size 20G --key-file vm1.key"
+)]
+pub struct CreateArguments {
+    /// Where: a name in the datastore's directory, which is made if only it is missing
+    path: PathBuf,
+
+    /// The size that the guest sees, as in 20G, 1.5T or a number of bytes; a multiple of 512 from 4096 to 64T
+    #[arg(long)]
+    size: VolumeSize,
+
+    #[command(flatten)]
+    provisioning: ProvisioningArguments,
+
+    #[command(flatten)]
+    key: KeyArguments,
+}
+
+/// How space is taken.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ProvisioningArguments {
+    /// Take all the space now, and keep it; otherwise it is taken when it is written to, and discards give it back
+    #[arg(long)]
+    thick: bool,
+}
+
+impl From<ProvisioningArguments> for Provisioning {
+    fn from(arguments: ProvisioningArguments) -> Self {
+        if arguments.thick { Self::Thick } else { Self::Thin }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Created(VolumeFacts);
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(volume) = self;
+        let protection = if volume.encryption.is_some() { "encrypted" } else { "NOT encrypted" };
+        let (path, size) = (volume.path.display(), display_bytes(volume.size_bytes));
+        write!(f, "created {path}: {size}, {}, {protection}", volume.provisioning)
+    }
+}
+
+impl CreateArguments {
+    /// Makes the volume.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        // Nobody should think of a passphrase for a volume that cannot be made.
+        if self.path.symlink_metadata().is_ok() {
+            return Err(DatastoreError::Exists { path: self.path.clone() }.into());
+        }
+        let key = self.key.for_new_volume(&self.path)?;
+        let options = CreateOptions {
+            size: self.size,
+            provisioning: self.provisioning.into(),
+            protection: key.protection(),
+            source: key.source().cloned(),
+        };
+        create(&self.path, &options)?;
+        output.answer(&Created(VolumeFacts::from(&describe(&self.path)?)))
+    }
+}

@@ -1,0 +1,82 @@
+//! `strongroom volume delete`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_datastore::file::{DatastoreError, delete, describe};
+use strongroom_types::display_bytes;
+
+use crate::error::CliError;
+use crate::output::Output;
+use crate::terminal::{Terminal, TerminalError};
+
+/// Which volume.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The keys go first, so that nothing readable is left wherever the blocks lie; copies and backups of the
+volume's descriptor keep theirs. Also deletes what an interrupted creation or deletion left.
+
+Examples:
+  strongroom volume delete ./ds/vm1
+  strongroom volume delete ./ds/vm1 --yes"
+)]
+pub struct DeleteArguments {
+    /// The volume
+    path: PathBuf,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Serialize)]
+struct Deleted {
+    path: PathBuf,
+    deleted: bool,
+}
+
+impl fmt::Display for Deleted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "deleted {}", self.path.display())
+    }
+}
+
+impl DeleteArguments {
+    /// Deletes the volume, once the person has said that they mean it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let described = match describe(&self.path) {
+            // What is not there, or not ours, needs no question.
+            Err(error @ DatastoreError::System { .. }) => return Err(error.into()),
+            described => described.ok(),
+        };
+        if !self.yes {
+            let size =
+                described.map(|volume| format!(" ({})", display_bytes(volume.descriptor.size_bytes.bytes())));
+            self.confirm(output, &size.unwrap_or_default())?;
+        }
+        delete(&self.path)?;
+        output.answer(&Deleted { path: self.path.clone(), deleted: true })
+    }
+
+    fn confirm(&self, output: &Output, what: &str) -> Result<(), CliError> {
+        let unasked = || {
+            CliError::Usage(format!(
+                "{} is deleted only with --yes, or when asked in a terminal",
+                self.path.display()
+            ))
+        };
+        // A program that wants JSON does not answer questions.
+        let mut terminal = Terminal::open().filter(|_| !output.is_json()).ok_or_else(unasked)?;
+        match terminal.confirm(&format!("Delete {}{what} and all its data for good?", self.path.display())) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(CliError::Declined),
+            Err(TerminalError::Io(error)) => {
+                Err(CliError::File { action: "ask at", path: "/dev/tty".into(), error })
+            }
+            Err(TerminalError::Secret(error)) => Err(error.into()),
+            Err(TerminalError::Interrupted) => Err(CliError::Interrupted),
+        }
+    }
+}

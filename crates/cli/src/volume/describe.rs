@@ -1,0 +1,78 @@
+//! What a person or a program is told of a volume.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use strongroom_datastore::file::{DescribedVolume, Descriptor, Provisioning};
+
+/// A volume in the words of `--json`; sizes are in bytes.
+#[derive(Debug, Serialize)]
+pub struct VolumeFacts {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Its id, for life.
+    pub volume_id: String,
+    /// What the guest sees.
+    pub size_bytes: u64,
+    /// What its files take.
+    pub allocated_bytes: u64,
+    /// `thin` or `thick`.
+    pub provisioning: &'static str,
+    /// Nothing for a clear volume.
+    pub encryption: Option<EncryptionFacts>,
+    /// Counts the descriptors.
+    pub generation: u64,
+    /// When it was made.
+    pub created_unix_seconds: u64,
+    /// How many layers it has.
+    pub layers: usize,
+}
+
+/// How a volume is encrypted.
+#[derive(Debug, Serialize)]
+pub struct EncryptionFacts {
+    /// The cipher of the layer that takes writes.
+    pub cipher: String,
+    /// Where its key comes from: `passphrase` or `key_file`.
+    pub key_source: String,
+    /// Which key-encryption key.
+    pub kek_id: String,
+    /// Which data-encryption key seals what is written.
+    pub key_epoch: Option<u32>,
+}
+
+impl From<&DescribedVolume> for VolumeFacts {
+    fn from(volume: &DescribedVolume) -> Self {
+        let descriptor = &volume.descriptor;
+        Self {
+            path: volume.path.clone(),
+            volume_id: descriptor.volume.to_string(),
+            size_bytes: descriptor.size_bytes.bytes(),
+            allocated_bytes: volume.allocated_bytes,
+            provisioning: provisioning_name(descriptor.provisioning),
+            encryption: encryption_facts(descriptor),
+            generation: descriptor.generation,
+            created_unix_seconds: descriptor.created_unix_seconds,
+            layers: descriptor.layers.len(),
+        }
+    }
+}
+
+fn encryption_facts(descriptor: &Descriptor) -> Option<EncryptionFacts> {
+    let kek = &descriptor.encryption.as_ref()?.kek;
+    let writes = descriptor.layer(descriptor.top).and_then(|layer| layer.epochs.last());
+    Some(EncryptionFacts {
+        cipher: writes.map(|record| record.cipher.to_string()).unwrap_or_default(),
+        key_source: kek.source.name().replace(' ', "_"),
+        kek_id: kek.id.to_string(),
+        key_epoch: writes.map(|record| record.epoch.number()),
+    })
+}
+
+/// `thin` or `thick`.
+pub fn provisioning_name(provisioning: Provisioning) -> &'static str {
+    match provisioning {
+        Provisioning::Thin => "thin",
+        Provisioning::Thick => "thick",
+    }
+}

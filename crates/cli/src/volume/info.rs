@@ -1,0 +1,114 @@
+//! `strongroom volume info`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_datastore::file::{DatastoreError, Severity, check, describe};
+use strongroom_types::display_bytes;
+
+use super::describe::VolumeFacts;
+use super::open::FreshnessArguments;
+use crate::error::CliError;
+use crate::keys::KeyArguments;
+use crate::output::{Output, utc};
+
+/// Which volume.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without its key it shows what the descriptor says; with the key also whether that is authentic.
+
+Examples:
+  strongroom volume info ./ds/vm1
+  strongroom volume info ./ds/vm1 --key-file vm1.key
+  strongroom volume info ./ds/vm1 --json | jq .size_bytes"
+)]
+pub struct InfoArguments {
+    /// The volume
+    path: PathBuf,
+
+    #[command(flatten)]
+    key: KeyArguments,
+
+    #[command(flatten)]
+    freshness: FreshnessArguments,
+}
+
+#[derive(Serialize)]
+struct Info {
+    #[serde(flatten)]
+    volume: VolumeFacts,
+    /// Whether the volume's key has vouched for the descriptor.
+    authenticated: bool,
+    datastore: DatastoreFacts,
+}
+
+#[derive(Serialize)]
+struct DatastoreFacts {
+    file_system: String,
+    total_bytes: u64,
+    available_bytes: u64,
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { volume, authenticated, datastore } = self;
+        let bytes = |bytes: u64| format!("{} ({bytes} bytes)", display_bytes(bytes));
+        writeln!(f, "{}", volume.path.display())?;
+        writeln!(f, "  size          {}", bytes(volume.size_bytes))?;
+        writeln!(f, "  allocated     {}", bytes(volume.allocated_bytes))?;
+        writeln!(f, "  space         {}", volume.provisioning)?;
+        match &volume.encryption {
+            Some(facts) => {
+                writeln!(f, "  encryption    {}", facts.cipher)?;
+                writeln!(
+                    f,
+                    "  key           from a {}, id {}",
+                    facts.key_source.replace('_', " "),
+                    facts.kek_id
+                )?;
+            }
+            None => writeln!(f, "  encryption    NONE: whoever reads the datastore reads the guest's data")?,
+        }
+        writeln!(f, "  volume id     {}", volume.volume_id)?;
+        writeln!(f, "  generation    {}", volume.generation)?;
+        writeln!(f, "  layers        {}", volume.layers)?;
+        writeln!(f, "  created       {}", utc(volume.created_unix_seconds))?;
+        let (free, total) = (display_bytes(datastore.available_bytes), display_bytes(datastore.total_bytes));
+        writeln!(f, "  datastore     {}, {free} of {total} free", datastore.file_system)?;
+        write!(f, "  descriptor    ")?;
+        match (authenticated, &volume.encryption) {
+            (true, _) => write!(f, "authentic: the volume's key vouches for it"),
+            (false, Some(_)) => write!(f, "not verified: give the key to have it vouch for all this"),
+            (false, None) => write!(f, "not verified: without a key nothing can vouch for it"),
+        }
+    }
+}
+
+impl InfoArguments {
+    /// Shows the volume.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let described = describe(&self.path)?;
+        let (found, least) = (described.descriptor.generation, self.freshness.least_generation);
+        if found < least {
+            return Err(DatastoreError::RolledBack { path: self.path.clone(), found, least }.into());
+        }
+        let mut authenticated = false;
+        if self.key.are_given() {
+            let key = self.key.for_volume(&self.path, &described.descriptor)?;
+            let findings = check(&self.path, key.kek())?;
+            if let Some(error) = findings.into_iter().find(|finding| finding.severity == Severity::Error) {
+                return Err(CliError::Unsound(error.message));
+            }
+            authenticated = key.source().is_some();
+        }
+        let file_system = described.file_system;
+        let datastore = DatastoreFacts {
+            file_system: file_system.kind.to_string(),
+            total_bytes: file_system.total_bytes,
+            available_bytes: file_system.available_bytes,
+        };
+        output.answer(&Info { volume: VolumeFacts::from(&described), authenticated, datastore })
+    }
+}

@@ -1,0 +1,87 @@
+//! Opening a volume from the command line.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use strongroom_datastore::file::{Access, DescribedVolume, OpenOptions, OpenVolume, describe, open};
+
+use crate::error::CliError;
+use crate::keys::{KeyArguments, VolumeKey};
+
+/// The longest wait: a day is for ever to whoever waits, and far from where arithmetic on times ends.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(86_400);
+
+/// The volume's key, and what is known of it.
+#[derive(Debug, Args)]
+pub struct OpenArguments {
+    #[command(flatten)]
+    pub key: KeyArguments,
+
+    #[command(flatten)]
+    pub freshness: FreshnessArguments,
+
+    /// How long to wait until another process lets go of the volume, as in 3s, 500ms or 2m. One that was killed lets
+    /// go within a tenth of a second, on a slow disk later
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    pub lock_wait: Duration,
+}
+
+/// What is known of the volume's age.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FreshnessArguments {
+    /// Refuse a volume whose descriptor is older than generation N: somebody put an old copy back
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub least_generation: u64,
+}
+
+impl OpenArguments {
+    /// Asks for the key of the volume at `path`, and opens it.
+    pub fn open(&self, path: &Path, access: Access) -> Result<(OpenVolume, VolumeKey), CliError> {
+        let DescribedVolume { descriptor, .. } = describe(path)?;
+        let key = self.key.for_volume(path, &descriptor)?;
+        let options = OpenOptions {
+            protection: key.protection(),
+            access,
+            lock_wait: self.lock_wait,
+            least_generation: self.freshness.least_generation,
+        };
+        Ok((open(path, &options)?, key))
+    }
+}
+
+/// Reads `3s`, `500ms`, `2m` or `1h`.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let number_end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(number_end);
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(format!("'{text}' is not a time; write 3s, 500ms or 2m")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a time; write 3s, 500ms or 2m"))?;
+    let duration = Duration::from_millis(number.saturating_mul(milliseconds));
+    if duration > LOCK_WAIT_MAX {
+        return Err(format!("'{text}' is too long; the longest wait is 24h"));
+    }
+    Ok(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_and_an_end() {
+        assert_eq!(parse_duration("3s"), Ok(Duration::from_secs(3)));
+        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("24h"), Ok(LOCK_WAIT_MAX));
+        for text in
+            ["", "3", "s", "-1s", "25h", "99999999999999999999s", "18446744073709551615h", "1.5s", "3 s"]
+        {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}
