@@ -13,7 +13,8 @@ use crate::ring::Core;
 /// File operations of one stage, done by the thread's ring.
 ///
 /// Dropping it forgets what has not been polled. Operations that were submitted may be done or not, and the ring keeps
-/// their buffers and files until the kernel has let go of them; a file that nothing uses any more is let go of at once.
+/// their buffers and files until the kernel has let go of them. A file that nothing uses any more is let go of with the
+/// queue; its `flock` may be free a moment later (12 ms have been seen), so whoever takes it next waits for it.
 pub struct RingFileQueue {
     core: Rc<RefCell<Core>>,
     inbox: Rc<Inbox>,

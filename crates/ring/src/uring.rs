@@ -85,7 +85,8 @@ impl Uring {
         Ok(Rc::new(OpenFile { file, place, zero_range }))
     }
 
-    /// Lets go of registered files that nobody uses any more. A file's locks last until then.
+    /// Lets go of registered files that nobody uses any more, whose locks (`flock`) would last until then. The kernel
+    /// may take a moment longer than this call; it never takes less than the file's last operation.
     pub(crate) fn release_places(&mut self) {
         let mut places = self.places.borrow_mut();
         while let Some(index) = places.vacated.pop() {
@@ -252,7 +253,8 @@ impl Drop for Uring {
                 break;
             }
         }
-        // Closing a ring lets go of registered files some time later; a file's locks must end now.
+        // Closing a ring lets go of registered files some time later; this does it now, so that who waits for a file's lock
+        // waits no longer than it must.
         let _ = self.ring.submitter().unregister_files();
     }
 }

@@ -1,5 +1,7 @@
 //! What ends a sleep, and what does not.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
 mod support;
 
 use std::io::{Read, Write};

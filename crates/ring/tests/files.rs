@@ -1,16 +1,19 @@
 //! File operations on real files, on a disk with O_DIRECT and on tmpfs.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
 mod support;
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use strongroom_io::{FileDone, FileIo, FileOperation, FileToken, IoError, Reactor};
 use strongroom_ring::RingFile;
 use strongroom_types::Extent;
-use support::{Bench, DISK, TMPFS, new_file, poll_until};
+use support::{Bench, DISK, PATIENCE, TMPFS, new_file, poll_until};
 
 fn extent(offset: u64, length: u64) -> Extent {
     Extent::new(offset, length).unwrap()
@@ -226,7 +229,6 @@ fn more_files_than_the_ring_registers() {
 
 #[test]
 fn a_dropped_queue_lets_go_of_its_files_and_their_locks() {
-    use rustix::fs::{FlockOperation, flock};
     let mut bench = Bench::new(8);
     for round in 0..100 {
         let (named, file) = new_file(TMPFS);
@@ -237,9 +239,10 @@ fn a_dropped_queue_lets_go_of_its_files_and_their_locks() {
         queue.submit(FileIo { tag: 1, file: token, operation: FileOperation::SyncData });
         queue.kick();
         assert_eq!(poll_until(&bench.ring, queue.as_mut(), 1)[0].result, Ok(()));
-        assert!(flock(named.as_file(), FlockOperation::NonBlockingLockExclusive).is_err());
+        let held = flock(named.as_file(), FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(held, Err(Errno::WOULDBLOCK));
         drop(queue);
-        flock(named.as_file(), FlockOperation::NonBlockingLockExclusive).unwrap();
+        wait_for_lock(named.reopen().unwrap());
         // And the place is used again.
         let file = bench.register(named.reopen().unwrap());
         assert_holds(&bench.write(file, 0, 4096, round), round);
@@ -291,8 +294,7 @@ fn dropping_with_operations_in_flight_frees_no_memory_under_the_kernel() {
 }
 
 #[test]
-fn a_dropped_ring_lets_go_of_locks_at_once() {
-    use rustix::fs::{FlockOperation, flock};
+fn a_dropped_ring_lets_go_of_its_files_and_their_locks() {
     for _ in 0..20 {
         let mut bench = Bench::new(16);
         let (named, file) = new_file(DISK);
@@ -304,7 +306,15 @@ fn a_dropped_ring_lets_go_of_locks_at_once() {
         }
         bench.queue.kick();
         drop(bench);
-        // No write is under way once another one has the lock.
-        flock(named.as_file(), FlockOperation::NonBlockingLockExclusive).unwrap();
+        wait_for_lock(named.reopen().unwrap());
     }
+}
+
+/// Waits until the file's lock is free. The kernel can keep a file a little beyond the last answer that it gave about it.
+#[track_caller]
+fn wait_for_lock(file: File) {
+    let (taken_by, taken) = mpsc::channel();
+    let waiter = std::thread::spawn(move || taken_by.send(flock(&file, FlockOperation::LockExclusive)));
+    assert_eq!(taken.recv_timeout(PATIENCE), Ok(Ok(())), "the lock is still held");
+    waiter.join().unwrap().unwrap();
 }
