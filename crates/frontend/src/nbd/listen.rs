@@ -1,0 +1,265 @@
+//! Where a server listens.
+
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use thiserror::Error;
+
+use super::tls::TlsConfig;
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 64;
+
+/// Where a server listens. TCP comes with TLS, always.
+#[derive(Clone, Debug)]
+pub enum Listen {
+    /// A unix socket, created with mode 0600, in a directory that only trusted users can write. What a dead server
+    /// left there is replaced.
+    Unix(PathBuf),
+    /// TCP with mutual TLS. Port 0 is any free one.
+    Tls {
+        /// The address.
+        address: SocketAddr,
+        /// Who may come.
+        tls: TlsConfig,
+    },
+}
+
+/// Why a server cannot listen.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Another server answers there.
+    #[error("a server already listens on {0}")]
+    InUse(PathBuf),
+    /// Something that is not ours to remove.
+    #[error("{0} exists and is no socket; it is left alone")]
+    NotASocket(PathBuf),
+    /// A path of more bytes than a socket's address has (108 with the final zero).
+    #[error("the socket's path {0} is too long; the kernel takes 107 bytes")]
+    PathTooLong(PathBuf),
+    /// Anything else about a unix socket.
+    #[error("cannot listen on {path}: {errno}")]
+    Unix {
+        /// The socket.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// Anything else about TCP.
+    #[error("cannot listen on {address}: {source}")]
+    Tcp {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// A listening socket. A unix socket's file is removed when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    Unix {
+        path: PathBuf,
+        /// Device and inode: what another server has put in its place meanwhile stays.
+        file: (u64, u64),
+    },
+    Tcp(SocketAddr),
+}
+
+impl Listener {
+    /// Starts to listen.
+    pub fn bind(listen: &Listen) -> Result<Self, ListenError> {
+        match listen {
+            Listen::Unix(path) => Self::bind_unix(path),
+            Listen::Tls { address, .. } => {
+                Self::bind_tcp(*address).map_err(|source| ListenError::Tcp { address: *address, source })
+            }
+        }
+    }
+
+    fn bind_tcp(address: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let place = Place::Tcp(listener.local_addr()?);
+        Ok(Self { socket: listener.into(), place })
+    }
+
+    fn bind_unix(path: &Path) -> Result<Self, ListenError> {
+        let address = SocketAddrUnix::new(path).map_err(|_| ListenError::PathTooLong(path.to_owned()))?;
+        let failed = |errno| ListenError::Unix { path: path.to_owned(), errno };
+        // Held from the look at what is there until we listen, so that of two servers that find a dead one's
+        // socket, the second does not remove the first's.
+        let _directory = lock_directory(path).map_err(failed)?;
+        match rustix::fs::lstat(path) {
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(failed(errno)),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Socket => {
+                return Err(ListenError::NotASocket(path.to_owned()));
+            }
+            Ok(_) => match rustix::net::connect(new_socket().map_err(failed)?, &address) {
+                Err(Errno::CONNREFUSED) => rustix::fs::unlink(path).map_err(failed)?,
+                // A full queue is that of a living server.
+                Ok(()) | Err(Errno::AGAIN) => return Err(ListenError::InUse(path.to_owned())),
+                Err(errno) => return Err(failed(errno)),
+            },
+        }
+        let socket = new_socket().map_err(failed)?;
+        // On Linux the socket's own mode, less the umask, becomes its file's, from the moment that it exists.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        rustix::net::bind(&socket, &address).map_err(failed)?;
+        rustix::net::listen(&socket, BACKLOG).map_err(failed)?;
+        let stat = rustix::fs::lstat(path).map_err(failed)?;
+        let place = Place::Unix { path: path.to_owned(), file: (stat.st_dev, stat.st_ino) };
+        Ok(Self { socket, place })
+    }
+
+    /// The next connection, set not to block; `None` if nobody waits.
+    pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
+        match rustix::net::accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            Ok(socket) => Ok(Some(socket)),
+            // Nobody, or somebody who is gone again.
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// What a client is to be given to connect to the export of this name ("The NBD Uniform Resource Indicator").
+    pub fn uri(&self, export: &str) -> String {
+        let export = percent_encoded(export.as_bytes(), b"");
+        match &self.place {
+            Place::Unix { path, .. } => {
+                let path = percent_encoded(path.as_os_str().as_bytes(), b"/");
+                format!("nbd+unix:///{export}?socket={path}")
+            }
+            Place::Tcp(address) => format!("nbds://{address}/{export}"),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let Place::Unix { path, file } = &self.place else {
+            return;
+        };
+        // Whatever fails here leaves a dead socket, which the next server replaces.
+        let Ok(_directory) = lock_directory(path) else {
+            return;
+        };
+        if rustix::fs::lstat(path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == *file) {
+            let _ = rustix::fs::unlink(path);
+        }
+    }
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Locks the directory of a socket against other servers that start or end there, for a moment.
+fn lock_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
+    Ok(directory)
+}
+
+/// RFC 3986, 2.1; `plain` are left as they are beside the unreserved characters.
+fn percent_encoded(bytes: &[u8], plain: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || plain.contains(byte) {
+            text.push(char::from(*byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_the_owners_alone_and_removed_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nbd.sock");
+        let listener = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        assert!(metadata.file_type().is_socket());
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        assert!(UnixStream::connect(&path).is_ok());
+        drop(listener);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_servers_socket_is_replaced_a_living_ones_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nbd.sock");
+        let listen = Listen::Unix(path.clone());
+        let living = UnixListener::bind(&path).unwrap();
+        assert!(matches!(Listener::bind(&listen), Err(ListenError::InUse(_))));
+        drop(living);
+        assert!(path.exists());
+        let listener = Listener::bind(&listen).unwrap();
+        assert!(matches!(Listener::bind(&listen), Err(ListenError::InUse(_))));
+        // Somebody's new socket in our place is not removed with ours.
+        fs::remove_file(&path).unwrap();
+        let _other = UnixListener::bind(&path).unwrap();
+        drop(listener);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("precious");
+        fs::write(&path, "data").unwrap();
+        assert!(matches!(Listener::bind(&Listen::Unix(path.clone())), Err(ListenError::NotASocket(_))));
+        std::os::unix::fs::symlink("precious", directory.path().join("link")).unwrap();
+        let link = Listen::Unix(directory.path().join("link"));
+        assert!(matches!(Listener::bind(&link), Err(ListenError::NotASocket(_))));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+    }
+
+    #[test]
+    fn long_paths_and_missing_directories_are_errors() {
+        let long = Listen::Unix(PathBuf::from(format!("/tmp/{}", "x".repeat(200))));
+        assert!(matches!(Listener::bind(&long), Err(ListenError::PathTooLong(_))));
+        let nowhere = Listen::Unix(PathBuf::from("/nonexistent/nbd.sock"));
+        assert!(matches!(Listener::bind(&nowhere), Err(ListenError::Unix { .. })));
+    }
+
+    #[test]
+    fn uris_are_encoded() {
+        assert_eq!(percent_encoded(b"/run/a b&c", b"/"), "/run/a%20b%26c");
+        assert_eq!(percent_encoded("ä/".as_bytes(), b""), "%C3%A4%2F");
+    }
+}

@@ -1,0 +1,35 @@
+//! An NBD server.
+//!
+//! One server serves one disk, as one export, on a unix socket or over TCP with mutual TLS. Each connection has a thread
+//! with its own event loop, memory and channel to the disk; what goes wrong on one harms that one alone.
+//!
+//! Layout, from the wire up:
+//! - pure protocol, bytes in and bytes out: [`protocol`] (numbers and limits), [`option`], [`handshake`], [`request`],
+//!   [`reply`];
+//! - transmission without sockets: [`inbox`], [`outbox`], [`transfers`] (requests in the disk), [`session`];
+//! - sockets: [`socket`], [`listen`], [`transport`] and [`tls`];
+//! - threads: [`connection`], [`connections`] (who may start when) and [`server`].
+
+mod connection;
+mod connections;
+mod export;
+mod handshake;
+mod inbox;
+mod listen;
+mod option;
+mod outbox;
+mod protocol;
+mod reply;
+mod request;
+mod server;
+mod session;
+mod socket;
+mod tls;
+mod transfers;
+mod transport;
+
+pub use export::Export;
+pub use listen::{Listen, ListenError};
+pub use protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT};
+pub use server::{NbdConfig, NbdServer, StartError, StopError};
+pub use tls::{Identity, IdentityError, TlsConfig, TlsError};
