@@ -1,0 +1,97 @@
+//! From an open volume to what a frontend serves.
+//!
+//! ```text
+//! frontend -> blocksize (any byte, exact size, range locks) -> crypt or cleartext -> the volume's blocks
+//! ```
+
+use std::sync::Arc;
+
+use strongroom_crypto::CryptoError;
+use strongroom_crypto::xts::{UnitSize, Xts};
+use strongroom_datastore::file::OpenVolume;
+use strongroom_filters::blocksize::{BlocksizeDisk, BlocksizeError};
+use strongroom_filters::cleartext::CleartextDisk;
+use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
+use strongroom_io::{Disk, Plain, RangeLocks, Sealed};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_types::KeyEpoch;
+use thiserror::Error;
+
+/// The unit that clients address: NBD knows bytes, and a guest's sectors are made of them.
+const UNIT_BYTES: u32 = 1;
+
+/// Why a volume's stages do not fit together.
+#[derive(Debug, Error)]
+pub enum StackError {
+    /// An encrypted volume without a key.
+    #[error("the volume has no data key")]
+    NoKey,
+    /// A data key that no cipher takes.
+    #[error("the data key of epoch {epoch} cannot be used: {error}")]
+    Cipher {
+        /// Which key.
+        epoch: KeyEpoch,
+        /// Why not.
+        error: CryptoError,
+    },
+    /// Data keys that contradict each other.
+    #[error(transparent)]
+    Epochs(#[from] EpochKeysError),
+    /// A size that the stages cannot have.
+    #[error(transparent)]
+    Size(#[from] BlocksizeError),
+}
+
+/// Puts the stages of a volume together. It takes the volume, because one volume has one set of range locks; the
+/// volume stays open and locked as long as the disk, or a channel of it, is there. The data keys are wiped when
+/// the ciphers are set up.
+pub fn assemble(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
+    let blocks = Arc::clone(&volume.disk);
+    assemble_over(blocks, volume)
+}
+
+/// As [`assemble`], over `blocks`: the volume's own, perhaps with instruments in between that delay requests or make
+/// them fail.
+pub fn assemble_over(
+    blocks: Arc<dyn Disk<Sealed>>,
+    mut volume: OpenVolume,
+) -> Result<Arc<dyn Disk<Plain>>, StackError> {
+    let plain: Arc<dyn Disk<Plain>> = match &volume.descriptor.encryption {
+        Some(_) => Arc::new(CryptDisk::new(blocks, Arc::new(epoch_keys(volume.take_deks())?))),
+        None => Arc::new(CleartextDisk::new(blocks)),
+    };
+    let size_bytes = volume.descriptor.size_bytes.bytes();
+    Ok(Arc::new(BlocksizeDisk::new(plain, size_bytes, UNIT_BYTES, RangeLocks::new())?))
+}
+
+/// The ciphers of all epochs; the last one seals what is written.
+fn epoch_keys(deks: Vec<(KeyEpoch, SecretBytes)>) -> Result<EpochKeys, StackError> {
+    let mut keys: Option<EpochKeys> = None;
+    for (epoch, dek) in deks {
+        let cipher =
+            Xts::new(&dek, UnitSize::Bytes4096).map_err(|error| StackError::Cipher { epoch, error })?;
+        match &keys {
+            None => keys = Some(EpochKeys::new(epoch, Arc::new(cipher))?),
+            Some(keys) => {
+                keys.insert(epoch, Arc::new(cipher))?;
+                keys.set_write_epoch(epoch)?;
+            }
+        }
+    }
+    keys.ok_or(StackError::NoKey)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_epoch_writes_and_all_read() {
+        let second = KeyEpoch::new(2).unwrap();
+        let dek = || SecretBytes::random(64).unwrap();
+        let keys = epoch_keys(vec![(KeyEpoch::FIRST, dek()), (second, dek())]).unwrap();
+        assert_eq!(keys.write_epoch(), second);
+        assert!(keys.contains(KeyEpoch::FIRST) && keys.contains(second));
+        assert!(matches!(epoch_keys(Vec::new()), Err(StackError::NoKey)));
+    }
+}

@@ -1,0 +1,371 @@
+//! A whole volume's content, into a file and out of one: a pipelined client of a disk on the calling thread.
+//!
+//! What is not there is not copied: holes of the file, unallocated runs of the disk, and runs of zeroes are skipped
+//! on both ways, for what they are skipped over reads as zeroes already. So the destination must be new.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Advice, SeekFrom, fadvise, seek};
+use rustix::io::Errno;
+use strongroom_io::{
+    Allocation, Channel, Disk, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX, Thread,
+};
+use strongroom_memory::{Buffer, BufferPool, GuestSlice, PoolError};
+use strongroom_ring::{Ring, RingError};
+use strongroom_types::Extent;
+use thiserror::Error;
+
+/// Transfers in flight: enough that a disk, or the cipher, never waits for the next one.
+const DEPTH: usize = 16;
+
+/// Bytes of one transfer: the largest.
+const PIECE_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
+
+/// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each.
+const OWN_MEMORY_BYTES: usize = (DEPTH + 2) * PIECE_BYTES as usize;
+
+/// Memory for the stages below, apart from ours so that what waits here cannot starve what must end there.
+const STAGE_MEMORY_BYTES: usize = 32 << 20;
+
+/// The shortest run of zeroes that is worth two transfers instead of one.
+const ZERO_RUN_BYTES: usize = 64 << 10;
+
+/// How much of the disk is asked for its allocation at once, so that the answer stays short.
+const WINDOW_BYTES: u64 = 1 << 30;
+
+/// Why a transfer ended early.
+#[derive(Debug, Error)]
+pub enum TransferError {
+    /// The volume failed.
+    #[error("{0}")]
+    Volume(#[source] IoError),
+    /// The file failed.
+    #[error("{0}")]
+    File(#[source] io::Error),
+    /// It was asked to stop.
+    #[error("interrupted")]
+    Stopped,
+    /// No event loop.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// No memory for transfers.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
+/// Who watches a transfer, and may end it.
+pub struct Progress<'a> {
+    /// Ends the transfer when it is set.
+    pub stop: &'a AtomicBool,
+    /// Told how many bytes of the whole are behind.
+    pub report: &'a mut dyn FnMut(u64),
+}
+
+impl Progress<'_> {
+    fn at(&mut self, bytes: u64) -> Result<(), TransferError> {
+        (self.report)(bytes);
+        if self.stop.load(Ordering::Relaxed) { Err(TransferError::Stopped) } else { Ok(()) }
+    }
+}
+
+/// Copies a file or block device of `size_bytes` into a disk that reads as zeroes, and makes it durable.
+pub fn import_file(
+    file: &File,
+    size_bytes: u64,
+    disk: &dyn Disk<Plain>,
+    progress: &mut Progress<'_>,
+) -> Result<(), TransferError> {
+    // A wish: the kernel reads ahead as it sees fit.
+    let _ = fadvise(file, 0, None, Advice::Sequential);
+    let mut client = Client::open(disk)?;
+    let mut staging = client.take_buffer()?;
+    let mut at = 0;
+    while let Some(data) = next_data(file, at, size_bytes).map_err(TransferError::File)? {
+        for piece in pieces(data) {
+            progress.at(piece.offset())?;
+            let bytes = &mut staging.bytes_mut()[..piece.length() as usize];
+            file.read_exact_at(bytes, piece.offset()).map_err(TransferError::File)?;
+            for run in data_runs(bytes) {
+                let extent =
+                    Extent::between(piece.offset() + run.start as u64, piece.offset() + run.end as u64);
+                client.write(extent, &bytes[run])?;
+            }
+        }
+        at = data.end();
+    }
+    client.finish()?;
+    progress.at(size_bytes)
+}
+
+/// Copies a disk into a new, empty file, and makes it durable.
+pub fn export_file(
+    disk: &dyn Disk<Plain>,
+    file: &File,
+    progress: &mut Progress<'_>,
+) -> Result<(), TransferError> {
+    let size_bytes = disk.limits().size_bytes;
+    file.set_len(size_bytes).map_err(TransferError::File)?;
+    let mut client = Client::open(disk)?;
+    for window in 0..size_bytes.div_ceil(WINDOW_BYTES) {
+        let window = Extent::between(window * WINDOW_BYTES, size_bytes.min((window + 1) * WINDOW_BYTES));
+        let mut data = Vec::new();
+        let found = disk.allocation(window, &mut |extent, allocation| {
+            if allocation == Allocation::Data {
+                data.push(extent.intersection(window));
+            }
+            true
+        });
+        found.map_err(TransferError::Volume)?;
+        for piece in data.into_iter().flat_map(pieces) {
+            progress.at(piece.offset())?;
+            client.read(piece, file)?;
+        }
+    }
+    client.settle(0, Some(file))?;
+    file.sync_all().map_err(TransferError::File)?;
+    progress.at(size_bytes)
+}
+
+/// One thread's way into the disk.
+struct Client {
+    ring: Ring,
+    pool: BufferPool,
+    channel: Box<dyn Channel<Plain>>,
+    /// Where each transfer in flight is; empty for a flush.
+    in_flight: InFlight<Extent>,
+}
+
+impl Client {
+    fn open(disk: &dyn Disk<Plain>) -> Result<Self, TransferError> {
+        let ring = Ring::new(2 * DEPTH)?;
+        let thread = Thread { pool: BufferPool::new(STAGE_MEMORY_BYTES)?, reactor: Rc::new(ring.clone()) };
+        let channel = disk.open(&thread, DEPTH).map_err(TransferError::Volume)?;
+        let pool = BufferPool::new(OWN_MEMORY_BYTES)?;
+        Ok(Self { ring, pool, channel, in_flight: InFlight::with_depth(DEPTH) })
+    }
+
+    /// A buffer of a piece. At most [`DEPTH`] are in flight, and one is being filled, so there is always one.
+    fn take_buffer(&self) -> Result<Buffer, TransferError> {
+        self.take(PIECE_BYTES as usize)
+    }
+
+    fn take(&self, bytes: usize) -> Result<Buffer, TransferError> {
+        self.pool.take(bytes).ok_or(TransferError::Volume(IoError::from(Errno::NOMEM)))
+    }
+
+    /// Sends a write on its way.
+    fn write(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), TransferError> {
+        self.settle(DEPTH - 1, None)?;
+        let mut buffer = self.take(bytes.len())?;
+        buffer.bytes_mut().copy_from_slice(bytes);
+        self.submit(extent, Request::Write { extent, from: GuestSlice::from_buffer(buffer), durable: false });
+        Ok(())
+    }
+
+    /// Sends a read on its way; what it brings is written to `file`.
+    fn read(&mut self, extent: Extent, file: &File) -> Result<(), TransferError> {
+        self.settle(DEPTH - 1, Some(file))?;
+        let into = GuestSlice::from_buffer(self.take(extent.length() as usize)?);
+        self.submit(extent, Request::Read { extent, into });
+        Ok(())
+    }
+
+    /// Waits for all writes and makes them durable.
+    fn finish(&mut self) -> Result<(), TransferError> {
+        self.settle(0, None)?;
+        self.submit(Extent::default(), Request::Flush);
+        self.settle(0, None)
+    }
+
+    fn submit(&mut self, extent: Extent, request: Request<Plain>) {
+        let tag = self.in_flight.insert(extent).tag();
+        self.channel.submit(Io { tag, request });
+        self.channel.kick();
+    }
+
+    /// Waits until at most `left` are in flight. What reads brought goes to `file`.
+    fn settle(&mut self, left: usize, file: Option<&File>) -> Result<(), TransferError> {
+        let mut ended = Vec::with_capacity(DEPTH);
+        loop {
+            self.channel.poll(&mut ended);
+            for done in ended.drain(..) {
+                let extent =
+                    Slot::from_tag(done.tag).and_then(|slot| self.in_flight.take(slot)).unwrap_or_default();
+                done.result.map_err(TransferError::Volume)?;
+                if let (Some(file), Some(buffer)) = (file, done.memory.and_then(GuestSlice::into_buffer)) {
+                    write_out(file, extent, buffer.bytes()).map_err(TransferError::File)?;
+                }
+            }
+            if self.in_flight.len() <= left {
+                return Ok(());
+            }
+            self.ring.wait(None).map_err(TransferError::Volume)?;
+        }
+    }
+}
+
+fn write_out(file: &File, extent: Extent, bytes: &[u8]) -> io::Result<()> {
+    data_runs(bytes)
+        .try_for_each(|run| file.write_all_at(&bytes[run.clone()], extent.offset() + run.start as u64))
+}
+
+/// The next run of data of a file from `at` on, cut to its first `size_bytes`; what cannot tell is data throughout.
+fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>> {
+    if at >= size_bytes {
+        return Ok(None);
+    }
+    let start = match seek(file, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        // Block devices have no holes to seek.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(Extent::between(at, size_bytes))),
+        Err(errno) => return Err(errno.into()),
+    };
+    let end = seek(file, SeekFrom::Hole(start))?.min(size_bytes);
+    let data = Extent::between(start.max(at), end);
+    Ok((!data.is_empty()).then_some(data))
+}
+
+/// An extent in pieces that one transfer takes, split where multiples of the piece are.
+fn pieces(extent: Extent) -> impl Iterator<Item = Extent> {
+    let first = extent.offset() / PIECE_BYTES;
+    let last = extent.end().div_ceil(PIECE_BYTES);
+    (first..last).map(move |piece| {
+        Extent::between(piece * PIECE_BYTES, (piece + 1) * PIECE_BYTES).intersection(extent)
+    })
+}
+
+/// The runs of `bytes` that hold data, without the runs of [`ZERO_RUN_BYTES`] and more, counted from the start, that
+/// are zero throughout.
+fn data_runs(bytes: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let chunks = bytes.len().div_ceil(ZERO_RUN_BYTES);
+    let range = |chunk: usize| chunk * ZERO_RUN_BYTES..bytes.len().min((chunk + 1) * ZERO_RUN_BYTES);
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = (at..chunks).find(|chunk| !is_zero(&bytes[range(*chunk)]))?;
+        let end = (start..chunks).find(|chunk| is_zero(&bytes[range(*chunk)])).unwrap_or(chunks);
+        at = end;
+        Some(range(start).start..range(end - 1).end)
+    })
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use strongroom_datastore::file::{
+        Access, CreateOptions, OpenOptions, Protection, Provisioning, create, describe, open,
+    };
+    use strongroom_keys::{Kek, KekSource};
+    use strongroom_memory::secret::SecretBytes;
+    use strongroom_types::VolumeSize;
+
+    use super::*;
+    use crate::stack::assemble;
+
+    const SIZE_BYTES: u64 = (5 << 20) + 512;
+
+    fn kek() -> Kek {
+        KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap()).unwrap()
+    }
+
+    fn volume(path: &Path, protection: Protection<'_>) {
+        let size = VolumeSize::new(SIZE_BYTES).unwrap();
+        let source = Some(KekSource::KeyFile {});
+        create(path, &CreateOptions { size, provisioning: Provisioning::Thin, protection, source }).unwrap();
+    }
+
+    fn disk(path: &Path, protection: Protection<'_>, access: Access) -> std::sync::Arc<dyn Disk<Plain>> {
+        let options =
+            OpenOptions { protection, access, lock_wait: Duration::from_secs(10), least_generation: 0 };
+        assemble(open(path, &options).unwrap()).unwrap()
+    }
+
+    /// Data at odd places, long runs of it, and a last sector that fills no block.
+    fn source(directory: &Path) -> File {
+        let file =
+            File::options().read(true).write(true).create_new(true).open(directory.join("source")).unwrap();
+        file.set_len(SIZE_BYTES).unwrap();
+        file.write_all_at(b"first", 0).unwrap();
+        file.write_all_at(&vec![0xA5; 3 << 20], (1 << 20) - 1000).unwrap();
+        file.write_all_at(b"last", SIZE_BYTES - 4).unwrap();
+        file
+    }
+
+    fn round_trip(protection: Protection<'_>) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vm1");
+        volume(&path, protection);
+        let source = source(directory.path());
+        let running = AtomicBool::new(false);
+        let mut reports = Vec::new();
+        let mut progress = Progress { stop: &running, report: &mut |bytes| reports.push(bytes) };
+        import_file(&source, SIZE_BYTES, &*disk(&path, protection, Access::ReadWrite), &mut progress)
+            .unwrap();
+        assert!(reports.is_sorted() && reports.last() == Some(&SIZE_BYTES));
+        let allocated = describe(&path).unwrap().allocated_bytes;
+        assert!((3 << 20..4 << 20).contains(&allocated), "{allocated}");
+
+        let copy = directory.path().join("copy");
+        let file = File::options().write(true).create_new(true).open(&copy).unwrap();
+        let mut progress = Progress { stop: &running, report: &mut |_| {} };
+        export_file(&*disk(&path, protection, Access::ReadOnly), &file, &mut progress).unwrap();
+        let original = std::fs::read(directory.path().join("source")).unwrap();
+        assert!(original == std::fs::read(&copy).unwrap());
+    }
+
+    #[test]
+    fn an_encrypted_volume_takes_a_file_and_gives_it_back() {
+        round_trip(Protection::Encrypted(&kek()));
+    }
+
+    #[test]
+    fn a_clear_volume_takes_a_file_and_gives_it_back() {
+        round_trip(Protection::Unencrypted);
+    }
+
+    #[test]
+    fn a_transfer_stops_when_it_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vm1");
+        volume(&path, Protection::Unencrypted);
+        let stop = AtomicBool::new(false);
+        let mut report = |_| stop.store(true, Ordering::Relaxed);
+        let mut progress = Progress { stop: &stop, report: &mut report };
+        let disk = disk(&path, Protection::Unencrypted, Access::ReadWrite);
+        let ended = import_file(&source(directory.path()), SIZE_BYTES, &*disk, &mut progress);
+        assert!(matches!(ended, Err(TransferError::Stopped)));
+    }
+
+    #[test]
+    fn zero_runs_are_left_out() {
+        let mut bytes = vec![0; 3 * ZERO_RUN_BYTES + 100];
+        assert_eq!(data_runs(&bytes).count(), 0);
+        bytes[0] = 1;
+        bytes[3 * ZERO_RUN_BYTES + 99] = 1;
+        let found: Vec<_> = data_runs(&bytes).collect();
+        assert_eq!(found, [0..ZERO_RUN_BYTES, 3 * ZERO_RUN_BYTES..bytes.len()]);
+        bytes.fill(1);
+        assert_eq!(data_runs(&bytes).collect::<Vec<_>>(), [0..bytes.len()]);
+        assert_eq!(data_runs(&[]).count(), 0);
+    }
+
+    #[test]
+    fn pieces_cover_an_extent() {
+        let extent = Extent::between(PIECE_BYTES - 1, 2 * PIECE_BYTES + 1);
+        let found: Vec<_> = pieces(extent).collect();
+        let edges = [PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES, 2 * PIECE_BYTES + 1];
+        assert_eq!(found, edges.windows(2).map(|edge| Extent::between(edge[0], edge[1])).collect::<Vec<_>>());
+        assert_eq!(pieces(Extent::default()).count(), 0);
+    }
+}
