@@ -1,1 +1,0 @@
-//! The suite that every [`Disk`](crate::Disk) must pass.

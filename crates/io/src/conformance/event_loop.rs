@@ -1,0 +1,38 @@
+//! How the suite sleeps: as the thread that it stands for would.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::error::IoError;
+use crate::reactor::{IdleReactor, Reactor};
+
+/// The event loop of one thread of the suite.
+pub trait EventLoop {
+    /// What the thread's channels get.
+    fn reactor(&self) -> Rc<dyn Reactor>;
+
+    /// Sleeps until something wakes the thread, or `at_most` has passed.
+    fn sleep(&self, at_most: Duration) -> Result<(), IoError>;
+}
+
+/// For disks that need no files.
+pub struct IdleLoop {
+    reactor: Rc<IdleReactor>,
+}
+
+impl IdleLoop {
+    /// A loop for the calling thread.
+    pub fn new() -> Result<Self, IoError> {
+        Ok(Self { reactor: Rc::new(IdleReactor::new()?) })
+    }
+}
+
+impl EventLoop for IdleLoop {
+    fn reactor(&self) -> Rc<dyn Reactor> {
+        Rc::clone(&self.reactor) as Rc<dyn Reactor>
+    }
+
+    fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
+        self.reactor.sleep(at_most)
+    }
+}
