@@ -37,9 +37,12 @@ fn volume_in(datastore: &Path, provisioning: Provisioning) -> PathBuf {
     path
 }
 
-/// The two file systems that every machine has: the one of the build directory, and tmpfs.
-fn datastores() -> [tempfile::TempDir; 2] {
-    [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"].map(|place| tempfile::tempdir_in(place).unwrap())
+/// The two file systems that every machine has, the one of the build directory and tmpfs, and those that
+/// `scripts/test-file-systems` mounts: their paths, with colons between, in the environment.
+fn datastores() -> Vec<tempfile::TempDir> {
+    let more = std::env::var("STRONGROOM_TEST_DATASTORES").unwrap_or_default();
+    let places = [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"].into_iter().chain(more.split(':'));
+    places.filter(|place| !place.is_empty()).map(|place| tempfile::tempdir_in(place).unwrap()).collect()
 }
 
 fn allocated_bytes(volume: &Path) -> u64 {
