@@ -169,6 +169,8 @@ struct Acceptor<'a> {
     ring: Ring,
     stopping: &'a AtomicBool,
     connections: Arc<Connections>,
+    /// Accepted while all places were taken, and about to get that of the connection that negotiates longest.
+    newcomer: Option<Socket>,
     threads: Vec<JoinHandle<()>>,
     count: u64,
 }
@@ -204,6 +206,7 @@ impl<'a> Acceptor<'a> {
             shared,
             ring,
             stopping,
+            newcomer: None,
             threads: Vec::new(),
             count: 0,
         };
@@ -235,7 +238,7 @@ impl<'a> Acceptor<'a> {
         while !self.stopping.load(Ordering::SeqCst) {
             self.join_ended();
             let pause = self.accept(listener);
-            if pause.is_none() && self.has_room() {
+            if pause.is_none() && self.newcomer.is_none() {
                 self.ring.rearm(token, Interest::READABLE);
             }
             self.ring.wait(pause)?;
@@ -245,32 +248,31 @@ impl<'a> Acceptor<'a> {
         Ok(())
     }
 
-    fn has_room(&self) -> bool {
-        self.connections.len() < self.config.connections_max
-    }
-
     /// Accepts whoever waits, as far as there is room. Says how long to pause where the system has no room.
     fn accept(&mut self, listener: &Listener) -> Option<Duration> {
         loop {
-            // While it is full, whoever negotiates longest makes room; the newcomer waits in the kernel until then.
-            if !self.has_room() && self.connections.abandon_oldest_negotiation() {
-                return None;
-            }
-            let socket = match listener.accept() {
-                Ok(Some(socket)) => Socket::new(socket),
-                Ok(None) => return None,
-                Err(errno) => {
-                    tracing::error!(%errno, "cannot accept an NBD connection");
-                    let full = matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS);
-                    return full.then_some(OUT_OF_DESCRIPTORS_PAUSE);
-                }
+            let socket = match self.newcomer.take() {
+                Some(newcomer) => newcomer,
+                None => match listener.accept() {
+                    Ok(Some(socket)) => Socket::new(socket),
+                    Ok(None) => return None,
+                    Err(errno) => {
+                        tracing::error!(%errno, "cannot accept an NBD connection");
+                        let full =
+                            matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS);
+                        return full.then_some(OUT_OF_DESCRIPTORS_PAUSE);
+                    }
+                },
             };
-            if !self.has_room() {
+            if self.connections.len() < self.config.connections_max {
+                self.start(socket);
+            } else if self.connections.abandon_oldest_negotiation() {
+                self.newcomer = Some(socket);
+                return None;
+            } else {
                 let connections_max = self.config.connections_max;
                 tracing::warn!(peer = %socket.peer(), connections_max, "NBD connection refused: all places are taken");
-                continue;
             }
-            self.start(socket);
         }
     }
 
@@ -317,6 +319,7 @@ impl<'a> Acceptor<'a> {
 
     /// Ends all connections and flushes the disk.
     fn stop(&mut self) -> Result<(), StopError> {
+        self.newcomer = None;
         let deadline = Instant::now() + self.config.drain_timeout;
         self.connections.tell_all(Order::Drain);
         if !self.await_connections(deadline) {

@@ -1,7 +1,10 @@
 //! What the tests of the NBD server share: servers, and real clients as processes.
 
-#![allow(dead_code)]
+// Each test file uses a part of it, and all of it is tests.
+#![allow(dead_code, clippy::unwrap_used)]
 
+pub mod client;
+pub mod log;
 pub mod memory_disk;
 
 use std::io::Read;

@@ -1,0 +1,75 @@
+//! What the server logs, for tests that wait for it or read it.
+
+use std::fmt::{Debug, Write};
+use std::sync::{Condvar, Mutex, Once};
+use std::time::Instant;
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::memory_disk::DEADLINE;
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static MORE: Condvar = Condvar::new();
+
+/// From now on what is logged, by whichever thread, can be read.
+pub fn capture() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Recorder).unwrap());
+}
+
+/// Waits for a line that holds all of these, among those after the first `skip`.
+pub fn await_line(skip: usize, parts: &[&str]) -> String {
+    let until = Instant::now() + DEADLINE;
+    let mut lines = LINES.lock().unwrap();
+    loop {
+        let mut new = lines.iter().skip(skip);
+        if let Some(line) = new.find(|line| parts.iter().all(|part| line.contains(part))) {
+            return line.clone();
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "nobody logged {parts:?} in {lines:#?}");
+        lines = MORE.wait_timeout(lines, left).unwrap().0;
+    }
+}
+
+/// Count of lines so far.
+pub fn count() -> usize {
+    LINES.lock().unwrap().len()
+}
+
+struct Recorder;
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = write!(self.0, " {}={value:?}", field.name());
+    }
+}
+
+impl Subscriber for Recorder {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("strongroom")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        LINES.lock().unwrap().push(line.0);
+        MORE.notify_all();
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
