@@ -3,6 +3,7 @@
 // Each test file uses a part of it, and all of it is tests.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod certificates;
 pub mod client;
 pub mod log;
 pub mod memory_disk;
