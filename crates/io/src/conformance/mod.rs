@@ -147,6 +147,26 @@ pub struct Setup {
     tolerated: Option<IoError>,
 }
 
+impl Default for Setup {
+    /// Threads that need no files, and seed 1.
+    fn default() -> Self {
+        Self {
+            event_loops: Arc::new(|| Ok(Box::new(IdleLoop::new()?))),
+            deadline: DEADLINE,
+            epoch: KeyEpoch::FIRST,
+            seed: 1,
+            tolerated: None,
+        }
+    }
+}
+
+impl Setup {
+    /// Threads on event loops that `make` makes: for disks that need a ring.
+    pub fn on<L: EventLoop + 'static>(make: impl Fn() -> Result<L, IoError> + Send + Sync + 'static) -> Self {
+        Self { event_loops: Arc::new(move || Ok(Box::new(make()?))), ..Self::default() }
+    }
+}
+
 /// The suite.
 pub struct Conformance<P: TestPayload> {
     make: Box<dyn Fn() -> Arc<dyn Disk<P>>>,
@@ -157,17 +177,7 @@ pub struct Conformance<P: TestPayload> {
 impl<P: TestPayload> Conformance<P> {
     /// The suite for disks that `make` makes, each new and empty.
     pub fn new<D: Disk<P> + 'static>(make: impl Fn() -> D + 'static) -> Self {
-        Self {
-            make: Box::new(move || Arc::new(make())),
-            setup: Setup {
-                event_loops: Arc::new(|| Ok(Box::new(IdleLoop::new()?))),
-                deadline: DEADLINE,
-                epoch: KeyEpoch::FIRST,
-                seed: 1,
-                tolerated: None,
-            },
-            requests: 400,
-        }
+        Self { make: Box::new(move || Arc::new(make())), setup: Setup::default(), requests: 400 }
     }
 
     /// Runs each thread on an event loop that `make` makes: for disks that need a ring.

@@ -1,0 +1,86 @@
+//! The file volume as a stage: the suite that every disk must pass, on the real ring.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use strongroom_datastore::file::*;
+use strongroom_io::conformance::{Conformance, EventLoop};
+use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Reactor, Sealed, Thread};
+use strongroom_ring::Ring;
+use strongroom_types::{Extent, VolumeSize};
+
+struct RingLoop(Rc<Ring>);
+
+impl EventLoop for RingLoop {
+    fn reactor(&self) -> Rc<dyn Reactor> {
+        self.0.clone()
+    }
+
+    fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
+        self.0.wait(Some(at_most))
+    }
+}
+
+fn ring_loop() -> Result<RingLoop, IoError> {
+    let ring = Ring::new(64).map_err(|_| IoError::Closed)?;
+    Ok(RingLoop(Rc::new(ring)))
+}
+
+/// A volume's blocks, with the lock that goes when the last user goes.
+struct Blocks(Arc<FileDisk>);
+
+impl Disk<Sealed> for Blocks {
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
+        self.0.open(thread, depth)
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.0.allocation(extent, report)
+    }
+}
+
+fn passes(place: &str, provisioning: Provisioning) {
+    let datastore = tempfile::tempdir_in(place).unwrap();
+    let count = AtomicU64::new(0);
+    let suite = Conformance::<Sealed>::new(move || {
+        let path = datastore.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
+        let size = VolumeSize::new((5 << 20) + 512).unwrap();
+        let protection = Protection::Unencrypted;
+        create(&path, &CreateOptions { size, provisioning, protection, source: None }).unwrap();
+        let options = OpenOptions {
+            protection,
+            access: Access::ReadWrite,
+            lock_wait: Duration::ZERO,
+            least_generation: 0,
+        };
+        Blocks(open(&path, &options).unwrap().disk)
+    });
+    if let Err(failure) = suite.event_loops(ring_loop).run() {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn thin_on_a_disk() {
+    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thin);
+}
+
+#[test]
+fn thick_on_a_disk() {
+    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thick);
+}
+
+#[test]
+fn thin_in_memory() {
+    passes("/dev/shm", Provisioning::Thin);
+}
