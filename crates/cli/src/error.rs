@@ -1,16 +1,19 @@
 //! Refusals: a sentence with the object's name and the next step, and a code for programs.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use strongroom_datastore::file::DatastoreError;
+use strongroom_frontend::nbd::{StartError, StopError, TlsError};
+use strongroom_io::IoError;
 use strongroom_keys::KeyError;
 use strongroom_memory::secret::SecretError;
 use strongroom_types::SizeError;
-use strongroom_worker::ProcessError;
+use strongroom_worker::{ProcessError, StackError, TransferError};
 use thiserror::Error;
 
+use crate::image::ImageError;
 use crate::output::printable;
 
 /// Why a command failed.
@@ -65,13 +68,47 @@ pub enum CliError {
         /// Why not.
         error: io::Error,
     },
+    /// The stages of the volume do not fit together.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// The server does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The server did not end in order.
+    #[error("the volume was not closed in order: {0}")]
+    Stop(#[from] StopError),
+    /// TLS cannot be offered.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Signals cannot be caught or awaited.
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
     /// A size that no volume can have.
-    #[error("{path} cannot become a volume: {error}")]
+    #[error("{path} cannot become a volume: {error}{next}")]
     Size {
         /// The object of that size.
         path: PathBuf,
         /// What is wrong with it.
         error: SizeError,
+        /// What to do about it, if anything.
+        next: String,
+    },
+    /// An image is not read or written.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// An export would overwrite something.
+    #[error("{path} exists already; choose another name, or remove it first")]
+    DestinationExists {
+        /// The destination.
+        path: PathBuf,
+    },
+    /// A volume failed while it was read or written.
+    #[error("{path} failed: {error}")]
+    Transfer {
+        /// The volume.
+        path: PathBuf,
+        /// Why.
+        error: TransferError,
     },
     /// What a check found, as a sentence.
     #[error("{0}")]
@@ -91,6 +128,19 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// The failure of a transfer between a volume and a file.
+    pub fn transfer(error: TransferError, volume: &Path, file: &Path) -> Self {
+        match error {
+            TransferError::Stopped => Self::Interrupted,
+            TransferError::File(error) => Self::File { action: "transfer", path: file.to_owned(), error },
+            TransferError::Volume(IoError::NoSpace) => {
+                let (path, needed) = (volume.to_owned(), "more".to_owned());
+                DatastoreError::Full { path, needed }.into()
+            }
+            error => Self::Transfer { path: volume.to_owned(), error },
+        }
+    }
+
     /// The exit status: 2 for a command line that makes no sense, 1 for everything else.
     pub fn status(&self) -> u8 {
         if matches!(self, Self::Usage(_)) { 2 } else { 1 }
@@ -107,7 +157,15 @@ impl CliError {
             Self::NoKey { .. } => "no_key",
             Self::PassphrasesDiffer => "passphrases_differ",
             Self::File { .. } => "file",
+            Self::Stack(_) => "stack",
+            Self::Start(_) => "start",
+            Self::Stop(_) => "stop",
+            Self::Tls(_) => "tls",
+            Self::Signals(_) => "signals",
             Self::Size { .. } => "size",
+            Self::Image(error) => error.code(),
+            Self::DestinationExists { .. } => "exists",
+            Self::Transfer { .. } => "transfer",
             Self::Unsound(_) => "unsound",
             Self::Usage(_) => "usage",
             Self::Declined => "declined",

@@ -4,6 +4,7 @@
 //!
 //! - [`program`]: the command line as a whole, logging, exit status.
 //! - [`keys`]: where passphrases and keys come from; never the command line or the environment.
+//! - [`image`]: disk images of other programs.
 //! - [`output`]: answers for people and for programs. [`error`]: refusals for both.
 //!
 //! This room holds no rule about volumes: it asks the rooms below, and puts their answers into words.
@@ -11,10 +12,13 @@
 
 mod completions;
 mod error;
+mod image;
 mod keys;
 mod manual;
 mod output;
 mod program;
+mod progress;
+mod signals;
 mod terminal;
 mod volume;
 

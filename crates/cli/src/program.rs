@@ -1,5 +1,6 @@
 //! The command line as a whole.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
@@ -110,7 +111,9 @@ impl Program {
             (None, 1) => EnvFilter::new("debug"),
             (None, _) => EnvFilter::new("trace"),
         };
-        let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+        let subscriber =
+            tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
+        let subscriber = subscriber.with_writer(std::io::stderr);
         // Times are for those who follow a server; a single warning of a short command needs none.
         let started = if self.verbose > 0 {
             subscriber.try_init()

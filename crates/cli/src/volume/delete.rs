@@ -15,7 +15,7 @@ use crate::terminal::{Terminal, TerminalError};
 /// Which volume.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The keys go first, so that nothing readable is left wherever the blocks lie; copies and backups of the
+    after_help = "The keys go first, so that nothing readable is left wherever the blocks lie; copies and backups of the \
 volume's descriptor keep theirs. Also deletes what an interrupted creation or deletion left.
 
 Examples:

@@ -4,10 +4,14 @@ mod check;
 mod create;
 mod delete;
 mod describe;
+mod export;
+mod expose;
+mod import;
 mod info;
 mod list;
 mod open;
 mod resize;
+mod staged;
 
 use std::process::ExitCode;
 
@@ -25,10 +29,16 @@ pub enum VolumeCommand {
     List(list::ListArguments),
     /// Show what a volume is
     Info(info::InfoArguments),
+    /// Let QEMU, or any other NBD client, use a volume
+    Expose(expose::ExposeArguments),
     /// Make a volume larger
     Resize(resize::ResizeArguments),
     /// Look for damage, and change nothing
     Check(check::CheckArguments),
+    /// Make a volume of a disk image
+    Import(import::ImportArguments),
+    /// Make a disk image of a volume: plain guest data
+    Export(export::ExportArguments),
     /// Delete a volume for good
     Delete(delete::DeleteArguments),
 }
@@ -41,8 +51,11 @@ impl VolumeCommand {
             Self::Create(arguments) => arguments.run(output),
             Self::List(arguments) => arguments.run(output),
             Self::Info(arguments) => arguments.run(output),
+            Self::Expose(arguments) => arguments.run(output),
             Self::Resize(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
+            Self::Import(arguments) => arguments.run(output),
+            Self::Export(arguments) => arguments.run(output),
             Self::Delete(arguments) => arguments.run(output),
         }?;
         Ok(ExitCode::SUCCESS)

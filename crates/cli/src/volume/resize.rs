@@ -15,7 +15,7 @@ use crate::output::Output;
 /// Which volume, and its new size.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A volume can grow, not shrink. What is new reads as zeroes; the guest's own partitions and file
+    after_help = "A volume can grow, not shrink. What is new reads as zeroes; the guest's own partitions and file \
 systems are for the guest to grow.
 
 Example:

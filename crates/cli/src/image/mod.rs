@@ -1,0 +1,112 @@
+//! Disk images of other programs, read and written without trusting them.
+//!
+//! Raw images are ours: [`strongroom_worker::transfer`] copies them. The formats of others are large, were made for other
+//! dangers, and can name further files to read, so they are left to `qemu-img`, in a [`sandbox`] that holds nothing but
+//! the one image and a socket; guest data passes through that socket ([`socket`]) and never through a file of ours.
+//!
+//! - [`format`](mod@format): which format an image has, and when that must be said.
+//! - [`references`]: what an image says about other files, read by us before anything else opens it.
+//! - [`qemu_img`]: the two verbs of `qemu-img` that are used, and how its answers are read.
+
+pub mod format;
+pub mod qemu_img;
+mod references;
+mod sandbox;
+mod socket;
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+pub use format::{Format, FormatChoice};
+pub use references::refuse_references;
+
+/// Why an image is not read or written.
+#[derive(Debug, Error)]
+pub enum ImageError {
+    /// The format is not plain.
+    #[error(
+        "cannot tell the format of {path} for certain: {reason}; say it with --format raw, qcow2, vmdk or vhdx"
+    )]
+    UnknownFormat {
+        /// The image.
+        path: PathBuf,
+        /// What speaks against guessing.
+        reason: String,
+    },
+    /// The image is not what it was said to be.
+    #[error("{path} is not a {format} image: {reason}")]
+    OtherFormat {
+        /// The image.
+        path: PathBuf,
+        /// What it was said to be.
+        format: Format,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The image wants other files read.
+    #[error(
+        "{path} refers to another file, '{name}' ({role}), which could be any file of this machine; nothing was read \
+         from it: only self-contained images are imported"
+    )]
+    Refers {
+        /// The image.
+        path: PathBuf,
+        /// What it names.
+        name: String,
+        /// What for.
+        role: &'static str,
+    },
+    /// The image has an encryption of its own.
+    #[error("{path} is encrypted itself; decrypt it first with the program that made it")]
+    Encrypted {
+        /// The image.
+        path: PathBuf,
+    },
+    /// A program that is needed and not there.
+    #[error("{program} is missing; install it with: apt install {package}")]
+    Missing {
+        /// The program.
+        program: &'static str,
+        /// Debian's package that has it.
+        package: &'static str,
+    },
+    /// `qemu-img` or its sandbox failed.
+    #[error("qemu-img cannot {action} {path}: {message}")]
+    QemuImg {
+        /// What was tried, as in "read".
+        action: &'static str,
+        /// The image.
+        path: PathBuf,
+        /// What it said, shortened.
+        message: String,
+    },
+    /// The sandbox cannot be set up.
+    #[error("cannot {action}: {error}")]
+    Sandbox {
+        /// What was tried, as in "start bwrap".
+        action: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
+    /// A signal came.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl ImageError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownFormat { .. } => "image_format_unknown",
+            Self::OtherFormat { .. } => "image_format",
+            Self::Refers { .. } => "image_refers_to_other_file",
+            Self::Encrypted { .. } => "image_encrypted",
+            Self::Missing { .. } => "program_missing",
+            Self::QemuImg { .. } => "qemu_img",
+            Self::Sandbox { .. } => "sandbox",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A volume's plain disk, for one program on this machine: an NBD server in this process, on a socket in a directory that
+//! nobody else can enter.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use strongroom_frontend::nbd::{Export, Listen, NbdConfig, NbdServer};
+use strongroom_io::{Disk, Plain};
+
+use super::ImageError;
+use crate::error::CliError;
+
+/// The socket's name in its directory.
+pub const SOCKET_NAME: &str = "nbd";
+
+/// The most names that are tried for the directory; each one that is taken was left by a process of our number that
+/// was killed.
+const ATTEMPTS_MAX: u32 = 1000;
+
+/// A served disk.
+pub struct PrivateServer {
+    server: NbdServer,
+    directory: PrivateDirectory,
+}
+
+impl PrivateServer {
+    /// Serves `disk` to processes of this user, or of `user` (user and group).
+    pub fn start(disk: Arc<dyn Disk<Plain>>, user: Option<(u32, u32)>) -> Result<Self, CliError> {
+        let failed = |error| ImageError::Sandbox { action: "make a private directory", error };
+        let directory = PrivateDirectory::make().map_err(failed)?;
+        let socket = directory.path.join(SOCKET_NAME);
+        let export = Export { name: String::new(), description: String::new() };
+        let server = NbdServer::start(NbdConfig::new(Listen::Unix(socket.clone()), export), disk)?;
+        if let Some((user, group)) = user {
+            chown(&socket, Some(user), Some(group)).map_err(failed)?;
+            chown(&directory.path, Some(user), Some(group)).map_err(failed)?;
+        }
+        Ok(Self { server, directory })
+    }
+
+    /// The directory that holds the socket.
+    pub fn directory(&self) -> &Path {
+        &self.directory.path
+    }
+
+    /// Ends the server, and makes durable what came.
+    pub fn stop(self) -> Result<(), CliError> {
+        Ok(self.server.stop()?)
+    }
+}
+
+/// A directory of mode 0700, removed on drop.
+struct PrivateDirectory {
+    path: PathBuf,
+}
+
+impl PrivateDirectory {
+    /// In the user's run-time directory, root's, or wherever there is one for all.
+    fn make() -> io::Result<Self> {
+        let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+        let mut error = io::Error::from(io::ErrorKind::NotFound);
+        for parent in own.into_iter().chain(["/run".into(), "/tmp".into()]) {
+            match Self::make_in(&parent) {
+                Ok(directory) => return Ok(directory),
+                Err(refused) => error = refused,
+            }
+        }
+        Err(error)
+    }
+
+    fn make_in(parent: &Path) -> io::Result<Self> {
+        let mut made = Err(io::Error::from(io::ErrorKind::AlreadyExists));
+        for attempt in 0..ATTEMPTS_MAX {
+            let path = parent.join(format!("strongroom-{}-{attempt}", std::process::id()));
+            // Making it fails for whatever is there already, links included: it is ours from the start.
+            made = std::fs::DirBuilder::new().mode(0o700).create(&path).map(|()| Self { path });
+            if !matches!(&made, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
+                break;
+            }
+        }
+        made
+    }
+}
+
+impl Drop for PrivateDirectory {
+    fn drop(&mut self) {
+        // The server is gone before it, and its socket with it.
+        let _ = std::fs::remove_file(self.path.join(SOCKET_NAME));
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn directories_are_private_new_and_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let first = PrivateDirectory::make_in(parent.path()).unwrap();
+        let second = PrivateDirectory::make_in(parent.path()).unwrap();
+        assert_ne!(first.path, second.path);
+        assert_eq!(first.path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        drop((first, second));
+        assert_eq!(parent.path().read_dir().unwrap().count(), 0);
+    }
+}
