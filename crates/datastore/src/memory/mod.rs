@@ -152,3 +152,48 @@ impl Channel<Sealed> for MemoryChannel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use strongroom_io::conformance::Conformance;
+
+    use super::*;
+
+    fn size(bytes: u64) -> VolumeSize {
+        VolumeSize::new(bytes).unwrap()
+    }
+
+    #[test]
+    fn it_is_a_disk() {
+        for bytes in [4096, 5 << 20, 64 << 40] {
+            let epoch = KeyEpoch::new(7).unwrap();
+            let suite = Conformance::new(move || MemoryDisk::new(size(bytes), epoch)).epoch(epoch);
+            if let Err(failure) = suite.run() {
+                panic!("{bytes} bytes: {failure}");
+            }
+        }
+    }
+
+    #[test]
+    fn it_grows_and_never_shrinks() {
+        let disk = MemoryDisk::new(size(4608), KeyEpoch::FIRST);
+        assert_eq!(disk.limits().size_bytes, 8192);
+        disk.grow(size(1 << 20)).unwrap();
+        assert_eq!(disk.limits().size_bytes, 1 << 20);
+        assert_eq!(disk.grow(size(8192)), Err(GrowError::Shrinks { from: 1 << 20, to: size(8192) }));
+        assert_eq!(disk.limits().size_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn a_write_under_another_epoch_is_refused_and_not_kept() {
+        use strongroom_memory::{BufferPool, CHUNK_BYTES};
+        let disk = MemoryDisk::new(size(1 << 20), KeyEpoch::FIRST);
+        let mut from = BufferPool::new(CHUNK_BYTES).unwrap().take(8192).unwrap();
+        from.bytes_mut().fill(1);
+        let epoch = KeyEpoch::new(2).unwrap();
+        from.seals_mut().copy_from_slice(&[Some(KeyEpoch::FIRST), Some(epoch)]);
+        let mut write = Request::Write { extent: Extent::between(4096, 12_288), from, durable: false };
+        assert_eq!(disk.shared.perform(&mut write), Err(IoError::UnknownEpoch { block: 2, epoch }));
+        assert_eq!(disk.resident_bytes(), 0);
+    }
+}
