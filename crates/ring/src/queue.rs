@@ -14,7 +14,7 @@ use crate::ring::Core;
 ///
 /// Dropping it forgets what has not been polled. Operations that were submitted may be done or not, and the ring keeps
 /// their buffers and files until the kernel has let go of them. A file that nothing uses any more is let go of with the
-/// queue; its `flock` may be free a moment later (12 ms have been seen), so whoever takes it next waits for it.
+/// queue; its `flock` can be free some milliseconds later (12 seen), so whoever takes it next waits for it.
 pub struct RingFileQueue {
     core: Rc<RefCell<Core>>,
     inbox: Rc<Inbox>,

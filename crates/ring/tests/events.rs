@@ -107,9 +107,19 @@ fn an_idle_thread_enters_the_kernel_once_and_stays_there() {
     let mut bench = Bench::new(8);
     let (near, _far) = UnixStream::pair().unwrap();
     bench.ring.watch(&near, Interest::READABLE).unwrap();
+    // A wake-up that is over must not keep it awake.
+    bench.ring.waker().wake();
+    bench.ring.wait(None).unwrap();
     let enters = bench.ring.enters();
     bench.ring.wait(Some(Duration::from_millis(300))).unwrap();
     assert_eq!(bench.ring.enters(), enters + 1);
+    // What is left of a wake-up would cut every sleep short, and this would enter without end.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(100) {
+        bench.ring.wait(Some(Duration::from_millis(100))).unwrap();
+    }
+    assert!(bench.ring.enters() <= enters + 3, "{} entries", bench.ring.enters() - enters);
+    let enters = bench.ring.enters() - 1;
     bench.queue.kick();
     bench.queue.poll(&mut Vec::new());
     assert_eq!(bench.ring.enters(), enters + 1, "nothing was submitted, nothing was said to be held back");
