@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
-use strongroom_io::IoError;
 use strongroom_keys::KeyError;
 use strongroom_memory::secret::SecretError;
 use strongroom_types::SizeError;
@@ -132,11 +131,7 @@ impl CliError {
     pub fn transfer(error: TransferError, volume: &Path, file: &Path) -> Self {
         match error {
             TransferError::Stopped => Self::Interrupted,
-            TransferError::File(error) => Self::File { action: "transfer", path: file.to_owned(), error },
-            TransferError::Volume(IoError::NoSpace) => {
-                let (path, needed) = (volume.to_owned(), "more".to_owned());
-                DatastoreError::Full { path, needed }.into()
-            }
+            TransferError::File(error) => Self::File { action: "read or write", path: file.to_owned(), error },
             error => Self::Transfer { path: volume.to_owned(), error },
         }
     }

@@ -6,7 +6,7 @@
 //!
 //! - [`format`](mod@format): which format an image has, and when that must be said.
 //! - [`references`]: what an image says about other files, read by us before anything else opens it.
-//! - [`qemu_img`]: the two verbs of `qemu-img` that are used, and how its answers are read.
+//! - [`qemu_img`]: the verbs of `qemu-img` that are used, and how its answers are read.
 
 pub mod format;
 pub mod qemu_img;
@@ -64,6 +64,14 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// The image is cut off or damaged.
+    #[error("{path} is damaged or incomplete; get another copy of it. qemu-img check says: {message}")]
+    Damaged {
+        /// The image.
+        path: PathBuf,
+        /// What was found, shortened.
+        message: String,
+    },
     /// A program that is needed and not there.
     #[error("{program} is missing; install it with: apt install {package}")]
     Missing {
@@ -82,6 +90,9 @@ pub enum ImageError {
         /// What it said, shortened.
         message: String,
     },
+    /// There is no room for what is written.
+    #[error("no space left on device")]
+    NoSpace,
     /// The sandbox cannot be set up.
     #[error("cannot {action}: {error}")]
     Sandbox {
@@ -103,8 +114,10 @@ impl ImageError {
             Self::OtherFormat { .. } => "image_format",
             Self::Refers { .. } => "image_refers_to_other_file",
             Self::Encrypted { .. } => "image_encrypted",
+            Self::Damaged { .. } => "image_damaged",
             Self::Missing { .. } => "program_missing",
             Self::QemuImg { .. } => "qemu_img",
+            Self::NoSpace => "full",
             Self::Sandbox { .. } => "sandbox",
             Self::Interrupted => "interrupted",
         }

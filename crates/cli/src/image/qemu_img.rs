@@ -29,6 +29,12 @@ const INFO_CPU_SECONDS: u64 = 60;
 const CONVERT_CPU_SECONDS: u64 = 600;
 const CONVERT_CPU_SECONDS_PER_GIB: u64 = 60;
 
+/// Exit statuses of `qemu-img check`: nothing found; space that nothing refers to, which harms nobody; a format without
+/// such a check.
+const CHECK_CLEAN: i32 = 0;
+const CHECK_LEAKS: i32 = 3;
+const CHECK_UNSUPPORTED: i32 = 63;
+
 /// The longest answer of `qemu-img info`: a thousand times an ordinary one.
 const INFO_BYTES_MAX: usize = 1 << 20;
 /// The longest complaint of `qemu-img` that is shown.
@@ -47,6 +53,18 @@ pub fn virtual_size_bytes(format: Format, file: &File, path: &Path) -> Result<u6
     let answer: Value = serde_json::from_slice(&answer).map_err(|error| unclear(error.to_string()))?;
     judge(&answer, format, path)?;
     answer["virtual-size"].as_u64().ok_or_else(|| unclear("it does not tell the disk's size".to_owned()))
+}
+
+/// Refuses an image whose tables contradict each other or point beyond its end. Converting one would not fail: what lies
+/// beyond the end of an image that was cut off reads as zeroes.
+pub fn refuse_damaged(format: Format, file: &File, path: &Path, size_bytes: u64) -> Result<(), ImageError> {
+    let program = [QEMU_IMG, "check", "-q", "-f", format.name(), INPUT].map(OsStr::new);
+    let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(file)?;
+    let finished = sandbox.run(&program, None, &mut |_| {})?;
+    match finished.status.code() {
+        Some(CHECK_CLEAN | CHECK_LEAKS | CHECK_UNSUPPORTED) => Ok(()),
+        _ => Err(ImageError::Damaged { path: path.to_owned(), message: shortened(&finished.stderr, path) }),
+    }
 }
 
 /// What `qemu-img` understood must not go beyond the one file, whatever we read in it.
@@ -145,6 +163,10 @@ fn require_qemu_img() -> Result<(), ImageError> {
 fn succeeded(finished: Finished, action: &'static str, path: &Path) -> Result<(), ImageError> {
     if finished.status.success() {
         return Ok(());
+    }
+    // As the C library of an empty environment words ENOSPC.
+    if finished.stderr.contains("No space left on device") {
+        return Err(ImageError::NoSpace);
     }
     let mut message = shortened(&finished.stderr, path);
     if message.is_empty() {

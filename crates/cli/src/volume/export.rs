@@ -13,7 +13,7 @@ use strongroom_worker::{Progress, assemble, export_file};
 
 use super::open::OpenArguments;
 use crate::error::CliError;
-use crate::image::{Format, qemu_img};
+use crate::image::{Format, ImageError, qemu_img};
 use crate::output::Output;
 use crate::progress::Meter;
 use crate::signals::Signals;
@@ -86,7 +86,8 @@ impl ExportArguments {
                 export_file(&*disk, &image.file, &mut progress)
                     .map_err(|error| CliError::transfer(error, &self.path, &self.destination))?;
             }
-            _ => qemu_img::export(disk, self.format, &self.destination, &signals, &mut report)?,
+            _ => qemu_img::export(disk, self.format, &self.destination, &signals, &mut report)
+                .map_err(|error| self.name_what_is_full(error))?,
         }
         drop(meter);
         image.finish()?;
@@ -97,6 +98,20 @@ impl ExportArguments {
             size_bytes,
             encrypted: false,
         })
+    }
+}
+
+impl ExportArguments {
+    /// A copy says only that there was no room; it was the destination that had none.
+    fn name_what_is_full(&self, error: CliError) -> CliError {
+        match error {
+            CliError::Image(ImageError::NoSpace) => CliError::File {
+                action: "write",
+                path: self.destination.clone(),
+                error: rustix::io::Errno::NOSPC.into(),
+            },
+            error => error,
+        }
     }
 }
 

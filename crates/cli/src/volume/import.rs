@@ -10,14 +10,15 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{Access, CreateOptions, DatastoreError, OpenOptions, describe, open};
+use strongroom_io::IoError;
 use strongroom_types::{SECTOR_BYTES, SizeError, VolumeSize, display_bytes};
-use strongroom_worker::{Progress, assemble, import_file};
+use strongroom_worker::{Progress, TransferError, assemble, import_file};
 
 use super::create::ProvisioningArguments;
 use super::describe::VolumeFacts;
 use super::staged::StagedVolume;
 use crate::error::CliError;
-use crate::image::{Format, FormatChoice, qemu_img, refuse_references};
+use crate::image::{Format, FormatChoice, ImageError, qemu_img, refuse_references};
 use crate::keys::{KeyArguments, VolumeKey};
 use crate::output::Output;
 use crate::progress::Meter;
@@ -82,6 +83,9 @@ impl ImportArguments {
             _ => qemu_img::virtual_size_bytes(format, &file, &self.source)?,
         };
         let size = volume_size(size_bytes, format, &self.source)?;
+        if format != Format::Raw {
+            qemu_img::refuse_damaged(format, &file, &self.source, size_bytes)?;
+        }
         // Nobody should think of a passphrase for a volume that cannot be made.
         if self.path.symlink_metadata().is_ok() {
             return Err(DatastoreError::Exists { path: self.path.clone() }.into());
@@ -95,7 +99,8 @@ impl ImportArguments {
         };
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let staged = StagedVolume::create(&self.path, &options)?;
-        self.fill(staged.path(), &key, format, &file, &signals, output)?;
+        let filled = self.fill(staged.path(), &key, format, &file, &signals, output);
+        filled.map_err(|error| self.name_what_is_full(error, size))?;
         staged.finish()?;
         let volume = VolumeFacts::from(&describe(&self.path)?);
         output.answer(&Imported { source: self.source.clone(), format: format.name(), volume })
@@ -129,6 +134,19 @@ impl ImportArguments {
             }
             _ => qemu_img::import(format, file, &self.source, disk, signals, &mut report),
         }
+    }
+}
+
+impl ImportArguments {
+    /// A copy says only that there was no room; it was the datastore that had none.
+    fn name_what_is_full(&self, error: CliError, size: VolumeSize) -> CliError {
+        let full = match &error {
+            CliError::Image(ImageError::NoSpace) => true,
+            CliError::Transfer { error: TransferError::Volume(error), .. } => *error == IoError::NoSpace,
+            _ => false,
+        };
+        let needed = format!("up to {size}");
+        if full { DatastoreError::Full { path: self.path.clone(), needed }.into() } else { error }
     }
 }
 
