@@ -7,6 +7,7 @@
 //! - [`Process`]: a started program that cannot outlive its test, not even one that is killed.
 //! - [`Volume`] and [`Exposure`]: a volume made and exposed by the program under test.
 //! - [`Guest`]: a running QEMU guest, spoken to over its serial line, and over QMP where it must be.
+//! - [`CommandLine`]: the program's commands, as a user calls them; [`Snapshot`]: that they touched nothing else.
 //! - [`datastore`]: what somebody who has stolen the datastore can see.
 //!
 //! **Promise:** a harness call that cannot do its work fails the test there and then, with the log's path; so no call
@@ -17,18 +18,22 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod command_line;
 pub mod datastore;
 mod exercise;
 mod guest;
 mod process;
 mod qmp;
 mod scratch;
+mod snapshot;
 mod transcript;
 mod volume;
 
+pub use command_line::{CommandLine, assert_refused};
 pub use exercise::{Exercise, ExerciseReport};
 pub use guest::{Guest, Output, RunningCommand};
 pub use process::{Finished, Process, run};
 pub use qmp::Qmp;
 pub use scratch::Scratch;
+pub use snapshot::Snapshot;
 pub use volume::{Exposure, Protection, Volume};

@@ -1,0 +1,121 @@
+//! The program under test, called as a user calls it.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::build;
+use crate::process::{Finished, Process, run};
+use crate::scratch::Scratch;
+
+/// A command that copies a few hundred megabytes on a loaded machine.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(300);
+/// From the start of the server to the line that says it is ready.
+const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// The program under test, in the directory of the test: paths are relative to it, and so are those in messages.
+///
+/// It runs in a session of its own, without a terminal: it cannot ask whoever runs the tests.
+pub struct CommandLine<'test> {
+    scratch: &'test Scratch,
+}
+
+impl<'test> CommandLine<'test> {
+    /// Calls in this directory.
+    pub fn new(scratch: &'test Scratch) -> Self {
+        Self { scratch }
+    }
+
+    /// Runs `strongroom ARGUMENTS`.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> Finished {
+        run(self.scratch, self.command("setsid").arg(build::program()).args(arguments), COMMAND_DEADLINE)
+    }
+
+    /// Runs `strongroom ARGUMENTS --passphrase-fd 3`, with the content of a file of the test on that descriptor.
+    #[track_caller]
+    pub fn run_with_passphrase(&self, file: &str, arguments: &[&str]) -> Finished {
+        let mut command = self.command("setsid");
+        command.args(["sh", "-c", r#"exec 3<"$0" && exec "$@" --passphrase-fd 3"#, file]);
+        run(self.scratch, command.arg(build::program()).args(arguments), COMMAND_DEADLINE)
+    }
+
+    /// Runs `strongroom --json ARGUMENTS`, which must succeed; returns its answer.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let answer = self.run(&[&["--json"], arguments].concat()).success();
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error} in the answer: {answer}"))
+    }
+
+    /// Runs `strongroom ARGUMENTS`, which must fail with this message, alone, and with this status.
+    #[track_caller]
+    pub fn is_refused(&self, arguments: &[&str], status: i32, message: &str) {
+        assert_refused(&self.run(arguments), status, message);
+    }
+
+    /// Runs a shell script as root of a mount namespace of its own: its mounts are nobody else's and end with it. As a
+    /// user, it is root of a user namespace. `$STRONGROOM` is the program.
+    #[track_caller]
+    pub fn run_with_own_mounts(&self, script: &str) -> Finished {
+        let mut command = self.command("setsid");
+        command.args(["unshare", "--mount", "--propagation", "private"]);
+        if !rustix::process::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        command.args(["sh", "-euc", script]).env("STRONGROOM", build::program());
+        run(self.scratch, &command, COMMAND_DEADLINE)
+    }
+
+    /// Starts `strongroom ARGUMENTS` and leaves it running; what it says on stderr comes on stdout too.
+    #[track_caller]
+    pub fn start(&self, name: &str, arguments: &[&str]) -> Process {
+        let mut command = self.command("setsid");
+        command.args(["sh", "-c", r#"exec "$0" "$@" 2>&1"#]).arg(build::program()).args(arguments);
+        Process::start(self.scratch, name, &command)
+    }
+
+    /// Starts `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS`, and waits until it is ready; returns
+    /// the server and its URI.
+    #[track_caller]
+    pub fn expose(&self, volume: &str, arguments: &[&str]) -> (Process, String) {
+        let mut server = self
+            .start("expose", &[&["volume", "expose", volume, "--nbd", "unix:vm.sock"], arguments].concat());
+        let uri = server.wait_for_line("its NBD URI", EXPOSE_DEADLINE, |line| line.starts_with("nbd+unix:"));
+        (server, uri)
+    }
+
+    /// Runs another program in the directory of the test; it must succeed.
+    #[track_caller]
+    pub fn peer(&self, program: &str, arguments: &[&str]) -> String {
+        run(self.scratch, self.command(program).args(arguments), COMMAND_DEADLINE).success()
+    }
+
+    /// A path of the test, from outside of its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path(name)
+    }
+
+    /// Writes a key file that only its owner can read.
+    pub fn write_key_file(&self, name: &str, key: &[u8]) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::write(self.path(name), key).expect("the key file can be written");
+        std::fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o600))
+            .expect("the key file is ours");
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.scratch.path(".")).env_remove("STRONGROOM_LOG");
+        command
+    }
+}
+
+/// Fails the test unless the program refused, with this status, with this message, and with nothing else.
+#[track_caller]
+pub fn assert_refused(finished: &Finished, status: i32, message: &str) {
+    assert_eq!(finished.stderr.trim_end(), format!("error: {message}"));
+    assert_eq!(finished.status.code(), Some(status), "{}", finished.stderr);
+    assert_eq!(finished.stdout, "", "a refusal has no answer");
+}
