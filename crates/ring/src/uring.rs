@@ -141,13 +141,21 @@ impl Uring {
 
     /// Looks for completions; a system call only where the kernel says that it holds some back.
     pub(crate) fn collect(&mut self) {
-        loop {
+        self.drain();
+        // Asked once: the kernel can leave this flag set with nothing behind it, when it marks work that this thread has
+        // run meanwhile, and clears it only with the next work there is.
+        if self.completed.is_empty() && self.ring.submission().taskrun() {
+            // An error here, and below, shows again when the loop sleeps.
+            let _ = self.enter(0, None);
             self.drain();
-            let submission = self.ring.submission();
-            let held_back = submission.cq_overflow() || (self.completed.is_empty() && submission.taskrun());
-            drop(submission);
-            // An error here shows again when the loop sleeps.
-            if !held_back || self.enter(0, None).is_err() {
+        }
+        while self.ring.submission().cq_overflow() {
+            let before = self.completed.len();
+            if self.enter(0, None).is_err() {
+                return;
+            }
+            self.drain();
+            if self.completed.len() == before {
                 return;
             }
         }
