@@ -1,15 +1,14 @@
 //! The file volume as a stage: the suite that every disk must pass, on the real ring.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strongroom_datastore::file::*;
 use strongroom_io::conformance::{Conformance, EventLoop};
-use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Reactor, Sealed, Thread};
+use strongroom_io::{IoError, Reactor, Sealed};
 use strongroom_ring::Ring;
-use strongroom_types::{Extent, VolumeSize};
+use strongroom_types::VolumeSize;
 
 struct RingLoop(Rc<Ring>);
 
@@ -28,27 +27,6 @@ fn ring_loop() -> Result<RingLoop, IoError> {
     Ok(RingLoop(Rc::new(ring)))
 }
 
-/// A volume's blocks, with the lock that goes when the last user goes.
-struct Blocks(Arc<FileDisk>);
-
-impl Disk<Sealed> for Blocks {
-    fn limits(&self) -> Limits {
-        self.0.limits()
-    }
-
-    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
-        self.0.open(thread, depth)
-    }
-
-    fn allocation(
-        &self,
-        extent: Extent,
-        report: &mut dyn FnMut(Extent, Allocation) -> bool,
-    ) -> Result<(), IoError> {
-        self.0.allocation(extent, report)
-    }
-}
-
 fn passes(place: &str, provisioning: Provisioning) {
     let datastore = tempfile::tempdir_in(place).unwrap();
     let count = AtomicU64::new(0);
@@ -63,7 +41,7 @@ fn passes(place: &str, provisioning: Provisioning) {
             lock_wait: Duration::ZERO,
             least_generation: 0,
         };
-        Blocks(open(&path, &options).unwrap().disk)
+        open(&path, &options).unwrap().disk
     });
     if let Err(failure) = suite.event_loops(ring_loop).run() {
         panic!("{failure}");

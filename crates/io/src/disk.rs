@@ -1,5 +1,7 @@
 //! A stage, and a queue's way into it.
 
+use std::sync::Arc;
+
 use strongroom_types::Extent;
 
 use crate::error::IoError;
@@ -88,6 +90,25 @@ pub trait Disk<P: Payload>: Send + Sync {
         extent: Extent,
         report: &mut dyn FnMut(Extent, Allocation) -> bool,
     ) -> Result<(), IoError>;
+}
+
+/// A stage that several own is a stage.
+impl<P: Payload, D: Disk<P> + ?Sized> Disk<P> for Arc<D> {
+    fn limits(&self) -> Limits {
+        (**self).limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<P>>, IoError> {
+        (**self).open(thread, depth)
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        (**self).allocation(extent, report)
+    }
 }
 
 /// A queue's way into a stage. It stays on the thread that opened it.

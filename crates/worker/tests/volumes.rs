@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use strongroom_datastore::file::*;
-use strongroom_io::conformance::{Conformance, Driver, EventLoop, Setup, TestPayload};
+use strongroom_io::conformance::{Conformance, Driver, EventLoop, Setup};
 use strongroom_io::{Disk, IoError, Plain, Reactor, Request};
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::secret::SecretBytes;
@@ -119,7 +119,7 @@ enum Step {
 
 fn extent() -> impl Strategy<Value = Extent> {
     let length = prop_oneof![1..600_u64, Just(512), Just(4096), 1..40_000_u64];
-    let offset = prop_oneof![0..(300 << 10_u64), (0..75_u64).prop_map(|block| block * BLOCK_BYTES)];
+    let offset = prop_oneof![0..(300_u64 << 10), (0..75_u64).prop_map(|block| block * BLOCK_BYTES)];
     (offset, length).prop_map(|(offset, length)| Extent::between(offset, offset + length))
 }
 
