@@ -106,11 +106,7 @@ impl GuestRegion {
         // SAFETY: the range is the mapping just made.
         unsafe { madvise(host, bytes, Advice::LinuxDontDump) }.map_err(GuestError::Map)?;
         let host = NonNull::new(host.cast::<u8>()).ok_or(bad)?;
-        Ok(Self {
-            address,
-            length,
-            host,
-        })
+        Ok(Self { address, length, host })
     }
 
     fn end(&self) -> u64 {
@@ -140,38 +136,25 @@ impl GuestMemory {
         }
         regions.sort_by_key(|region| region.address);
         if let Some(pair) = regions.windows(2).find(|pair| pair[0].end() > pair[1].address.0) {
-            return Err(GuestError::BadRegion {
-                address: pair[1].address,
-                length: pair[1].length,
-            });
+            return Err(GuestError::BadRegion { address: pair[1].address, length: pair[1].length });
         }
         Ok(Self { regions, dirty })
     }
 
     /// The segment of the guest's memory at `address`, which must lie in one region.
     pub fn segment(&self, address: GuestAddress, length: u32) -> Result<Segment, GuestError> {
-        let not_mapped = GuestError::NotMapped {
-            address,
-            length: u64::from(length),
-        };
+        let not_mapped = GuestError::NotMapped { address, length: u64::from(length) };
         let after = self.regions.partition_point(|region| region.address <= address);
         let Some(region) = after.checked_sub(1).map(|index| &self.regions[index]) else {
             return Err(not_mapped);
         };
         let into = address.0 - region.address.0;
-        if into
-            .checked_add(u64::from(length))
-            .is_none_or(|end| end > region.length)
-        {
+        if into.checked_add(u64::from(length)).is_none_or(|end| end > region.length) {
             return Err(not_mapped);
         }
         // SAFETY: `into` is at most the region's length, so the address is within, or one past, the mapping.
         let host = unsafe { region.host.add(into as usize) };
-        Ok(Segment {
-            host,
-            address,
-            length,
-        })
+        Ok(Segment { host, address, length })
     }
 }
 
@@ -215,20 +198,14 @@ pub struct GuestSlice {
 
 enum Memory {
     Own(Buffer),
-    Guest {
-        memory: Arc<GuestMemory>,
-        segments: Vec<Segment>,
-    },
+    Guest { memory: Arc<GuestMemory>, segments: Vec<Segment> },
 }
 
 impl GuestSlice {
     /// A slice on a buffer of our own: whole, in one segment.
     pub fn from_buffer(buffer: Buffer) -> Self {
         let length = buffer.len();
-        Self {
-            memory: Memory::Own(buffer),
-            length,
-        }
+        Self { memory: Memory::Own(buffer), length }
     }
 
     /// A slice on a guest's memory: the given ranges one after another. `segments` is any vector, whose old
@@ -245,13 +222,7 @@ impl GuestSlice {
             segments.push(memory.segment(address, bytes)?);
             length += bytes as usize;
         }
-        Ok(Self {
-            memory: Memory::Guest {
-                memory: Arc::clone(memory),
-                segments,
-            },
-            length,
-        })
+        Ok(Self { memory: Memory::Guest { memory: Arc::clone(memory), segments }, length })
     }
 
     /// The buffer of a slice that was made of one.
@@ -303,22 +274,16 @@ impl GuestSlice {
         };
         let mut skip = start;
         let mut left = length;
-        own.into_iter()
-            .chain(guest.iter().copied())
-            .filter_map(move |segment| {
-                let skipped = skip.min(segment.len());
-                skip -= skipped;
-                let taken = left.min(segment.len() - skipped);
-                left -= taken;
-                // SAFETY: skipped <= the segment's length, so the address stays within, or one past, the segment.
-                let host = unsafe { segment.host.add(skipped) };
-                let address = GuestAddress(segment.address.0 + skipped as u64);
-                (taken > 0).then_some(Segment {
-                    host,
-                    address,
-                    length: taken as u32,
-                })
-            })
+        own.into_iter().chain(guest.iter().copied()).filter_map(move |segment| {
+            let skipped = skip.min(segment.len());
+            skip -= skipped;
+            let taken = left.min(segment.len() - skipped);
+            left -= taken;
+            // SAFETY: skipped <= the segment's length, so the address stays within, or one past, the segment.
+            let host = unsafe { segment.host.add(skipped) };
+            let address = GuestAddress(segment.address.0 + skipped as u64);
+            (taken > 0).then_some(Segment { host, address, length: taken as u32 })
+        })
     }
 
     /// Copies the bytes from `start` on into `into`. Each byte is read once. Panics beyond the slice's end.
@@ -419,10 +384,7 @@ mod tests {
         assert!(
             back[240..260].iter().all(|byte| *byte == 0) && back[239] == data[289] && back[260] == data[310]
         );
-        assert_eq!(
-            slice.segments(290, 20).map(|s| s.len()).collect::<Vec<_>>(),
-            [10, 10]
-        );
+        assert_eq!(slice.segments(290, 20).map(|s| s.len()).collect::<Vec<_>>(), [10, 10]);
         let segments = slice.into_segments();
         assert!(segments.is_empty() && segments.capacity() >= 2);
     }
@@ -442,12 +404,7 @@ mod tests {
     #[test]
     fn ranges_outside_the_guest_are_refused() {
         let memory = guest(None);
-        for (address, length) in [
-            (1 << 16, 1),
-            (65_535, 2),
-            (u64::MAX, 1),
-            ((1 << 32) + (2 << 16), 1),
-        ] {
+        for (address, length) in [(1 << 16, 1), (65_535, 2), (u64::MAX, 1), ((1 << 32) + (2 << 16), 1)] {
             let range = [(GuestAddress(address), length)];
             assert!(matches!(
                 GuestSlice::from_guest(&memory, range, Vec::new()),
@@ -462,14 +419,8 @@ mod tests {
         ftruncate(&file, 8192).unwrap();
         let region = |address| GuestRegion::map(&file, 0, GuestAddress(address), 8192);
         let overlap = vec![region(0).unwrap(), region(4096).unwrap()];
-        assert!(matches!(
-            GuestMemory::new(overlap, None),
-            Err(GuestError::BadRegion { .. })
-        ));
-        assert!(matches!(
-            region(u64::MAX - 4096),
-            Err(GuestError::BadRegion { .. })
-        ));
+        assert!(matches!(GuestMemory::new(overlap, None), Err(GuestError::BadRegion { .. })));
+        assert!(matches!(region(u64::MAX - 4096), Err(GuestError::BadRegion { .. })));
     }
 
     #[test]
