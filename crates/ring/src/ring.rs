@@ -47,8 +47,8 @@ impl Ring {
 
     /// Sends what was submitted, and sleeps until there is something to do: a completion to poll, a socket to take,
     /// a [`Waker::wake`], a deadline of [`Reactor::wake_at`], or the end of `at_most`. It may end early, and does not
-    /// sleep at all while something is there already, so look at everything after it. One system call at most, unless
-    /// more was submitted than the ring has entries.
+    /// sleep at all while something is there already, so look at everything after it. One system call as a rule: more
+    /// where more was submitted than the ring has entries, or where the kernel says that it holds completions back.
     pub fn wait(&self, at_most: Option<Duration>) -> Result<(), IoError> {
         self.core.borrow_mut().wait(at_most)
     }
