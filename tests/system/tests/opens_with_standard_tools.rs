@@ -1,0 +1,49 @@
+//! A user whose Strongroom is gone reads a volume with OpenSSL and Argon2's reference implementation, after
+//! `docs/ON_DISK.md`.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use strongroom_system_tests::{CommandLine, Scratch};
+
+/// Not whole blocks: the last one is sealed with what lies beyond the volume's end.
+const DISK_BYTES: u64 = (6 << 20) + 1536;
+
+fn make_disk(strongroom: &CommandLine<'_>) {
+    let disk = File::create(strongroom.path("disk.raw")).unwrap();
+    disk.set_len(DISK_BYTES).unwrap();
+    let text: Vec<u8> =
+        (0..2_000_000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    disk.write_all_at(&text, 700).unwrap();
+    disk.write_all_at(b"the end", DISK_BYTES - 7).unwrap();
+}
+
+const READER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/read-layer.py");
+
+#[test]
+fn a_volume_under_a_key_file() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    strongroom.write_key_file("vm1.key", &[0x3C; 32]);
+    make_disk(&strongroom);
+    strongroom.json(&["volume", "import", "disk.raw", "ds/vm1", "--key-file", "vm1.key"]);
+    let read = format!("'{READER}' ds/vm1 --key-file vm1.key > plain.raw");
+    strongroom.run_shell(&read).success();
+    strongroom.peer("cmp", &["disk.raw", "plain.raw"]);
+
+    strongroom.write_key_file("vm1.key", &[0x3D; 32]);
+    let refused = strongroom.run_shell(&read).failure();
+    assert!(refused.contains("this is not its key"), "{refused}");
+}
+
+#[test]
+fn a_volume_under_a_passphrase() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    std::fs::write(strongroom.path("passphrase"), "correct horse battery staple\n").unwrap();
+    make_disk(&strongroom);
+    strongroom.run_with_passphrase("passphrase", &["volume", "import", "disk.raw", "ds/vm1"]).success();
+    let read = format!("'{READER}' ds/vm1 --passphrase-fd 3 3<passphrase > plain.raw");
+    strongroom.run_shell(&read).success();
+    strongroom.peer("cmp", &["disk.raw", "plain.raw"]);
+}
