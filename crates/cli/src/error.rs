@@ -127,11 +127,11 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// The failure of a transfer between a volume and a file.
-    pub fn transfer(error: TransferError, volume: &Path, file: &Path) -> Self {
+    /// The failure of a transfer between a volume and a file, which was tried to `action`, as in "read".
+    pub fn transfer(error: TransferError, volume: &Path, action: &'static str, file: &Path) -> Self {
         match error {
             TransferError::Stopped => Self::Interrupted,
-            TransferError::File(error) => Self::File { action: "read or write", path: file.to_owned(), error },
+            TransferError::File(error) => Self::File { action, path: file.to_owned(), error },
             error => Self::Transfer { path: volume.to_owned(), error },
         }
     }

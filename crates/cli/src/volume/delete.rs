@@ -1,13 +1,15 @@
 //! `strongroom volume delete`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{DatastoreError, delete, describe};
 use strongroom_types::display_bytes;
 
+use super::open::LockArguments;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::terminal::{Terminal, TerminalError};
@@ -29,6 +31,9 @@ pub struct DeleteArguments {
     /// Do not ask
     #[arg(long)]
     yes: bool,
+
+    #[command(flatten)]
+    lock: LockArguments,
 }
 
 #[derive(Serialize)]
@@ -40,6 +45,20 @@ struct Deleted {
 impl fmt::Display for Deleted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "deleted {}", self.path.display())
+    }
+}
+
+/// How often a volume that is in use is tried again.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Deletes a volume as soon as whoever has it lets go: the last requests of a process that was killed end after it.
+pub fn delete_within(wait: Duration, path: &Path) -> Result<(), DatastoreError> {
+    let until = Instant::now() + wait;
+    loop {
+        match delete(path) {
+            Err(DatastoreError::InUse { .. }) if Instant::now() < until => std::thread::sleep(RETRY),
+            ended => return ended,
+        }
     }
 }
 
@@ -56,7 +75,7 @@ impl DeleteArguments {
                 described.map(|volume| format!(" ({})", display_bytes(volume.descriptor.size_bytes.bytes())));
             self.confirm(output, &size.unwrap_or_default())?;
         }
-        delete(&self.path)?;
+        delete_within(self.lock.lock_wait, &self.path)?;
         output.answer(&Deleted { path: self.path.clone(), deleted: true })
     }
 

@@ -84,7 +84,7 @@ impl ExportArguments {
             Format::Raw => {
                 let mut progress = Progress { stop: signals.stop_flag(), report: &mut report };
                 export_file(&*disk, &image.file, &mut progress)
-                    .map_err(|error| CliError::transfer(error, &self.path, &self.destination))?;
+                    .map_err(|error| CliError::transfer(error, &self.path, "write", &self.destination))?;
             }
             _ => qemu_img::export(disk, self.format, &self.destination, &signals, &mut report)
                 .map_err(|error| self.name_what_is_full(error))?,

@@ -130,7 +130,7 @@ impl ImportArguments {
             Format::Raw => {
                 let mut progress = Progress { stop: signals.stop_flag(), report: &mut report };
                 import_file(file, size_bytes, &*disk, &mut progress)
-                    .map_err(|error| CliError::transfer(error, &self.path, &self.source))
+                    .map_err(|error| CliError::transfer(error, &self.path, "read", &self.source))
             }
             _ => qemu_img::import(format, file, &self.source, disk, signals, &mut report),
         }

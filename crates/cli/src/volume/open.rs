@@ -21,6 +21,13 @@ pub struct OpenArguments {
     #[command(flatten)]
     pub freshness: FreshnessArguments,
 
+    #[command(flatten)]
+    pub lock: LockArguments,
+}
+
+/// How patient to be.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct LockArguments {
     /// How long to wait until another process lets go of the volume, as in 3s, 500ms or 2m. One that was killed lets
     /// go within a tenth of a second, on a slow disk later
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
@@ -43,7 +50,7 @@ impl OpenArguments {
         let options = OpenOptions {
             protection: key.protection(),
             access,
-            lock_wait: self.lock_wait,
+            lock_wait: self.lock.lock_wait,
             least_generation: self.freshness.least_generation,
         };
         Ok((open(path, &options)?, key))

@@ -5,19 +5,19 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-use strongroom_datastore::file::{CreateOptions, DatastoreError, create, delete};
+use strongroom_datastore::file::{CreateOptions, DatastoreError, create};
 
+use super::delete::delete_within;
 use crate::error::CliError;
 
 const SUFFIX: &str = ".importing";
 
 /// How long to wait, after a failure, for the kernel to end the last requests on the volume before it is deleted.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_millis(10);
 
 /// A volume under construction; unless it is finished, it is deleted.
 pub struct StagedVolume<'a> {
@@ -62,15 +62,8 @@ impl Drop for StagedVolume<'_> {
         if self.finished {
             return;
         }
-        let until = Instant::now() + LET_GO_WITHIN;
-        loop {
-            match delete(&self.staged) {
-                Err(DatastoreError::InUse { .. }) if Instant::now() < until => std::thread::sleep(RETRY),
-                Err(error) => {
-                    return tracing::error!(%error, "an unfinished import is left; delete {}", self.staged.display());
-                }
-                Ok(()) => return,
-            }
+        if let Err(error) = delete_within(LET_GO_WITHIN, &self.staged) {
+            tracing::error!(%error, "an unfinished import is left; delete {}", self.staged.display());
         }
     }
 }
