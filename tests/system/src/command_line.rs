@@ -1,6 +1,6 @@
 //! The program under test, called as a user calls it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -76,6 +76,23 @@ impl<'test> CommandLine<'test> {
         Process::start(self.scratch, name, &command)
     }
 
+    /// Runs a shell script. `$STRONGROOM` is the program.
+    #[track_caller]
+    pub fn run_shell(&self, script: &str) -> Finished {
+        run(self.scratch, &self.shell(script), COMMAND_DEADLINE)
+    }
+
+    /// Starts a shell script and leaves it running. `$STRONGROOM` is the program.
+    #[track_caller]
+    pub fn start_shell(&self, name: &str, script: &str) -> Process {
+        Process::start(self.scratch, name, &self.shell(script))
+    }
+
+    /// The program itself.
+    pub fn program(&self) -> &'static Path {
+        build::program()
+    }
+
     /// Starts `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS`, and waits until it is ready; returns
     /// the server and its URI.
     #[track_caller]
@@ -103,6 +120,12 @@ impl<'test> CommandLine<'test> {
         std::fs::write(self.path(name), key).expect("the key file can be written");
         std::fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o600))
             .expect("the key file is ours");
+    }
+
+    fn shell(&self, script: &str) -> Command {
+        let mut command = self.command("setsid");
+        command.args(["sh", "-euc", script]).env("STRONGROOM", build::program());
+        command
     }
 
     fn command(&self, program: &str) -> Command {

@@ -1,6 +1,8 @@
 //! A user meets the commands: makes a volume, looks at it, exposes, grows, checks and deletes it; and a script does the
 //! same with `--json`.
 
+#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
+
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -126,6 +128,54 @@ fn what_is_exposed_is_told_as_json_too() {
         line.trim().starts_with("\"uri\": \"nbd+unix:///vm1?")
     });
     server.wait_for_line("the end of the document", CLOSES_WITHIN, |line| line == "}");
+    assert!(server.terminate(CLOSES_WITHIN).success());
+}
+
+/// Certificates of an authority for a server and two clients, made by OpenSSL, in directories as libnbd wants them.
+fn make_certificates(strongroom: &CommandLine<'_>) {
+    let script = r#"
+        exec 2>openssl.log
+        key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1"; }
+        key ca-key.pem
+        openssl req -x509 -new -key ca-key.pem -subj /CN=authority -days 2 -out ca.pem
+        sign() {
+            key "$1-key.pem"
+            printf 'subjectAltName=%s\n' "$2" >"$1.ext"
+            openssl req -new -key "$1-key.pem" -subj "/CN=$1" |
+                openssl x509 -req -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 2 -extfile "$1.ext" -out "$1.pem"
+        }
+        sign server DNS:localhost,IP:127.0.0.1
+        for client in friend stranger; do
+            sign $client DNS:$client.example.org
+            mkdir $client
+            cp ca.pem $client/ca-cert.pem
+            cp $client.pem $client/client-cert.pem
+            cp $client-key.pem $client/client-key.pem
+        done
+    "#;
+    strongroom.run_shell(script).success();
+}
+
+#[test]
+fn over_tcp_only_who_is_authorized_gets_in() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    make_certificates(&strongroom);
+    strongroom.json(&["volume", "create", "ds/vm1", "--size", "4M", "--unencrypted"]);
+    let expose = ["volume", "expose", "ds/vm1", "--unencrypted", "--nbd", "tcp:127.0.0.1:0"];
+    let tls = ["--tls-ca", "ca.pem", "--tls-cert", "server.pem", "--tls-key", "server-key.pem"];
+    let authorized = [&expose[..], &tls, &["--authorize", "dns:friend.example.org"]].concat();
+    let mut server = strongroom.start("expose", &authorized);
+    let uri =
+        server.wait_for_line("its NBD URI", CLOSES_WITHIN, |line| line.starts_with("nbds://127.0.0.1:"));
+    let look = |client: &str| {
+        let directory = strongroom.path(client);
+        strongroom.run_shell(&format!("exec nbdinfo --size '{uri}?tls-certificates={}'", directory.display()))
+    };
+    assert_eq!(look("friend").success(), "4194304\n");
+    assert_eq!(look("stranger").status.code(), Some(1));
+    let in_the_clear = uri.replace("nbds:", "nbd:");
+    assert!(!strongroom.run_shell(&format!("exec nbdinfo --size '{in_the_clear}'")).status.success());
     assert!(server.terminate(CLOSES_WITHIN).success());
 }
 

@@ -1,0 +1,123 @@
+//! Disk images that come from outside and are hostile, damaged, or not what they seem: refused with one clear sentence,
+//! and nothing else is touched.
+
+#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
+
+use std::fs;
+
+use strongroom_system_tests::{CommandLine, Scratch, Snapshot};
+
+const WITH_KEY: [&str; 2] = ["--key-file", "vm1.key"];
+
+/// A datastore with a volume that an import must leave alone.
+fn with_volume(scratch: &Scratch) -> CommandLine<'_> {
+    let strongroom = CommandLine::new(scratch);
+    strongroom.write_key_file("vm1.key", &[0x33; 32]);
+    strongroom.json(&[&["volume", "create", "ds/vm1", "--size", "4M"], &WITH_KEY[..]].concat());
+    strongroom
+}
+
+#[test]
+fn images_that_refer_to_other_files_are_refused() {
+    let scratch = Scratch::new();
+    let strongroom = with_volume(&scratch);
+    fs::write(strongroom.path("secret.raw"), vec![0x42; 1 << 20]).unwrap();
+    let secret = strongroom.path("secret.raw").display().to_string();
+    strongroom.peer(
+        "qemu-img",
+        &["create", "-q", "-f", "qcow2", "-b", &secret, "-F", "raw", "backing.qcow2", "1M"],
+    );
+    let data_file = format!("data_file={secret},data_file_raw=on");
+    strongroom.peer("qemu-img", &["create", "-q", "-f", "qcow2", "-o", &data_file, "data.qcow2", "1M"]);
+    strongroom.peer(
+        "qemu-img",
+        &["create", "-q", "-f", "vmdk", "-o", "subformat=monolithicFlat", "flat.vmdk", "1M"],
+    );
+    let extents = "# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\ncreateType=\"monolithicFlat\"\n\
+                   RW 2048 FLAT \"/etc/shadow\" 0\n";
+    fs::write(strongroom.path("evil.vmdk"), extents).unwrap();
+    let before = Snapshot::of(&strongroom.path("ds"));
+    for (image, name, role) in [
+        ("backing.qcow2", secret.as_str(), "its backing file"),
+        ("data.qcow2", &secret, "its data file"),
+        ("flat.vmdk", "flat-flat.vmdk", "its extent"),
+        ("evil.vmdk", "/etc/shadow", "its extent"),
+    ] {
+        let message = format!(
+            "{image} refers to another file, '{name}' ({role}), which could be any file of this machine; nothing was \
+             read from it: only self-contained images are imported"
+        );
+        let import = ["volume", "import", image, "ds/evil"];
+        strongroom.is_refused(&[&import[..], &WITH_KEY].concat(), 1, &message);
+        before.assert_untouched(&strongroom.path("ds"));
+    }
+}
+
+#[test]
+fn images_that_are_not_what_they_seem_are_refused() {
+    let scratch = Scratch::new();
+    let strongroom = with_volume(&scratch);
+    strongroom.peer("qemu-img", &["create", "-q", "-f", "qcow2", "good.qcow2", "64M"]);
+    strongroom.peer("qemu-io", &["-f", "qcow2", "-c", "write -P 1 0 1M", "good.qcow2"]);
+    let good = fs::read(strongroom.path("good.qcow2")).unwrap();
+    fs::write(strongroom.path("named.img"), &good).unwrap();
+    fs::write(strongroom.path("cut.qcow2"), &good[..good.len() / 2]).unwrap();
+    fs::write(strongroom.path("header.qcow2"), &good[..20]).unwrap();
+    fs::write(strongroom.path("noise.bin"), [9; 8192]).unwrap();
+    fs::write(strongroom.path("odd.raw"), [9; 10_001]).unwrap();
+    fs::write(strongroom.path("locked"), "0123456789").unwrap();
+    strongroom.peer("qemu-img", &["create", "-q", "-f", "qcow2", "huge.qcow2", "100T"]);
+    let luks = ["create", "-q", "-f", "qcow2", "--object", "secret,id=s,file=locked", "-o"];
+    strongroom.peer(
+        "qemu-img",
+        &[&luks[..], &["encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=10", "luks.qcow2", "4M"]]
+            .concat(),
+    );
+    let before = Snapshot::of(&strongroom.path("ds"));
+    for (image, format, message) in [
+        (
+            "named.img",
+            "auto",
+            "cannot tell the format of named.img for certain: it starts as a qcow2 image, but is named as a raw one, whose \
+             guest could have written that; say it with --format raw, qcow2, vmdk or vhdx",
+        ),
+        (
+            "noise.bin",
+            "auto",
+            "cannot tell the format of noise.bin for certain: it bears no format's mark, and is not named .raw or .img; \
+             say it with --format raw, qcow2, vmdk or vhdx",
+        ),
+        ("good.qcow2", "vhdx", "good.qcow2 is not a vhdx image: it does not start as one"),
+        ("header.qcow2", "auto", "header.qcow2 is not a qcow2 image: its header is cut off"),
+        (
+            "luks.qcow2",
+            "auto",
+            "luks.qcow2 is encrypted itself; decrypt it first with the program that made it",
+        ),
+        (
+            "huge.qcow2",
+            "auto",
+            "huge.qcow2 cannot become a volume: a size of 100T is too large; the largest volume has 64T",
+        ),
+        (
+            "odd.raw",
+            "auto",
+            "odd.raw cannot become a volume: a size of 10001 bytes is not a multiple of 512; the nearest above is 10240; \
+             if it is a whole disk, pad it with: truncate -s 10240 odd.raw",
+        ),
+        ("missing.raw", "auto", "cannot open missing.raw: No such file or directory"),
+    ] {
+        let import = ["volume", "import", image, "ds/new", "--format", format];
+        strongroom.is_refused(&[&import[..], &WITH_KEY].concat(), 1, message);
+        before.assert_untouched(&strongroom.path("ds"));
+    }
+    let cut =
+        strongroom.run(&[&["volume", "import", "cut.qcow2", "ds/new"], &WITH_KEY[..]].concat()).failure();
+    assert!(cut.starts_with("error: cut.qcow2 is damaged or incomplete; get another copy of it."), "{cut}");
+    before.assert_untouched(&strongroom.path("ds"));
+    strongroom.is_refused(
+        &["volume", "import", "/dev/null", "ds/new", "--unencrypted"],
+        2,
+        "/dev/null is neither a file nor a block device",
+    );
+}
