@@ -1,12 +1,14 @@
 //! Real clients against the server, over a unix socket: libnbd, QEMU and fio.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::fs;
 
 use strongroom_io::RequestKind;
 use support::memory_disk::MemoryDisk;
-use support::{Local, noise, run, run_well};
+use support::{Local, encrypted_disk, noise, run, run_well};
 
 #[test]
 fn nbdinfo_is_told_what_the_export_can_do() {
@@ -128,9 +130,17 @@ fn qemu_zeroes_trims_and_forces_unit_access() {
 }
 
 #[test]
-fn fio_verifies_overlapping_writes_of_several_connections() {
-    let disk = MemoryDisk::new(64 << 20);
-    let local = Local::start(&disk);
+fn fio_verifies_what_several_connections_write() {
+    verify_with_fio(Local::start(&MemoryDisk::new(64 << 20)));
+}
+
+/// Where each of those writes is a part of a block that is read, decrypted, changed and encrypted.
+#[test]
+fn fio_verifies_what_several_connections_write_to_an_encrypted_volume() {
+    verify_with_fio(Local::serve(encrypted_disk(64 << 20), |_| {}));
+}
+
+fn verify_with_fio(local: Local) {
     let uri = format!("--uri={}", local.server.uri());
     let verified = [
         "--ioengine=nbd",

@@ -1,5 +1,7 @@
 //! TCP: nothing without TLS, nobody without an admitted certificate.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::fs;

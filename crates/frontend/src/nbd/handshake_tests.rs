@@ -131,7 +131,7 @@ fn export_name_has_an_answer_of_its_own_and_no_error() {
 #[test]
 fn contexts_need_structured_replies_and_end_with_tls() {
     let set = contexts(option::SET_META_CONTEXT, &["base:allocation"]);
-    let (_, kinds, _) = negotiate(Security::Local, &[set.clone()]);
+    let (_, kinds, _) = negotiate(Security::Local, std::slice::from_ref(&set));
     assert_eq!(kinds, [option_reply::ERR_INVALID]);
     let structured = option_bytes(option::STRUCTURED_REPLY, b"");
     for (queries, found) in
@@ -167,7 +167,7 @@ fn before_tls_nothing_is_answered_but_starttls_and_abort() {
     let (_, kinds, step) = negotiate(Security::TlsRequired, &[option_bytes(option::ABORT, b"bye")]);
     assert_eq!((kinds, step), (vec![option_reply::ACK], Step::Close(CloseReason::Aborted)));
     let start = option_bytes(option::START_TLS, b"");
-    let (mut handshake, kinds, step) = negotiate(Security::TlsRequired, &[start.clone()]);
+    let (mut handshake, kinds, step) = negotiate(Security::TlsRequired, std::slice::from_ref(&start));
     assert_eq!((kinds, step), (vec![option_reply::ACK], Step::StartTls));
     handshake.secured();
     let mut output = Vec::new();

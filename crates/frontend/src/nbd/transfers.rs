@@ -132,7 +132,7 @@ impl Transfers {
             self.spare.push(memory);
             return false;
         }
-        let slot = self.insert(cookie, Vec::new());
+        let slot = self.insert(cookie);
         for (index, extent) in self.pieces(extent).enumerate() {
             if let Some(buffer) = memory[index].take() {
                 let into = GuestSlice::from_buffer(buffer);
@@ -150,7 +150,7 @@ impl Transfers {
     pub fn write(&mut self, cookie: u64, extent: Extent, durable: bool) -> Slot {
         // One flush at the end costs less than force-unit-access for each of many pieces.
         let is_cut = self.pieces(extent).nth(1).is_some();
-        let slot = self.insert(cookie, Vec::new());
+        let slot = self.insert(cookie);
         if let Some(pending) = self.pending.get_mut(slot) {
             pending.writes = true;
             pending.open = true;
@@ -177,13 +177,13 @@ impl Transfers {
 
     /// Starts a flush.
     pub fn flush(&mut self, cookie: u64) {
-        let slot = self.insert(cookie, Vec::new());
+        let slot = self.insert(cookie);
         self.submit(slot, 0, Request::Flush);
     }
 
     /// Starts a discard. The seam has no durable one, so a flush makes it so.
     pub fn discard(&mut self, cookie: u64, extent: Extent, durable: bool) {
-        let slot = self.insert(cookie, Vec::new());
+        let slot = self.insert(cookie);
         if let Some(pending) = self.pending.get_mut(slot) {
             pending.writes = true;
             pending.flush_after = durable;
@@ -193,7 +193,7 @@ impl Transfers {
 
     /// Starts a zeroing.
     pub fn write_zeroes(&mut self, cookie: u64, extent: Extent, may_unmap: bool, durable: bool) {
-        let slot = self.insert(cookie, Vec::new());
+        let slot = self.insert(cookie);
         if let Some(pending) = self.pending.get_mut(slot) {
             pending.writes = true;
         }
@@ -232,7 +232,7 @@ impl Transfers {
         }
     }
 
-    fn insert(&mut self, cookie: u64, content: Vec<Option<Buffer>>) -> Slot {
+    fn insert(&mut self, cookie: u64) -> Slot {
         self.pending.insert(Pending {
             cookie,
             reads: None,
@@ -242,7 +242,7 @@ impl Transfers {
             ios: 0,
             open: false,
             error: None,
-            content,
+            content: Vec::new(),
         })
     }
 

@@ -14,7 +14,13 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
+use strongroom_crypto::xts::{UnitSize, Xts};
+use strongroom_filters::blocksize::BlocksizeDisk;
+use strongroom_filters::crypt::{CryptDisk, EpochKeys};
 use strongroom_frontend::nbd::{Export, Listen, NbdConfig, NbdServer};
+use strongroom_io::{Disk, Plain, RangeLocks};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_types::{KeyEpoch, VolumeSize};
 use tempfile::TempDir;
 
 use memory_disk::{DEADLINE, MemoryDisk, Served};
@@ -36,13 +42,27 @@ impl Local {
     }
 
     pub fn start_with(disk: &Arc<MemoryDisk>, change: impl FnOnce(&mut NbdConfig)) -> Self {
+        Self::serve(Arc::new(Served(Arc::clone(disk))), change)
+    }
+
+    pub fn serve(disk: Arc<dyn Disk<Plain>>, change: impl FnOnce(&mut NbdConfig)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("nbd.sock");
         let mut config = NbdConfig::new(Listen::Unix(socket.clone()), export());
         change(&mut config);
-        let server = NbdServer::start(config, Arc::new(Served(Arc::clone(disk)))).unwrap();
+        let server = NbdServer::start(config, disk).unwrap();
         Self { server, directory, socket }
     }
+}
+
+/// The stages of an encrypted volume, over a datastore in memory.
+pub fn encrypted_disk(size_bytes: u64) -> Arc<dyn Disk<Plain>> {
+    let size = VolumeSize::new(size_bytes).unwrap();
+    let store = strongroom_datastore::memory::MemoryDisk::new(size, KeyEpoch::FIRST);
+    let key = Xts::new(&SecretBytes::random(64).unwrap(), UnitSize::Bytes4096).unwrap();
+    let keys = EpochKeys::new(KeyEpoch::FIRST, Arc::new(key)).unwrap();
+    let plain = Arc::new(CryptDisk::new(Arc::new(store), Arc::new(keys)));
+    Arc::new(BlocksizeDisk::new(plain, size_bytes, 1, RangeLocks::new()).unwrap())
 }
 
 /// A process that is ended with its test.
