@@ -1,5 +1,7 @@
 //! The file volume as a stage: the suite that every disk must pass, on the real ring.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

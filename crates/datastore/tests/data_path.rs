@@ -1,5 +1,7 @@
 //! A file volume's blocks: what is written, zeroed and discarded, what the file then holds, and what fails how.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;

@@ -4,6 +4,8 @@
 //! The test runs itself as the process that is killed: it floods the volume with writes of one pattern, deep in the
 //! kernel's queues, and dies by SIGKILL. The successor takes a lock and looks.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

@@ -1,6 +1,8 @@
 //! The life of a file volume without its data path: made, described, opened, grown, checked, deleted; and every way in
 //! which that is refused.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

@@ -343,7 +343,7 @@ mod tests {
         for round in 0..20_000_u32 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let random = (state >> 33) as usize;
-            if random % 3 == 0 && !held.is_empty() {
+            if random.is_multiple_of(3) && !held.is_empty() {
                 let (buffer, fill) = held.swap_remove(random % held.len());
                 assert!(buffer.bytes().iter().step_by(509).all(|byte| *byte == fill));
             } else if let Some(mut buffer) = pool.take(1 + random % (300 << 10)) {

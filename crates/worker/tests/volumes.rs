@@ -1,6 +1,8 @@
 //! Whole volumes, from what a frontend sees down to the file: the conformance suite, and random histories against a vector
 //! of bytes, through reopening and growth.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -188,7 +190,7 @@ impl Subject {
             }
             Step::WriteZeroes(extent) => {
                 let extent = self.fit(extent);
-                let may_unmap = extent.length() % 2 == 0;
+                let may_unmap = extent.length().is_multiple_of(2);
                 self.driver().succeed(Request::WriteZeroes { extent, may_unmap, durable: false }).unwrap();
                 self.oracle[extent.offset() as usize..extent.end() as usize].fill(0);
             }

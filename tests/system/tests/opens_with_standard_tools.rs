@@ -1,6 +1,8 @@
 //! A user whose Strongroom is gone reads a volume with OpenSSL and Argon2's reference implementation, after
 //! `docs/ON_DISK.md`.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -10,7 +12,7 @@ use strongroom_system_tests::{CommandLine, Scratch};
 const DISK_BYTES: u64 = (6 << 20) + 1536;
 
 fn make_disk(strongroom: &CommandLine<'_>) {
-    let disk = File::create(strongroom.path("disk.raw")).unwrap();
+    let disk = File::create(strongroom.path("disk.raw")).expect("the disk can be made");
     disk.set_len(DISK_BYTES).unwrap();
     let text: Vec<u8> =
         (0..2_000_000_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
