@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full
+.PHONY: help demo build test test-full measure
 
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -19,8 +19,13 @@ test: ## format, lints, every test but the long ones; what CI runs
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	cargo test --workspace
 
-test-full: ## the same, and the long whole-system tests
+test-full: ## the same, the long whole-system tests, and every supported file system
 	scripts/install-packages test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
 	cargo test --workspace --features strongroom-system-tests/full
+	scripts/test-file-systems
+
+measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some fifteen minutes
+	scripts/install-packages test
+	@scripts/measure-nbd
