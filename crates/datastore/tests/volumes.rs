@@ -331,7 +331,7 @@ fn one_writer_or_many_readers() {
     for options in [to_write(Protection::Unencrypted), read_only] {
         assert!(matches!(open(&path, &options), Err(DatastoreError::InUse { holder: Some(_), .. })));
     }
-    assert!(matches!(delete(&path), Err(DatastoreError::InUse { .. })));
+    assert!(matches!(delete(&path, Duration::ZERO), Err(DatastoreError::InUse { .. })));
     drop(writer);
     let readers = [open(&path, &read_only).unwrap(), open(&path, &read_only).unwrap()];
     assert!(matches!(open(&path, &to_write(Protection::Unencrypted)), Err(DatastoreError::InUse { .. })));
@@ -365,19 +365,19 @@ fn deletion_takes_the_volume_and_nothing_else() {
     fs::write(path.join("notes.txt"), "mine").unwrap();
     let before = datastore.state();
     assert!(
-        matches!(delete(&path), Err(DatastoreError::Stranger { stranger, .. }) if stranger == "notes.txt")
+        matches!(delete(&path, Duration::ZERO), Err(DatastoreError::Stranger { stranger, .. }) if stranger == "notes.txt")
     );
-    assert!(matches!(delete(datastore.0.path()), Err(DatastoreError::Stranger { .. })));
+    assert!(matches!(delete(datastore.0.path(), Duration::ZERO), Err(DatastoreError::Stranger { .. })));
     assert_eq!(datastore.state(), before);
     fs::remove_file(path.join("notes.txt")).unwrap();
     // What a power cut between descriptor and layers leaves can be deleted again.
     fs::remove_file(path.join("descriptor")).unwrap();
-    delete(&path).unwrap();
+    delete(&path, Duration::ZERO).unwrap();
     assert!(!path.exists() && other.exists());
-    assert!(matches!(delete(&path), Err(DatastoreError::System { .. })));
+    assert!(matches!(delete(&path, Duration::ZERO), Err(DatastoreError::System { .. })));
     fs::create_dir(&path).unwrap();
     assert!(
-        matches!(delete(&path), Err(DatastoreError::NotAVolume { .. })),
+        matches!(delete(&path, Duration::ZERO), Err(DatastoreError::NotAVolume { .. })),
         "an empty directory is no volume"
     );
 }
@@ -399,7 +399,7 @@ fn a_list_shows_what_is_broken_beside_what_is_not() {
         })
         .collect();
     assert_eq!(names, [(".strongroom-new-1234", false), ("a", true), ("b", false)]);
-    delete(&datastore.path(".strongroom-new-1234")).unwrap();
+    delete(&datastore.path(".strongroom-new-1234"), Duration::ZERO).unwrap();
 }
 
 #[test]

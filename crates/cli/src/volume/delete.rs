@@ -1,8 +1,7 @@
 //! `strongroom volume delete`.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
@@ -48,20 +47,6 @@ impl fmt::Display for Deleted {
     }
 }
 
-/// How often a volume that is in use is tried again.
-const RETRY: Duration = Duration::from_millis(10);
-
-/// Deletes a volume as soon as whoever has it lets go: the last requests of a process that was killed end after it.
-pub fn delete_within(wait: Duration, path: &Path) -> Result<(), DatastoreError> {
-    let until = Instant::now() + wait;
-    loop {
-        match delete(path) {
-            Err(DatastoreError::InUse { .. }) if Instant::now() < until => std::thread::sleep(RETRY),
-            ended => return ended,
-        }
-    }
-}
-
 impl DeleteArguments {
     /// Deletes the volume, once the person has said that they mean it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
@@ -75,7 +60,7 @@ impl DeleteArguments {
                 described.map(|volume| format!(" ({})", display_bytes(volume.descriptor.size_bytes.bytes())));
             self.confirm(output, &size.unwrap_or_default())?;
         }
-        delete_within(self.lock.lock_wait, &self.path)?;
+        delete(&self.path, self.lock.lock_wait)?;
         output.answer(&Deleted { path: self.path.clone(), deleted: true })
     }
 

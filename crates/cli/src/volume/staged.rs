@@ -3,15 +3,11 @@
 //! A volume that is being filled stands beside its place as `NAME.importing`, so that whatever interrupts the work, a
 //! power cut included, nothing half-filled is ever called `NAME`.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
-use strongroom_datastore::file::{CreateOptions, DatastoreError, create};
+use strongroom_datastore::file::{CreateOptions, create, delete, rename};
 
-use super::delete::delete_within;
 use crate::error::CliError;
 
 const SUFFIX: &str = ".importing";
@@ -43,17 +39,9 @@ impl<'a> StagedVolume<'a> {
 
     /// Gives it its name, durably. What it holds was made durable before.
     pub fn finish(mut self) -> Result<(), CliError> {
-        renameat_with(CWD, &self.staged, CWD, self.place, RenameFlags::NOREPLACE).map_err(
-            |errno| match errno {
-                Errno::EXIST => DatastoreError::Exists { path: self.place.to_owned() },
-                errno => DatastoreError::System { action: "create", path: self.place.to_owned(), errno },
-            },
-        )?;
+        rename(&self.staged, self.place)?;
         self.finished = true;
-        let parent =
-            self.place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let synced = File::open(parent).and_then(|parent| parent.sync_all());
-        synced.map_err(|error| CliError::File { action: "sync", path: parent.to_owned(), error })
+        Ok(())
     }
 }
 
@@ -62,7 +50,7 @@ impl Drop for StagedVolume<'_> {
         if self.finished {
             return;
         }
-        if let Err(error) = delete_within(LET_GO_WITHIN, &self.staged) {
+        if let Err(error) = delete(&self.staged, LET_GO_WITHIN) {
             tracing::error!(%error, "an unfinished import is left; delete {}", self.staged.display());
         }
     }

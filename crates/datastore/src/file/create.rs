@@ -62,6 +62,21 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, Da
     Ok(descriptor)
 }
 
+/// Gives a volume another name in its datastore, durably. Whatever has that name already stays, and it is an error.
+pub fn rename(from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    volume_name(to)?;
+    put_in_place(from, to)?;
+    sync_parent(to)
+}
+
+/// Renames without replacing; durable only when the directory is synced.
+fn put_in_place(from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE).map_err(|errno| match errno {
+        Errno::EXIST | Errno::NOTEMPTY => DatastoreError::Exists { path: to.to_owned() },
+        errno => system("create", to)(errno),
+    })
+}
+
 /// Gives a layer's file the length that its volume needs, and the space if it is thick; `from_bytes` is its length so far.
 pub(super) fn size_layer(
     layer: &File,
@@ -155,10 +170,7 @@ impl Building {
     /// Puts it in place. The files and their names are durable before the name that leads to them.
     fn finish(mut self, path: &Path) -> Result<(), DatastoreError> {
         self.directory.sync()?;
-        renameat_with(CWD, &self.path, CWD, path, RenameFlags::NOREPLACE).map_err(|errno| match errno {
-            Errno::EXIST => DatastoreError::Exists { path: path.to_owned() },
-            errno => system("create", path)(errno),
-        })?;
+        put_in_place(&self.path, path)?;
         self.finished = true;
         sync_parent(path)
     }

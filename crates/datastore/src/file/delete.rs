@@ -13,9 +13,9 @@ use super::directory::{DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_of_nam
 use super::error::DatastoreError;
 use super::lock::{self, Sharing};
 
-/// Deletes the volume at `path`, or what an interrupted creation or deletion left of one. Refuses while it is in use, and
-/// where the directory holds anything else.
-pub fn delete(path: &Path) -> Result<(), DatastoreError> {
+/// Deletes the volume at `path`, or what an interrupted creation or deletion left of one. Refuses while it is in use, once
+/// `lock_wait` has passed, and where the directory holds anything else.
+pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
     let directory = VolumeDirectory::open(path)?;
     let names = directory.names()?;
     let ours = |name: &str| name == DESCRIPTOR || name == DESCRIPTOR_NEW || layer_of_name(name).is_some();
@@ -29,7 +29,7 @@ pub fn delete(path: &Path) -> Result<(), DatastoreError> {
     let mut locked = Vec::new();
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
         let layer = directory.file(name, OFlags::RDONLY).map_err(system("open a layer of", path))?;
-        lock::acquire(&layer, Sharing::Exclusive, Duration::ZERO, path)?;
+        lock::acquire(&layer, Sharing::Exclusive, lock_wait, path)?;
         locked.push(layer);
     }
     let remove = |name: &str| match unlinkat(&directory.handle, name, AtFlags::empty()) {

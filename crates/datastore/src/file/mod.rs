@@ -24,7 +24,7 @@ mod open;
 mod resize;
 
 pub use check::{Finding, Severity, check};
-pub use create::{CreateOptions, create};
+pub use create::{CreateOptions, create, rename};
 pub use delete::delete;
 pub use descriptor::{
     Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, KekRecord, LayerRecord, Provisioning,
