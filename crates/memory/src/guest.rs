@@ -48,6 +48,9 @@ pub enum GuestError {
     /// More regions than any hypervisor sends.
     #[error("{0} guest memory regions; at most {REGIONS_MAX} are served")]
     TooManyRegions(usize),
+    /// A shared word whose place is no multiple of its size, so that no access to it is atomic.
+    #[error("the word at guest address {:#x} is not aligned to its size", .0.0)]
+    Misaligned(GuestAddress),
     /// The kernel refused the mapping.
     #[error("cannot map guest memory: {0}")]
     Map(rustix::io::Errno),
@@ -124,13 +127,22 @@ impl Drop for GuestRegion {
 /// All memory of one guest.
 pub struct GuestMemory {
     /// Sorted by address, without overlap.
-    regions: Vec<GuestRegion>,
+    regions: Vec<Arc<GuestRegion>>,
     dirty: Option<Arc<dyn DirtyLog>>,
 }
 
 impl GuestMemory {
     /// The memory made of these regions; writes into it are recorded in `dirty` where one is given.
-    pub fn new(mut regions: Vec<GuestRegion>, dirty: Option<Arc<dyn DirtyLog>>) -> Result<Self, GuestError> {
+    pub fn new(regions: Vec<GuestRegion>, dirty: Option<Arc<dyn DirtyLog>>) -> Result<Self, GuestError> {
+        Self::from_shared(regions.into_iter().map(Arc::new).collect(), dirty)
+    }
+
+    /// As [`GuestMemory::new`], of regions that other memories hold too: a guest whose memory grows by a region keeps
+    /// the mappings that it has.
+    pub fn from_shared(
+        mut regions: Vec<Arc<GuestRegion>>,
+        dirty: Option<Arc<dyn DirtyLog>>,
+    ) -> Result<Self, GuestError> {
         if regions.len() > REGIONS_MAX {
             return Err(GuestError::TooManyRegions(regions.len()));
         }
@@ -139,6 +151,23 @@ impl GuestMemory {
             return Err(GuestError::BadRegion { address: pair[1].address, length: pair[1].length });
         }
         Ok(Self { regions, dirty })
+    }
+
+    /// How many of the `length` bytes from `address` on lie in one region; an error if not even the first does.
+    pub fn run_length(&self, address: GuestAddress, length: u32) -> Result<u32, GuestError> {
+        let after = self.regions.partition_point(|region| region.address <= address);
+        let region = after.checked_sub(1).map(|index| &self.regions[index]);
+        match region.map(|region| region.end().saturating_sub(address.0)) {
+            None | Some(0) => Err(GuestError::NotMapped { address, length: u64::from(length) }),
+            Some(run) => Ok(u32::try_from(run).unwrap_or(u32::MAX).min(length)),
+        }
+    }
+
+    /// Records that the guest's bytes were changed.
+    pub(crate) fn mark_dirty(&self, address: GuestAddress, length: u64) {
+        if let Some(log) = &self.dirty {
+            log.mark(address, length);
+        }
     }
 
     /// The segment of the guest's memory at `address`, which must lie in one region.

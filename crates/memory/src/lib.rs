@@ -16,6 +16,7 @@ mod guest;
 mod pool;
 mod reserve;
 pub mod secret;
+mod words;
 
 pub use guest::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion, GuestSlice, Segment};
 pub use pool::{Buffer, BufferPool, CHUNK_BYTES, MAX_BUFFER_BYTES, PoolError};

@@ -1,0 +1,100 @@
+//! Small things in guest memory that a queue and its driver share: indices, descriptors, status bytes.
+//!
+//! A ring's indices are published with release and read with acquire, as the virtio standard asks of both sides; what
+//! lies under them is copied, byte by byte as far as anybody may tell, and looked at only in the copy.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use crate::guest::{GuestAddress, GuestError, GuestMemory};
+
+impl GuestMemory {
+    /// The 16-bit word at `address`, in the byte order of the guest's memory (little-endian). What the guest wrote
+    /// before it stored the word is visible after this.
+    pub fn load_u16(&self, address: GuestAddress) -> Result<u16, GuestError> {
+        let word = self.word(address)?;
+        // SAFETY: `word` checked that the place is mapped for the life of `self` and aligned. Its content is only ever
+        // accessed atomically or by raw copies, never through a reference of ours.
+        let value = unsafe { AtomicU16::from_ptr(word) }.load(Ordering::Acquire);
+        Ok(u16::from_le(value))
+    }
+
+    /// Stores a 16-bit word, little-endian, and marks it dirty. What was written into the guest's memory before is
+    /// visible to whoever sees the new word.
+    pub fn store_u16(&self, address: GuestAddress, value: u16) -> Result<(), GuestError> {
+        let word = self.word(address)?;
+        // SAFETY: as in `load_u16`.
+        unsafe { AtomicU16::from_ptr(word) }.store(value.to_le(), Ordering::Release);
+        self.mark_dirty(address, 2);
+        Ok(())
+    }
+
+    /// A copy of the bytes at `address`, which lie in one region. Each is read once.
+    pub fn read<const N: usize>(&self, address: GuestAddress) -> Result<[u8; N], GuestError> {
+        let segment = self.segment(address, N as u32)?;
+        let mut bytes = [0; N];
+        // SAFETY: the segment is readable for N bytes while `self` lives, and never overlaps our own stack. The guest
+        // may change the source meanwhile: the copy then holds some mixture, which is a guest's right.
+        unsafe { std::ptr::copy_nonoverlapping(segment.host().as_ptr(), bytes.as_mut_ptr(), N) };
+        Ok(bytes)
+    }
+
+    /// Copies bytes to `address`, where they lie in one region, and marks them dirty.
+    pub fn write(&self, address: GuestAddress, bytes: &[u8]) -> Result<(), GuestError> {
+        let not_mapped = GuestError::NotMapped { address, length: bytes.len() as u64 };
+        let Ok(length) = u32::try_from(bytes.len()) else { return Err(not_mapped) };
+        let segment = self.segment(address, length)?;
+        // SAFETY: the segment is writable for its length while `self` lives; nobody holds a reference into it, so it
+        // does not overlap `bytes`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), segment.host().as_ptr(), bytes.len()) };
+        self.mark_dirty(address, u64::from(length));
+        Ok(())
+    }
+
+    /// The place of a word: mapped and aligned.
+    fn word(&self, address: GuestAddress) -> Result<*mut u16, GuestError> {
+        let word = self.segment(address, 2)?.host().as_ptr().cast::<u16>();
+        if word.is_aligned() { Ok(word) } else { Err(GuestError::Misaligned(address)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::guest::GuestRegion;
+
+    fn memory() -> GuestMemory {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 2 << 12).unwrap();
+        let low = Arc::new(GuestRegion::map(&file, 0, GuestAddress(4096), 4096).unwrap());
+        let high = Arc::new(GuestRegion::map(&file, 4096, GuestAddress(8192), 4096).unwrap());
+        GuestMemory::from_shared(vec![low, high], None).unwrap()
+    }
+
+    #[test]
+    fn words_are_little_endian_aligned_and_inside() {
+        let memory = memory();
+        memory.store_u16(GuestAddress(4096), 0x1234).unwrap();
+        assert_eq!(memory.read::<2>(GuestAddress(4096)).unwrap(), [0x34, 0x12]);
+        assert_eq!(memory.load_u16(GuestAddress(4096)).unwrap(), 0x1234);
+        assert_eq!(memory.load_u16(GuestAddress(4097)), Err(GuestError::Misaligned(GuestAddress(4097))));
+        assert!(matches!(memory.load_u16(GuestAddress(12_287)), Err(GuestError::NotMapped { .. })));
+        assert!(matches!(memory.store_u16(GuestAddress(0), 1), Err(GuestError::NotMapped { .. })));
+    }
+
+    #[test]
+    fn bytes_are_copied_within_one_region() {
+        let memory = memory();
+        memory.write(GuestAddress(5000), b"hello").unwrap();
+        assert_eq!(&memory.read::<5>(GuestAddress(5000)).unwrap(), b"hello");
+        assert!(memory.write(GuestAddress(8190), b"hello").is_err());
+        assert!(memory.read::<5>(GuestAddress(u64::MAX - 2)).is_err());
+        assert_eq!(memory.run_length(GuestAddress(8190), 5), Ok(2));
+        assert_eq!(memory.run_length(GuestAddress(8192), 5), Ok(5));
+        assert!(memory.run_length(GuestAddress(12_288), 1).is_err());
+        assert!(memory.run_length(GuestAddress(1), 1).is_err());
+    }
+}
