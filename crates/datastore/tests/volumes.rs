@@ -115,6 +115,19 @@ fn a_thick_volume_takes_its_space_at_once() {
 }
 
 #[test]
+fn growth_within_the_last_block_needs_no_space() {
+    let datastore = Datastore::new();
+    for (name, provisioning) in [("thin", Provisioning::Thin), ("thick", Provisioning::Thick)] {
+        let path = datastore.path(name);
+        create(&path, &encrypted(&kek(1), MIB + 512, provisioning)).unwrap();
+        let mut opened = open(&path, &to_write(Protection::Encrypted(&kek(1)))).unwrap();
+        opened.grow(size(MIB + 1024), Protection::Encrypted(&kek(1))).unwrap();
+        assert_eq!(opened.descriptor.size_bytes.bytes(), MIB + 1024);
+        assert_eq!(fs::metadata(layer_path(&path)).unwrap().len(), MIB + 4096);
+    }
+}
+
+#[test]
 fn the_datastore_is_made_with_its_first_volume_and_nothing_is_replaced() {
     let datastore = Datastore::new();
     let path = datastore.path("ds/vm1");

@@ -87,6 +87,8 @@ pub(super) fn size_layer(
     let bytes = descriptor.size_bytes.block_aligned_bytes();
     let sized = match descriptor.provisioning {
         Provisioning::Thin => ftruncate(layer, bytes),
+        // A growth within the last block needs no more space, and there is no allocating of nothing.
+        Provisioning::Thick if bytes == from_bytes => Ok(()),
         Provisioning::Thick => fallocate(layer, FallocateFlags::empty(), from_bytes, bytes - from_bytes),
     };
     sized.map_err(|errno| match errno {
