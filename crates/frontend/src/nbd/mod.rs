@@ -15,7 +15,7 @@ mod connections;
 mod export;
 mod handshake;
 mod inbox;
-mod listen;
+pub(crate) mod listen;
 mod option;
 mod outbox;
 mod protocol;

@@ -1,0 +1,175 @@
+//! The socket to a front end: whole messages with their files, and a deadline for each once it has begun.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags,
+};
+use strongroom_io::Waker;
+use thiserror::Error;
+
+use super::message::{Header, MessageError};
+use super::protocol::{FILES_MAX, MESSAGE_TIMEOUT};
+
+/// Why nothing more comes from a front end.
+#[derive(Debug, Error)]
+pub enum ChannelError {
+    /// It closed the connection.
+    #[error("the front end is gone")]
+    Gone,
+    /// It stopped in the middle of a message, or takes no answer.
+    #[error("the front end stalled half-way through a message")]
+    Stalled,
+    /// More files than any message has.
+    #[error("more than {FILES_MAX} files came with a message")]
+    TooManyFiles,
+    /// What it sent is no message.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The socket failed.
+    #[error("the socket failed: {0}")]
+    Socket(#[from] Errno),
+}
+
+/// What came.
+pub enum Received {
+    /// A message.
+    Message(Header, Vec<u8>, Vec<OwnedFd>),
+    /// Nothing; the thread was woken.
+    Woken,
+}
+
+/// A connected socket that does not block.
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+impl Channel {
+    /// Wraps an accepted socket that is set not to block.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Waits for the next message, or until the thread is woken.
+    pub fn receive(&self, waker: &Waker) -> Result<Received, ChannelError> {
+        if !await_readable(&self.socket, waker)? {
+            return Ok(Received::Woken);
+        }
+        let deadline = Instant::now() + MESSAGE_TIMEOUT;
+        let mut bytes = [0; Header::BYTES];
+        let mut files = Vec::new();
+        // Files come with a message's first byte.
+        let begun = loop {
+            match self.receive_with_files(&mut bytes, &mut files) {
+                Err(ChannelError::Socket(Errno::AGAIN)) => self.await_event(PollFlags::IN, deadline)?,
+                other => break other?,
+            }
+        };
+        self.receive_exactly(&mut bytes[begun..], deadline)?;
+        let header = Header::parse(&bytes)?;
+        let mut body = vec![0; header.body_bytes as usize];
+        self.receive_exactly(&mut body, deadline)?;
+        Ok(Received::Message(header, body, files))
+    }
+
+    /// Sends a message whole.
+    pub fn send(&self, bytes: &[u8]) -> Result<(), ChannelError> {
+        send_whole(&self.socket, bytes)
+    }
+
+    fn receive_with_files(&self, into: &mut [u8], files: &mut Vec<OwnedFd>) -> Result<usize, ChannelError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let slices = &mut [IoSliceMut::new(into)];
+        let received =
+            retry(|| rustix::net::recvmsg(&self.socket, slices, &mut control, RecvFlags::CMSG_CLOEXEC))?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                files.extend(rights);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) || files.len() > FILES_MAX {
+            return Err(ChannelError::TooManyFiles);
+        }
+        if received.bytes == 0 { Err(ChannelError::Gone) } else { Ok(received.bytes) }
+    }
+
+    /// Receives the rest of something; files that come with it are not for us and the kernel closes them.
+    fn receive_exactly(&self, into: &mut [u8], deadline: Instant) -> Result<(), ChannelError> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match retry(|| rustix::io::read(&self.socket, &mut into[filled..])) {
+                Ok(0) => return Err(ChannelError::Gone),
+                Ok(count) => filled += count,
+                Err(Errno::AGAIN) => self.await_event(PollFlags::IN, deadline)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn await_event(&self, event: PollFlags, deadline: Instant) -> Result<(), ChannelError> {
+        await_event(&self.socket, event, deadline)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Sends a message whole over any socket of a front end.
+pub fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), ChannelError> {
+    let deadline = Instant::now() + MESSAGE_TIMEOUT;
+    while !bytes.is_empty() {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = retry(|| {
+            let slices = [IoSlice::new(bytes)];
+            rustix::net::sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags)
+        });
+        match sent {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::AGAIN) => await_event(socket, PollFlags::OUT, deadline)?,
+            Err(Errno::PIPE | Errno::CONNRESET) => return Err(ChannelError::Gone),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps until there is something to read, or the thread is woken; `false` if it was woken.
+pub fn await_readable(file: &impl AsFd, waker: &Waker) -> Result<bool, Errno> {
+    let event = waker.event();
+    let mut polled = [PollFd::new(file, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];
+    retry(|| poll(&mut polled, None))?;
+    let woken = !polled[1].revents().is_empty();
+    if woken {
+        waker.reset();
+    }
+    Ok(!woken)
+}
+
+fn await_event(socket: &OwnedFd, event: PollFlags, deadline: Instant) -> Result<(), ChannelError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+    match poll(&mut [PollFd::new(socket, event)], Some(&timeout)) {
+        Ok(0) => Err(ChannelError::Stalled),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A queue: a thread that moves requests between a ring and the disk.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::io::Errno;
+use strongroom_io::{Disk, IoError, Reactor, Thread, Waker};
+use strongroom_memory::{BufferPool, GuestMemory};
+use strongroom_ring::{Interest, Ready, Ring, WatchToken};
+use thiserror::Error;
+
+use super::device::Device;
+use super::protocol::{IOS_IN_FLIGHT_MAX, STAGE_MEMORY_BYTES, feature};
+use super::split_ring::{Layout, RingError, SplitRing};
+use super::transfers::Transfers;
+
+/// Why a queue does not run.
+#[derive(Debug, Error)]
+pub enum QueueError {
+    /// The guest's ring is not one.
+    #[error("the guest's queue is broken: {0}")]
+    Ring(#[from] RingError),
+    /// The disk or the event loop failed.
+    #[error("the queue cannot be served: {0}")]
+    Io(#[from] IoError),
+    /// No event loop.
+    #[error(transparent)]
+    Loop(#[from] strongroom_ring::RingError),
+    /// No memory.
+    #[error(transparent)]
+    Memory(#[from] strongroom_memory::PoolError),
+    /// No thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// The file for kicks is none that tells of them.
+    #[error("the file for kicks cannot be read: {0}")]
+    Kick(Errno),
+}
+
+/// The file by which the driver is called: the front end changes it while the queue runs, so that a guest can mask its
+/// interrupts without a pause.
+#[derive(Debug, Default)]
+pub struct CallFile(Mutex<Option<Arc<OwnedFd>>>);
+
+impl CallFile {
+    /// Calls by this file from now on, or not at all.
+    pub fn set(&self, file: Option<Arc<OwnedFd>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
+    }
+
+    fn call(&self) {
+        if let Some(file) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            signal(file);
+        }
+    }
+}
+
+/// What a queue runs with. A change of any of it ends the thread first.
+pub struct QueueSetup {
+    /// The queue's number.
+    pub index: usize,
+    /// The disk.
+    pub device: Arc<Device>,
+    /// What the driver agreed on.
+    pub features: u64,
+    /// The guest's memory.
+    pub memory: Arc<GuestMemory>,
+    /// Where the ring is.
+    pub layout: Layout,
+    /// The first entry to take.
+    pub next_available: u16,
+    /// Tells of new entries.
+    pub kick: Arc<OwnedFd>,
+    /// Tells the driver of used ones.
+    pub call: Arc<CallFile>,
+    /// Tells the front end that the queue is broken.
+    pub error: Option<Arc<OwnedFd>>,
+}
+
+/// A queue that runs.
+pub struct Queue {
+    stopping: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+    thread: JoinHandle<u16>,
+    next_available: u16,
+}
+
+impl Queue {
+    /// Starts a queue; whatever is in its ring already is served at once.
+    pub fn start(setup: QueueSetup) -> Result<Self, QueueError> {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let (started, start) = sync_channel(1);
+        let next_available = setup.next_available;
+        let thread = std::thread::Builder::new()
+            .name(format!("vhost-{}", setup.index))
+            .spawn({
+                let stopping = Arc::clone(&stopping);
+                move || run(setup, &stopping, &started)
+            })
+            .map_err(QueueError::Thread)?;
+        match start.recv() {
+            Ok(Ok(waker)) => Ok(Self { stopping, waker, thread, next_available }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(QueueError::Thread(io::Error::other("the thread ended at once"))),
+        }
+    }
+
+    /// Takes no more from the ring, answers what was taken, and ends: the entry at which to go on.
+    pub fn stop(self) -> u16 {
+        self.stopping.store(true, Ordering::SeqCst);
+        self.waker.wake();
+        self.thread.join().unwrap_or_else(|_| {
+            tracing::error!("a queue's thread panicked");
+            self.next_available
+        })
+    }
+}
+
+fn run(
+    setup: QueueSetup,
+    stopping: &AtomicBool,
+    started: &SyncSender<Result<Arc<Waker>, QueueError>>,
+) -> u16 {
+    let mut runner = match Runner::new(&setup) {
+        Ok(runner) => runner,
+        Err(error) => {
+            let _ = started.send(Err(error));
+            return setup.next_available;
+        }
+    };
+    let _ = started.send(Ok(runner.event_loop.waker()));
+    if let Err(error) = runner.serve(stopping) {
+        tracing::error!(queue = setup.index, %error, "the queue stops");
+        if let Some(file) = &setup.error {
+            signal(file);
+        }
+    }
+    runner.drain();
+    runner.ring.next_available()
+}
+
+struct Runner {
+    event_loop: Ring,
+    token: WatchToken,
+    kick: Arc<OwnedFd>,
+    call: Arc<CallFile>,
+    ring: SplitRing,
+    transfers: Transfers,
+    indirect: bool,
+    ready: Vec<Ready>,
+}
+
+impl Runner {
+    fn new(setup: &QueueSetup) -> Result<Self, QueueError> {
+        let event_index = setup.features & feature::RING_EVENT_IDX != 0;
+        let ring = SplitRing::new(&setup.memory, setup.layout, setup.next_available, event_index)?;
+        let event_loop = Ring::new(IOS_IN_FLIGHT_MAX)?;
+        let pool = BufferPool::new(STAGE_MEMORY_BYTES)?;
+        let thread = Thread { pool, reactor: Rc::new(event_loop.clone()) };
+        let channel = setup.device.disk().open(&thread, IOS_IN_FLIGHT_MAX)?;
+        Ok(Self {
+            token: event_loop.watch(&*setup.kick, Interest::READABLE)?,
+            event_loop,
+            kick: Arc::clone(&setup.kick),
+            call: Arc::clone(&setup.call),
+            ring,
+            transfers: Transfers::new(Arc::clone(&setup.device), setup.features, channel),
+            indirect: setup.features & feature::RING_INDIRECT_DESC != 0,
+            ready: Vec::new(),
+        })
+    }
+
+    fn serve(&mut self, stopping: &AtomicBool) -> Result<(), QueueError> {
+        while !stopping.load(Ordering::SeqCst) {
+            if self.turn()? {
+                continue;
+            }
+            // With no room, the end of a request wakes us, and the next kick would be for nothing.
+            if self.transfers.has_room() && self.ring.listen()? {
+                continue;
+            }
+            self.event_loop.wait(None)?;
+            self.take_kick()?;
+        }
+        Ok(())
+    }
+
+    /// Does what can be done without waiting; whether that was anything.
+    fn turn(&mut self) -> Result<bool, QueueError> {
+        let mut taken = false;
+        while self.transfers.has_room()
+            && let Some(head) = self.ring.take()?
+        {
+            if !taken {
+                self.ring.be_quiet()?;
+            }
+            taken = true;
+            self.transfers.start(&mut self.ring, head, self.indirect)?;
+        }
+        let moved = self.transfers.advance(&mut self.ring)?;
+        if self.ring.publish()? {
+            self.call.call();
+        }
+        Ok(taken || moved)
+    }
+
+    fn take_kick(&mut self) -> Result<(), QueueError> {
+        self.event_loop.take_ready(&mut self.ready);
+        if self.ready.drain(..).count() == 0 {
+            return Ok(());
+        }
+        match rustix::io::read(&*self.kick, &mut [0_u8; 8]) {
+            Ok(8) | Err(Errno::AGAIN | Errno::INTR) => {}
+            // A file that ends is always ready and never tells of anything.
+            Ok(_) => return Err(QueueError::Kick(Errno::INVAL)),
+            Err(errno) => return Err(QueueError::Kick(errno)),
+        }
+        self.event_loop.rearm(self.token, Interest::READABLE);
+        Ok(())
+    }
+
+    /// Answers what was taken, as far as there is a place for answers, and waits until the disk is done.
+    fn drain(&mut self) {
+        loop {
+            let moved = self.transfers.advance(&mut self.ring);
+            if matches!(self.ring.publish(), Ok(true)) {
+                self.call.call();
+            }
+            let moved = match moved {
+                Ok(moved) => moved,
+                Err(error) => {
+                    tracing::debug!(%error, "an answer has no place");
+                    true
+                }
+            };
+            if self.transfers.is_quiet() {
+                return;
+            }
+            // Should the event loop fail, the ring itself waits for the kernel when it is dropped.
+            if !moved && self.event_loop.wait(None).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Adds one to an eventfd that does not block. A full one has told of it already.
+fn signal(file: &OwnedFd) {
+    let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
+}

@@ -1,0 +1,174 @@
+//! What a front end has said of one ring, and the queue that runs by it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use strongroom_memory::GuestMemory;
+use thiserror::Error;
+
+use super::device::Device;
+use super::guest_memory::Regions;
+use super::message::RingAddresses;
+use super::queue::{CallFile, Queue, QueueError, QueueSetup};
+use super::split_ring::{Layout, RingError};
+
+/// Why a ring cannot run as it was described.
+#[derive(Debug, Error)]
+pub enum SetupError {
+    /// A part of the ring is in no region.
+    #[error("part of ring {0} is not in the guest's memory")]
+    Outside(usize),
+    /// A part of the ring is not aligned as virtio asks.
+    #[error("part of ring {0} is not aligned")]
+    Misaligned(usize),
+    /// The ring cannot be served.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The queue cannot start.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// A file that cannot be set not to block.
+    #[error("a file of ring {index} cannot be used: {errno}")]
+    File {
+        /// The ring.
+        index: usize,
+        /// What the kernel said.
+        errno: rustix::io::Errno,
+    },
+}
+
+/// One ring.
+#[derive(Default)]
+pub struct RingSetup {
+    index: usize,
+    size: u16,
+    addresses: Option<RingAddresses>,
+    next_available: u16,
+    kick: Option<Arc<OwnedFd>>,
+    call: Arc<CallFile>,
+    error: Option<Arc<OwnedFd>>,
+    enabled: bool,
+    queue: Option<Queue>,
+}
+
+impl RingSetup {
+    /// A ring of which nothing is known.
+    pub fn new(index: usize, enabled: bool) -> Self {
+        Self { index, enabled, ..Self::default() }
+    }
+
+    /// Ends the queue, if it runs, after it has answered what it took. It does not forget where it was.
+    pub fn pause(&mut self) {
+        if let Some(queue) = self.queue.take() {
+            self.next_available = queue.stop();
+        }
+    }
+
+    /// Starts the queue if everything is known that it needs.
+    pub fn resume(
+        &mut self,
+        regions: &Regions,
+        memory: &Arc<GuestMemory>,
+        device: &Arc<Device>,
+        features: u64,
+    ) -> Result<(), SetupError> {
+        let (Some(addresses), Some(kick)) = (self.addresses, &self.kick) else { return Ok(()) };
+        if self.queue.is_some() || !self.enabled || self.size == 0 || regions.is_empty() {
+            return Ok(());
+        }
+        let setup = QueueSetup {
+            index: self.index,
+            device: Arc::clone(device),
+            features,
+            memory: Arc::clone(memory),
+            layout: self.layout(addresses, regions)?,
+            next_available: self.next_available,
+            kick: Arc::clone(kick),
+            call: Arc::clone(&self.call),
+            error: self.error.clone(),
+        };
+        self.queue = Some(Queue::start(setup)?);
+        Ok(())
+    }
+
+    /// Where the ring is in the guest's memory.
+    fn layout(&self, user: RingAddresses, regions: &Regions) -> Result<Layout, SetupError> {
+        let place = |address, bytes, alignment| {
+            let place = regions.guest_address(address, bytes).ok_or(SetupError::Outside(self.index))?;
+            let aligned = place.0.is_multiple_of(alignment);
+            if aligned { Ok(place) } else { Err(SetupError::Misaligned(self.index)) }
+        };
+        Ok(Layout {
+            size: self.size,
+            descriptors: place(user.descriptors, Layout::descriptor_bytes(self.size), 16)?,
+            available: place(user.available, Layout::available_bytes(self.size), 2)?,
+            used: place(user.used, Layout::used_bytes(self.size), 4)?,
+        })
+    }
+
+    /// The count of entries.
+    pub fn set_size(&mut self, size: u32) -> Result<(), SetupError> {
+        let size = u16::try_from(size).unwrap_or(u16::MAX);
+        Layout::check_size(size)?;
+        self.pause();
+        self.size = size;
+        Ok(())
+    }
+
+    /// Where the ring is.
+    pub fn set_addresses(&mut self, addresses: RingAddresses) {
+        self.pause();
+        self.addresses = Some(addresses);
+    }
+
+    /// The first entry to take.
+    pub fn set_base(&mut self, base: u32) {
+        self.pause();
+        self.next_available = base as u16;
+    }
+
+    /// Stops the ring until it is kicked anew: the first entry that was not taken.
+    pub fn stop(&mut self) -> u16 {
+        self.pause();
+        self.kick = None;
+        self.call.set(None);
+        self.next_available
+    }
+
+    /// Whether the queue may run.
+    pub fn enable(&mut self, enabled: bool) {
+        self.pause();
+        self.enabled = enabled;
+    }
+
+    /// What tells of new entries.
+    pub fn set_kick(&mut self, file: Option<OwnedFd>) -> Result<(), SetupError> {
+        let file = self.prepare(file)?;
+        self.pause();
+        self.kick = file;
+        Ok(())
+    }
+
+    /// What the driver is called by.
+    pub fn set_call(&mut self, file: Option<OwnedFd>) -> Result<(), SetupError> {
+        self.call.set(self.prepare(file)?);
+        Ok(())
+    }
+
+    /// What the front end is told by that the queue is broken.
+    pub fn set_error(&mut self, file: Option<OwnedFd>) -> Result<(), SetupError> {
+        let file = self.prepare(file)?;
+        self.pause();
+        self.error = file;
+        Ok(())
+    }
+
+    /// A file of the front end never blocks us, whatever it is.
+    fn prepare(&self, file: Option<OwnedFd>) -> Result<Option<Arc<OwnedFd>>, SetupError> {
+        let Some(file) = file else { return Ok(None) };
+        let set = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::NONBLOCK));
+        set.map_err(|errno| SetupError::File { index: self.index, errno })?;
+        Ok(Some(Arc::new(file)))
+    }
+}

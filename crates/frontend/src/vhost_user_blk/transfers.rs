@@ -1,0 +1,431 @@
+//! Block requests of one queue (VIRTIO 1.2, 5.2.6): taken from chains, cut into pieces for the disk, answered in any
+//! order.
+//!
+//! What a request transfers goes straight between the guest's memory and the disk. A request may be as long as the
+//! guest likes: it waits here with what is left of it, and at most [`IOS_IN_FLIGHT_MAX`] pieces are in the disk. The
+//! vectors go round, so that no request allocates once they have grown to the depth in use.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use strongroom_io::{Channel, Done, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX};
+use strongroom_memory::{GuestAddress, GuestSlice, Segment};
+use strongroom_types::{Extent, SECTOR_BYTES};
+
+use super::chain::{Chain, Run, take_first, take_last, total_bytes};
+use super::device::Device;
+use super::protocol::{
+    DISCARD_SECTORS_MAX, DISCARD_SEGMENTS_MAX, IOS_IN_FLIGHT_MAX, WRITE_ZEROES_UNMAP, block_request as kind,
+};
+use super::split_ring::{RingError, SplitRing};
+
+/// What a request's status byte says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Ok = 0,
+    Failed = 1,
+    Unsupported = 2,
+}
+
+/// The requests of one queue that are not answered yet.
+pub struct Transfers {
+    device: Arc<Device>,
+    /// What the driver agreed on.
+    features: u64,
+    channel: Box<dyn Channel<Plain>>,
+    /// Pieces are cut where they would be if the whole disk were cut into so many bytes, so that no two share a block.
+    piece_bytes: u64,
+    pending: InFlight<Pending>,
+    /// Requests of which pieces are still to be submitted.
+    waiting: VecDeque<Slot>,
+    /// Pieces, flushes and the like in the disk.
+    ios: usize,
+    submitted: bool,
+    done: Vec<Done<Plain>>,
+    chain: Chain,
+    spare_runs: Vec<Vec<Run>>,
+    spare_segments: Vec<Vec<Segment>>,
+}
+
+struct Pending {
+    head: u16,
+    /// Where its status goes.
+    place: GuestAddress,
+    /// Bytes of its memory that were written where it succeeds, the status included.
+    written_bytes: u32,
+    writes: bool,
+    /// Where its content is, from byte `run_offset` of run `run` on that of `rest`.
+    runs: Vec<Run>,
+    run: usize,
+    run_offset: u32,
+    /// What is not submitted yet.
+    rest: Extent,
+    durable: bool,
+    /// A flush follows once every piece is done.
+    flush_after: bool,
+    ios: usize,
+    /// Count of pieces so far.
+    pieces: u32,
+    failed: bool,
+}
+
+impl Transfers {
+    /// Transfers on a channel that was opened with a depth of [`IOS_IN_FLIGHT_MAX`].
+    pub fn new(device: Arc<Device>, features: u64, channel: Box<dyn Channel<Plain>>) -> Self {
+        let limits = device.disk().limits();
+        let piece_bytes = limits.transfer_bytes_max.clamp(limits.block_bytes.max(1), TRANSFER_BYTES_MAX);
+        Self {
+            device,
+            features,
+            channel,
+            piece_bytes: 1 << piece_bytes.ilog2(),
+            pending: InFlight::with_depth(IOS_IN_FLIGHT_MAX),
+            waiting: VecDeque::new(),
+            ios: 0,
+            submitted: false,
+            done: Vec::with_capacity(IOS_IN_FLIGHT_MAX),
+            chain: Chain::default(),
+            spare_runs: Vec::new(),
+            spare_segments: Vec::new(),
+        }
+    }
+
+    /// Whether another request can be taken.
+    pub fn has_room(&self) -> bool {
+        self.waiting.is_empty() && self.ios + DISCARD_SEGMENTS_MAX <= IOS_IN_FLIGHT_MAX
+    }
+
+    /// Whether nothing is in the disk or waits for it.
+    pub fn is_quiet(&self) -> bool {
+        self.ios == 0 && self.waiting.is_empty()
+    }
+
+    /// Takes the request of a chain. There must be room.
+    pub fn start(&mut self, ring: &mut SplitRing, head: u16, indirect: bool) -> Result<(), RingError> {
+        let memory = Arc::clone(ring.memory());
+        let mut chain = std::mem::take(&mut self.chain);
+        chain.walk(&memory, ring.layout(), head, indirect)?;
+        let place = take_last(&mut chain.writable).ok_or(RingError::NoStatus)?;
+        let header: Option<[u8; 16]> = take_first(&memory, &mut chain.readable)?;
+        let result = match header.map(u128::from_le_bytes) {
+            None => answer(ring, head, place, 1, Status::Failed),
+            Some(header) => {
+                let (kind, sector) = (header as u32, (header >> 64) as u64);
+                self.dispatch(ring, &mut chain, (head, place), kind, sector)
+            }
+        };
+        self.chain = chain;
+        result.and_then(|()| self.submit_waiting(ring))
+    }
+
+    fn dispatch(
+        &mut self,
+        ring: &mut SplitRing,
+        chain: &mut Chain,
+        (head, place): (u16, GuestAddress),
+        kind: u32,
+        sector: u64,
+    ) -> Result<(), RingError> {
+        let read_only = self.device.disk().limits().read_only;
+        let status = match kind {
+            kind::IN => match self.transfer(head, place, &mut chain.writable, sector, false) {
+                true => return Ok(()),
+                false => Status::Failed,
+            },
+            kind::FLUSH => {
+                let slot = self.insert(head, place, Extent::default());
+                self.submit(slot, Request::Flush);
+                return Ok(());
+            }
+            kind::GET_ID => return self.identify(ring, chain, head, place),
+            kind::OUT | kind::DISCARD | kind::WRITE_ZEROES if read_only => Status::Failed,
+            kind::OUT => match self.transfer(head, place, &mut chain.readable, sector, true) {
+                true => return Ok(()),
+                false => Status::Failed,
+            },
+            kind::DISCARD | kind::WRITE_ZEROES => {
+                match self.clear(ring, chain, head, place, kind == kind::DISCARD)? {
+                    Ok(()) => return Ok(()),
+                    Err(status) => status,
+                }
+            }
+            _ => Status::Unsupported,
+        };
+        answer(ring, head, place, 1, status)
+    }
+
+    /// Starts a read or a write; `false` if it is none of this disk.
+    fn transfer(
+        &mut self,
+        head: u16,
+        place: GuestAddress,
+        runs: &mut Vec<Run>,
+        sector: u64,
+        writes: bool,
+    ) -> bool {
+        let bytes = total_bytes(runs);
+        let Some(extent) = sector.checked_mul(SECTOR_BYTES).and_then(|at| Extent::new(at, bytes).ok()) else {
+            return false;
+        };
+        let inside = extent.end() <= self.device.disk().limits().size_bytes;
+        if !inside || extent.is_empty() || !extent.is_aligned_to(SECTOR_BYTES) {
+            return false;
+        }
+        let through = writes && self.device.writes_through(self.features);
+        // One flush at the end costs less than force-unit-access for each of many pieces.
+        let is_cut = first_piece(extent, self.piece_bytes) != extent;
+        let slot = self.insert(head, place, extent);
+        let empty = self.spare_runs.pop().unwrap_or_default();
+        if let Some(pending) = self.pending.get_mut(slot) {
+            pending.runs = std::mem::replace(runs, empty);
+            pending.writes = writes;
+            pending.durable = through && !is_cut;
+            pending.flush_after = through && is_cut;
+            // A length that does not fit says at least this much, as the field's meaning is.
+            let content_bytes = if writes { 0 } else { bytes };
+            pending.written_bytes = u32::try_from(content_bytes + 1).unwrap_or(u32::MAX);
+        }
+        self.waiting.push_back(slot);
+        true
+    }
+
+    /// Starts the discards or zeroings of a request.
+    fn clear(
+        &mut self,
+        ring: &mut SplitRing,
+        chain: &mut Chain,
+        head: u16,
+        place: GuestAddress,
+        discards: bool,
+    ) -> Result<Result<(), Status>, RingError> {
+        let mut extents = [(Extent::default(), 0); DISCARD_SEGMENTS_MAX];
+        let size_bytes = self.device.disk().limits().size_bytes;
+        let mut count = 0;
+        while let Some(segment) = take_first::<16>(ring.memory(), &mut chain.readable)? {
+            let word = u128::from_le_bytes(segment);
+            let (sector, sectors, flags) = (word as u64, (word >> 64) as u32, (word >> 96) as u32);
+            if flags & !WRITE_ZEROES_UNMAP != 0 || discards && flags != 0 {
+                return Ok(Err(Status::Unsupported));
+            }
+            let start = sector.checked_mul(SECTOR_BYTES);
+            let extent = start.and_then(|at| Extent::new(at, u64::from(sectors) * SECTOR_BYTES).ok());
+            match extent {
+                Some(extent)
+                    if extent.end() <= size_bytes
+                        && sectors <= DISCARD_SECTORS_MAX
+                        && count < DISCARD_SEGMENTS_MAX =>
+                {
+                    extents[count] = (extent, flags);
+                }
+                _ => return Ok(Err(Status::Failed)),
+            }
+            count += 1;
+        }
+        if count == 0 || !chain.readable.is_empty() {
+            return Ok(Err(Status::Failed));
+        }
+        let through = self.device.writes_through(self.features);
+        let slot = self.insert(head, place, Extent::default());
+        if let Some(pending) = self.pending.get_mut(slot) {
+            // The seam has no durable discard, so a flush makes it so.
+            pending.flush_after = through && discards;
+        }
+        for (extent, flags) in &extents[..count] {
+            self.submit(
+                slot,
+                if discards {
+                    Request::Discard { extent: *extent }
+                } else {
+                    Request::WriteZeroes { extent: *extent, may_unmap: *flags != 0, durable: through }
+                },
+            );
+        }
+        Ok(Ok(()))
+    }
+
+    /// Answers with the serial number, as much of it as there is room for.
+    fn identify(
+        &self,
+        ring: &mut SplitRing,
+        chain: &Chain,
+        head: u16,
+        place: GuestAddress,
+    ) -> Result<(), RingError> {
+        let mut rest = &self.device.serial()[..];
+        let mut written_bytes = 1;
+        for (address, length) in &chain.writable {
+            let (now, later) = rest.split_at(rest.len().min(*length as usize));
+            ring.memory().write(*address, now)?;
+            written_bytes += now.len() as u32;
+            rest = later;
+        }
+        answer(ring, head, place, written_bytes, Status::Ok)
+    }
+
+    /// Sends requests on their way and takes their ends; `false` if nothing moved.
+    pub fn advance(&mut self, ring: &mut SplitRing) -> Result<bool, RingError> {
+        self.submit_waiting(ring)?;
+        if std::mem::take(&mut self.submitted) {
+            self.channel.kick();
+        }
+        let mut done = std::mem::take(&mut self.done);
+        self.channel.poll(&mut done);
+        let moved = !done.is_empty();
+        let mut result = Ok(());
+        for end in done.drain(..) {
+            // Every end is taken, also after one whose answer has no place any more.
+            result = result.and(self.ended(end, ring));
+        }
+        self.done = done;
+        result.map(|()| moved)
+    }
+
+    /// Submits pieces of the requests that wait, as far as there is room.
+    fn submit_waiting(&mut self, ring: &SplitRing) -> Result<(), RingError> {
+        while self.ios < IOS_IN_FLIGHT_MAX
+            && let Some(slot) = self.waiting.front().copied()
+        {
+            let segments = self.spare_segments.pop().unwrap_or_default();
+            let request = match self.pending.get_mut(slot) {
+                Some(pending) if !pending.rest.is_empty() => {
+                    let request = pending.next_piece(ring, self.piece_bytes, segments);
+                    if request.is_err() {
+                        // Its memory was there when the chain was walked. Should it not be, the queue ends.
+                        self.waiting.pop_front();
+                    }
+                    request?
+                }
+                _ => {
+                    self.spare_segments.push(segments);
+                    self.waiting.pop_front();
+                    continue;
+                }
+            };
+            self.submit(slot, request);
+        }
+        // A request all of whose pieces are out waits for nothing but their ends.
+        while let Some(slot) = self.waiting.front()
+            && self.pending.get_mut(*slot).is_none_or(|pending| pending.rest.is_empty())
+        {
+            self.waiting.pop_front();
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, head: u16, place: GuestAddress, rest: Extent) -> Slot {
+        self.pending.insert(Pending {
+            head,
+            place,
+            written_bytes: 1,
+            writes: false,
+            runs: Vec::new(),
+            run: 0,
+            run_offset: 0,
+            rest,
+            durable: false,
+            flush_after: false,
+            ios: 0,
+            pieces: 0,
+            failed: false,
+        })
+    }
+
+    fn submit(&mut self, slot: Slot, request: Request<Plain>) {
+        let mut tag = slot.tag();
+        if let Some(pending) = self.pending.get_mut(slot) {
+            // No two of one request that are in flight have the same number.
+            tag |= u64::from(pending.pieces) << u32::BITS;
+            pending.pieces = pending.pieces.wrapping_add(1);
+            pending.ios += 1;
+        }
+        self.ios += 1;
+        self.submitted = true;
+        self.channel.submit(Io { tag, request });
+    }
+
+    fn ended(&mut self, done: Done<Plain>, ring: &mut SplitRing) -> Result<(), RingError> {
+        self.ios -= 1;
+        if let Some(memory) = done.memory {
+            self.spare_segments.push(memory.into_segments());
+        }
+        let Some(slot) = Slot::from_tag(done.tag & u64::from(u32::MAX)) else { return Ok(()) };
+        let Some(pending) = self.pending.get_mut(slot) else { return Ok(()) };
+        pending.ios -= 1;
+        if let Err(error) = done.result {
+            pending.fail(&error);
+        }
+        if pending.ios > 0 || !pending.rest.is_empty() {
+            return Ok(());
+        }
+        if std::mem::take(&mut pending.flush_after) && !pending.failed {
+            self.submit(slot, Request::Flush);
+            return Ok(());
+        }
+        let Some(mut pending) = self.pending.take(slot) else { return Ok(()) };
+        let runs = std::mem::take(&mut pending.runs);
+        if runs.capacity() > 0 {
+            self.spare_runs.push(runs);
+        }
+        match pending.failed {
+            true => answer(ring, pending.head, pending.place, 1, Status::Failed),
+            false => answer(ring, pending.head, pending.place, pending.written_bytes, Status::Ok),
+        }
+    }
+}
+
+impl Pending {
+    /// The next piece of a transfer, cut off from what is left.
+    fn next_piece(
+        &mut self,
+        ring: &SplitRing,
+        piece_bytes: u64,
+        segments: Vec<Segment>,
+    ) -> Result<Request<Plain>, RingError> {
+        let extent = first_piece(self.rest, piece_bytes);
+        let mut left = extent.length();
+        let ranges = std::iter::from_fn(|| {
+            let (address, length) = *self.runs.get(self.run).filter(|_| left > 0)?;
+            let taken = u64::from(length - self.run_offset).min(left) as u32;
+            let start = GuestAddress(address.0 + u64::from(self.run_offset));
+            left -= u64::from(taken);
+            self.run_offset += taken;
+            if self.run_offset == length {
+                (self.run, self.run_offset) = (self.run + 1, 0);
+            }
+            Some((start, taken))
+        });
+        let memory = GuestSlice::from_guest(ring.memory(), ranges, segments)?;
+        self.rest = Extent::between(extent.end(), self.rest.end());
+        Ok(match self.writes {
+            true => Request::Write { extent, from: memory, durable: self.durable },
+            false => Request::Read { extent, into: memory },
+        })
+    }
+
+    /// Gives the request up: what is left of it is not begun.
+    fn fail(&mut self, error: &IoError) {
+        if !self.failed {
+            tracing::warn!(%error, "a guest's request failed");
+        }
+        self.failed = true;
+        self.rest = Extent::default();
+    }
+}
+
+/// The piece that an extent begins with.
+fn first_piece(extent: Extent, piece_bytes: u64) -> Extent {
+    let boundary = (extent.offset() / piece_bytes + 1).saturating_mul(piece_bytes);
+    Extent::between(extent.offset(), extent.end().min(boundary))
+}
+
+/// Writes the status of a request and puts it into the used ring.
+fn answer(
+    ring: &mut SplitRing,
+    head: u16,
+    place: GuestAddress,
+    written_bytes: u32,
+    status: Status,
+) -> Result<(), RingError> {
+    ring.memory().write(place, &[status as u8])?;
+    ring.put_used(head, written_bytes)
+}

@@ -1,0 +1,53 @@
+//! What the tests of the vhost-user server share: a disk, and a front end with a driver of its own.
+
+// Each test file uses a part of it, and all of it is tests.
+#![allow(dead_code, clippy::unwrap_used)]
+
+pub mod driver;
+pub mod front_end;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use strongroom_crypto::xts::{UnitSize, Xts};
+use strongroom_datastore::memory::MemoryDisk;
+use strongroom_filters::blocksize::BlocksizeDisk;
+use strongroom_filters::crypt::{CryptDisk, EpochKeys};
+use strongroom_frontend::vhost_user_blk::{VhostUserConfig, VhostUserServer};
+use strongroom_io::{Disk, Plain, RangeLocks};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_types::{KeyEpoch, VolumeSize};
+use tempfile::TempDir;
+
+/// How long a test waits for what must happen.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Bytes of the disk of most tests.
+pub const DISK_BYTES: u64 = 16 << 20;
+
+/// An encrypted disk in memory, with every stage of a real one.
+pub fn disk() -> Arc<dyn Disk<Plain>> {
+    let blocks = Arc::new(MemoryDisk::new(VolumeSize::new(DISK_BYTES).unwrap(), KeyEpoch::FIRST));
+    let cipher = Xts::new(&SecretBytes::random(64).unwrap(), UnitSize::Bytes4096).unwrap();
+    let keys = EpochKeys::new(KeyEpoch::FIRST, Arc::new(cipher)).unwrap();
+    let crypt = CryptDisk::new(blocks, Arc::new(keys));
+    Arc::new(BlocksizeDisk::new(Arc::new(crypt), DISK_BYTES, 1, RangeLocks::new()).unwrap())
+}
+
+/// A server in a directory of its own.
+pub struct Local {
+    pub server: VhostUserServer,
+    pub directory: TempDir,
+    pub socket: PathBuf,
+}
+
+impl Local {
+    pub fn start(disk: Arc<dyn Disk<Plain>>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("vhost.sock");
+        let config = VhostUserConfig { queues_max: 4, ..VhostUserConfig::new(socket.clone(), "room-1") };
+        let server = VhostUserServer::start(config, disk).unwrap();
+        Self { server, directory, socket }
+    }
+}
