@@ -7,7 +7,7 @@
 //! Layout, from the wire up:
 //! - pure protocol: [`protocol`] (numbers and limits), [`message`], [`device`] (features, configuration space);
 //! - the guest's memory: [`guest_memory`] (regions), [`split_ring`], [`chain`];
-//! - requests: [`transfers`];
+//! - requests: [`pending`], one; [`transfers`], all of a queue;
 //! - threads: [`queue`], one each; [`channel`], [`ring_setup`] and [`session`], the front end's connection;
 //!   [`server`].
 
@@ -16,6 +16,7 @@ mod channel;
 mod device;
 mod guest_memory;
 mod message;
+mod pending;
 mod protocol;
 mod queue;
 mod ring_setup;

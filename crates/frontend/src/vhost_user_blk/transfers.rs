@@ -8,24 +8,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use strongroom_io::{Channel, Done, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX};
-use strongroom_memory::{GuestAddress, GuestSlice, Segment};
+use strongroom_io::{Channel, Done, InFlight, Io, Plain, Request, Slot, TRANSFER_BYTES_MAX};
+use strongroom_memory::{GuestAddress, Segment};
 use strongroom_types::{Extent, SECTOR_BYTES};
 
 use super::chain::{Chain, Run, take_first, take_last, total_bytes};
 use super::device::Device;
+use super::pending::{Pending, Status, answer, first_piece};
 use super::protocol::{
     DISCARD_SECTORS_MAX, DISCARD_SEGMENTS_MAX, IOS_IN_FLIGHT_MAX, WRITE_ZEROES_UNMAP, block_request as kind,
 };
 use super::split_ring::{RingError, SplitRing};
-
-/// What a request's status byte says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
-    Ok = 0,
-    Failed = 1,
-    Unsupported = 2,
-}
 
 /// The requests of one queue that are not answered yet.
 pub struct Transfers {
@@ -45,28 +38,6 @@ pub struct Transfers {
     chain: Chain,
     spare_runs: Vec<Vec<Run>>,
     spare_segments: Vec<Vec<Segment>>,
-}
-
-struct Pending {
-    head: u16,
-    /// Where its status goes.
-    place: GuestAddress,
-    /// Bytes of its memory that were written where it succeeds, the status included.
-    written_bytes: u32,
-    writes: bool,
-    /// Where its content is, from byte `run_offset` of run `run` on that of `rest`.
-    runs: Vec<Run>,
-    run: usize,
-    run_offset: u32,
-    /// What is not submitted yet.
-    rest: Extent,
-    durable: bool,
-    /// A flush follows once every piece is done.
-    flush_after: bool,
-    ios: usize,
-    /// Count of pieces so far.
-    pieces: u32,
-    failed: bool,
 }
 
 impl Transfers {
@@ -313,21 +284,7 @@ impl Transfers {
     }
 
     fn insert(&mut self, head: u16, place: GuestAddress, rest: Extent) -> Slot {
-        self.pending.insert(Pending {
-            head,
-            place,
-            written_bytes: 1,
-            writes: false,
-            runs: Vec::new(),
-            run: 0,
-            run_offset: 0,
-            rest,
-            durable: false,
-            flush_after: false,
-            ios: 0,
-            pieces: 0,
-            failed: false,
-        })
+        self.pending.insert(Pending::new(head, place, rest))
     }
 
     fn submit(&mut self, slot: Slot, request: Request<Plain>) {
@@ -371,61 +328,4 @@ impl Transfers {
             false => answer(ring, pending.head, pending.place, pending.written_bytes, Status::Ok),
         }
     }
-}
-
-impl Pending {
-    /// The next piece of a transfer, cut off from what is left.
-    fn next_piece(
-        &mut self,
-        ring: &SplitRing,
-        piece_bytes: u64,
-        segments: Vec<Segment>,
-    ) -> Result<Request<Plain>, RingError> {
-        let extent = first_piece(self.rest, piece_bytes);
-        let mut left = extent.length();
-        let ranges = std::iter::from_fn(|| {
-            let (address, length) = *self.runs.get(self.run).filter(|_| left > 0)?;
-            let taken = u64::from(length - self.run_offset).min(left) as u32;
-            let start = GuestAddress(address.0 + u64::from(self.run_offset));
-            left -= u64::from(taken);
-            self.run_offset += taken;
-            if self.run_offset == length {
-                (self.run, self.run_offset) = (self.run + 1, 0);
-            }
-            Some((start, taken))
-        });
-        let memory = GuestSlice::from_guest(ring.memory(), ranges, segments)?;
-        self.rest = Extent::between(extent.end(), self.rest.end());
-        Ok(match self.writes {
-            true => Request::Write { extent, from: memory, durable: self.durable },
-            false => Request::Read { extent, into: memory },
-        })
-    }
-
-    /// Gives the request up: what is left of it is not begun.
-    fn fail(&mut self, error: &IoError) {
-        if !self.failed {
-            tracing::warn!(%error, "a guest's request failed");
-        }
-        self.failed = true;
-        self.rest = Extent::default();
-    }
-}
-
-/// The piece that an extent begins with.
-fn first_piece(extent: Extent, piece_bytes: u64) -> Extent {
-    let boundary = (extent.offset() / piece_bytes + 1).saturating_mul(piece_bytes);
-    Extent::between(extent.offset(), extent.end().min(boundary))
-}
-
-/// Writes the status of a request and puts it into the used ring.
-fn answer(
-    ring: &mut SplitRing,
-    head: u16,
-    place: GuestAddress,
-    written_bytes: u32,
-    status: Status,
-) -> Result<(), RingError> {
-    ring.memory().write(place, &[status as u8])?;
-    ring.put_used(head, written_bytes)
 }
