@@ -5,10 +5,13 @@ mod vhost_user_support;
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use strongroom_io::RequestKind;
 
 use vhost_user_support::driver::{DISCARD, FLUSH as FLUSH_REQUEST, GET_ID, IN, OUT, SLOTS, WRITE_ZEROES};
 use vhost_user_support::front_end::{BASIC, EVENT_INDEX, FLUSH, FrontEnd, INDIRECT, WCE};
-use vhost_user_support::{DISK_BYTES, Local, disk};
+use vhost_user_support::{DISK_BYTES, Local, Log, Recorded, disk};
 
 const ALL: u64 = BASIC | FLUSH | WCE | EVENT_INDEX | INDIRECT;
 const SECTORS: u64 = DISK_BYTES / 512;
@@ -44,19 +47,67 @@ fn requests_are_answered_as_the_standard_says() {
 
 #[test]
 fn writes_go_through_where_the_driver_cannot_flush_or_turned_write_back_off() {
-    let local = Local::start(disk());
-    for features in [BASIC, ALL] {
+    let log = Log::default();
+    let local = Local::start(Arc::new(Recorded { disk: disk(), log: Arc::clone(&log), read_only: false }));
+    for (features, writeback, durable) in [(ALL, 1, false), (ALL, 0, true), (BASIC, 1, true)] {
         let mut front_end = FrontEnd::connect(&local.socket, features);
         let mut driver = front_end.start(0, 0);
-        // Offset 32, one byte: write-through.
-        front_end.send_flagged(25, 9, &[32, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[]);
+        // Offset 32 of the configuration space, one byte.
+        front_end.send_flagged(25, 9, &[32, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, writeback], &[]);
         assert_eq!(front_end.receive(25), [0; 8]);
+        log.lock().unwrap().clear();
         driver.set_content(0, &[7; 4096]);
         assert_eq!(driver.run(OUT, 8, 4096), 0);
-        assert_eq!(driver.run(IN, 8, 4096), 0);
-        assert_eq!(driver.get_content(0, 4096), [7; 4096]);
+        driver.set_content(0, &(8_u128 << 64).to_le_bytes());
+        assert_eq!((driver.run(WRITE_ZEROES, 0, 16), driver.run(DISCARD, 0, 16)), (0, 0));
+        let mut expected = vec![
+            (RequestKind::Write, 4096, durable),
+            (RequestKind::WriteZeroes, 4096, durable),
+            (RequestKind::Discard, 4096, false),
+        ];
+        expected.extend(durable.then_some((RequestKind::Flush, 0, false)));
+        assert_eq!(*log.lock().unwrap(), expected);
     }
     local.server.stop().unwrap();
+    assert_eq!(log.lock().unwrap().last(), Some(&(RequestKind::Flush, 0, false)));
+}
+
+#[test]
+fn a_request_longer_than_a_transfer_is_cut_where_the_disk_is() {
+    let log = Log::default();
+    let local = Local::start(Arc::new(Recorded { disk: disk(), log: Arc::clone(&log), read_only: false }));
+    let mut front_end = FrontEnd::connect(&local.socket, BASIC | INDIRECT);
+    let mut driver = front_end.start(0, 0);
+    let content: Vec<u8> = (0..5_u32 << 18).flat_map(|word| word.to_le_bytes()).collect();
+    driver.set_content(0, &content);
+    assert_eq!(driver.run(OUT, 3, content.len() as u32), 0);
+    let megabyte = 1 << 20;
+    let mut expected = vec![(RequestKind::Write, megabyte - 3 * 512, false)];
+    expected.extend([(RequestKind::Write, megabyte, false); 4]);
+    // One flush makes all pieces durable.
+    expected.extend([(RequestKind::Write, 3 * 512, false), (RequestKind::Flush, 0, false)]);
+    assert_eq!(*log.lock().unwrap(), expected);
+    driver.set_content(0, &vec![0; content.len()]);
+    assert_eq!(driver.run(IN, 3, content.len() as u32), 0);
+    assert!(driver.get_content(0, content.len()) == content);
+    local.server.stop().unwrap();
+}
+
+#[test]
+fn a_read_only_disk_is_only_read() {
+    let log = Log::default();
+    let local = Local::start(Arc::new(Recorded { disk: disk(), log: Arc::clone(&log), read_only: true }));
+    let read_only = 1 << 5;
+    let mut front_end = FrontEnd::connect(&local.socket, 1 << 32 | 1 << 30 | read_only);
+    let mut driver = front_end.start(0, 0);
+    driver.set_content(0, &(8_u128 << 64).to_le_bytes());
+    for kind in [OUT, DISCARD, WRITE_ZEROES] {
+        assert_eq!(driver.run(kind, 0, 512), 1);
+    }
+    assert_eq!((driver.run(IN, 0, 512), driver.run(FLUSH_REQUEST, 0, 0)), (0, 0));
+    local.server.stop().unwrap();
+    let log = log.lock().unwrap();
+    assert!(log.iter().all(|(kind, ..)| matches!(kind, RequestKind::Read | RequestKind::Flush)));
 }
 
 #[test]

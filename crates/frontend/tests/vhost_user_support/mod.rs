@@ -7,7 +7,7 @@ pub mod driver;
 pub mod front_end;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use strongroom_crypto::xts::{UnitSize, Xts};
@@ -15,9 +15,11 @@ use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys};
 use strongroom_frontend::vhost_user_blk::{VhostUserConfig, VhostUserServer};
-use strongroom_io::{Disk, Plain, RangeLocks};
+use strongroom_io::{
+    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Request, RequestKind, Thread,
+};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_types::{KeyEpoch, VolumeSize};
+use strongroom_types::{Extent, KeyEpoch, VolumeSize};
 use tempfile::TempDir;
 
 /// How long a test waits for what must happen.
@@ -49,5 +51,55 @@ impl Local {
         let config = VhostUserConfig { queues_max: 4, ..VhostUserConfig::new(socket.clone(), "room-1") };
         let server = VhostUserServer::start(config, disk).unwrap();
         Self { server, directory, socket }
+    }
+}
+
+/// What a disk was asked to write or flush: the kind, the bytes, and whether it had to be durable.
+pub type Log = Arc<Mutex<Vec<(RequestKind, u64, bool)>>>;
+
+/// A disk that remembers what it was asked for.
+pub struct Recorded {
+    pub disk: Arc<dyn Disk<Plain>>,
+    pub log: Log,
+    pub read_only: bool,
+}
+
+struct RecordedChannel(Box<dyn Channel<Plain>>, Log);
+
+impl Disk<Plain> for Recorded {
+    fn limits(&self) -> Limits {
+        Limits { read_only: self.read_only, ..self.disk.limits() }
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Plain>>, IoError> {
+        Ok(Box::new(RecordedChannel(self.disk.open(thread, depth)?, Arc::clone(&self.log))))
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.disk.allocation(extent, report)
+    }
+}
+
+impl Channel<Plain> for RecordedChannel {
+    fn submit(&mut self, io: Io<Plain>) {
+        let durable = match &io.request {
+            Request::Write { durable, .. } | Request::WriteZeroes { durable, .. } => *durable,
+            Request::Read { .. } | Request::Flush | Request::Discard { .. } => false,
+        };
+        let entry = (io.request.kind(), io.request.extent().length(), durable);
+        self.1.lock().unwrap().push(entry);
+        self.0.submit(io);
+    }
+
+    fn kick(&mut self) {
+        self.0.kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done<Plain>>) {
+        self.0.poll(done);
     }
 }
