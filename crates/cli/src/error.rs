@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
+use strongroom_frontend::vhost_user_blk;
 use strongroom_keys::KeyError;
 use strongroom_memory::secret::SecretError;
 use strongroom_types::SizeError;
@@ -73,9 +74,15 @@ pub enum CliError {
     /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The vhost-user server does not start.
+    #[error(transparent)]
+    StartVhostUser(#[from] vhost_user_blk::StartError),
     /// The server did not end in order.
     #[error("the volume was not closed in order: {0}")]
     Stop(#[from] StopError),
+    /// The vhost-user server did not end in order.
+    #[error("the volume was not closed in order: {0}")]
+    StopVhostUser(#[from] vhost_user_blk::StopError),
     /// TLS cannot be offered.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -153,8 +160,8 @@ impl CliError {
             Self::PassphrasesDiffer => "passphrases_differ",
             Self::File { .. } => "file",
             Self::Stack(_) => "stack",
-            Self::Start(_) => "start",
-            Self::Stop(_) => "stop",
+            Self::Start(_) | Self::StartVhostUser(_) => "start",
+            Self::Stop(_) | Self::StopVhostUser(_) => "stop",
             Self::Tls(_) => "tls",
             Self::Signals(_) => "signals",
             Self::Size { .. } => "size",

@@ -43,6 +43,17 @@ impl Guest {
     /// for commands. Waits for a place first when too many guests run.
     #[track_caller]
     pub fn boot(scratch: &Scratch, name: &str, sockets: &[&Path]) -> Self {
+        Self::boot_with(scratch, name, "--disk", sockets)
+    }
+
+    /// As [`Guest::boot`], of vhost-user servers, which share the guest's memory.
+    #[track_caller]
+    pub fn boot_vhost_user(scratch: &Scratch, name: &str, sockets: &[&Path]) -> Self {
+        Self::boot_with(scratch, name, "--vhost-user", sockets)
+    }
+
+    #[track_caller]
+    fn boot_with(scratch: &Scratch, name: &str, option: &str, sockets: &[&Path]) -> Self {
         let place = Place::take();
         let (session_socket, qmp_socket) = (listen(scratch, name, "session"), listen(scratch, name, "qmp"));
         let mut command = Command::new(build::script("run-guest"));
@@ -50,7 +61,7 @@ impl Guest {
         command.arg("--serial").arg(&session_socket.1).arg("--qmp").arg(&qmp_socket.1);
         command.arg("--console").arg(scratch.path(&format!("{name}.console")));
         for socket in sockets {
-            command.arg("--disk").arg(socket);
+            command.arg(option).arg(socket);
         }
         let started = Instant::now();
         let qemu = Process::start(scratch, &format!("qemu-{name}"), &command);

@@ -79,6 +79,18 @@ impl<'test> Volume<'test> {
         Exposure { server, socket, uri }
     }
 
+    /// Exposes the volume over vhost-user, and waits until the program says that it is ready.
+    #[track_caller]
+    pub fn expose_vhost_user(&self) -> Exposure {
+        let socket = self.scratch.path(&format!("{}.vhost", self.name));
+        let mut command = self.invocation("expose");
+        command.arg("--vhost-user").arg(format!("unix:{}", socket.display()));
+        let mut server = Process::start(self.scratch, &format!("expose-{}", self.name), &command);
+        let place = socket.display().to_string();
+        let uri = server.wait_for_line("its socket", EXPOSE_DEADLINE, |line| line == place);
+        Exposure { server, socket, uri }
+    }
+
     fn invocation(&self, verb: &str) -> Command {
         let mut command = Command::new(build::program());
         command.args(["volume", verb]).arg(self.path());
@@ -103,7 +115,7 @@ impl Exposure {
         &self.socket
     }
 
-    /// The NBD URI that the server printed.
+    /// The NBD URI that the server printed; over vhost-user, the socket's path.
     pub fn uri(&self) -> &str {
         &self.uri
     }

@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::Access;
 use strongroom_frontend::nbd::{Export, Identity, Listen, NbdConfig, NbdServer, TlsConfig};
+use strongroom_frontend::vhost_user_blk::{VhostUserConfig, VhostUserServer};
 use strongroom_types::display_bytes;
 use strongroom_worker::assemble;
 
@@ -20,14 +21,15 @@ use crate::signals::Signals;
 /// Which volume, where, and to whom.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Stays in the foreground. The first line on stdout, printed when clients can connect, is the NBD URI. \
-SIGTERM, SIGINT (Control-C) and SIGHUP end it: what is in flight is done and flushed first.
+    after_help = "Stays in the foreground. The first line on stdout, printed when clients can connect, is the NBD URI, or \
+for vhost-user the socket's path. SIGTERM, SIGINT (Control-C) and SIGHUP end it: what is in flight is done and flushed first.
 
 Over TCP every client needs a certificate that the authority signed and that names an identity given with \
 --authorize: dns:NAME, uri:URI, or sha256:FINGERPRINT. Without TLS not a byte is served.
 
 Examples:
   strongroom volume expose ./ds/vm1 --nbd unix:/run/vm1.sock
+  strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock
   strongroom volume expose ./ds/vm1 --nbd tcp:[::]:10809 --key-file vm1.key \\
     --authorize dns:host1.example.org --tls-ca ca.pem --tls-cert cert.pem --tls-key key.pem"
 )]
@@ -35,9 +37,8 @@ pub struct ExposeArguments {
     /// The volume
     path: PathBuf,
 
-    /// Where clients connect: unix:SOCKET or tcp:HOST:PORT
-    #[arg(long, value_name = "ADDRESS")]
-    nbd: NbdAddress,
+    #[command(flatten)]
+    address: Address,
 
     /// Take no writes; others can read beside it
     #[arg(long)]
@@ -48,6 +49,19 @@ pub struct ExposeArguments {
 
     #[command(flatten)]
     tls: TlsArguments,
+}
+
+/// Where, and by which protocol.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Address {
+    /// Where NBD clients connect: unix:SOCKET or tcp:HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    nbd: Option<NbdAddress>,
+
+    /// Where QEMU connects, to have the volume as a virtio disk in shared memory: unix:SOCKET
+    #[arg(long, value_name = "ADDRESS")]
+    vhost_user: Option<UnixAddress>,
 }
 
 /// What TCP needs and a unix socket has no use for.
@@ -71,6 +85,16 @@ struct TlsArguments {
     authorize: Vec<Identity>,
 }
 
+impl TlsArguments {
+    fn is_given(&self) -> bool {
+        let files = [&self.tls_ca, &self.tls_cert, &self.tls_key];
+        files.into_iter().any(Option::is_some) || !self.authorize.is_empty()
+    }
+}
+
+const TLS_FOR_TCP: &str =
+    "--tls-ca, --tls-cert, --tls-key and --authorize are for tcp: a unix socket is its owner's alone";
+
 /// An address as it was written.
 #[derive(Clone, Debug)]
 enum NbdAddress {
@@ -90,21 +114,52 @@ impl FromStr for NbdAddress {
     }
 }
 
+/// The path of a socket, as it was written.
+#[derive(Clone, Debug)]
+struct UnixAddress(PathBuf);
+
+impl FromStr for UnixAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Self(path.into())),
+            _ => Err(format!("'{text}' is no address of a socket; write unix:/path/of/socket")),
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct Exposed {
     path: PathBuf,
-    uri: String,
-    export: String,
+    #[serde(flatten)]
+    place: Place,
     size_bytes: u64,
     encrypted: bool,
     read_only: bool,
     qemu_arguments: String,
 }
 
+/// What clients are given to find the volume.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Place {
+    Nbd { uri: String, export: String },
+    VhostUser { vhost_user: PathBuf },
+}
+
+/// What serves the volume.
+enum Server {
+    Nbd(NbdServer),
+    VhostUser(VhostUserServer),
+}
+
 impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let uri = quoted(&self.uri);
-        writeln!(f, "{}\n", self.uri)?;
+        match &self.place {
+            Place::Nbd { uri, .. } => writeln!(f, "{uri}\n")?,
+            Place::VhostUser { vhost_user } => writeln!(f, "{}\n", vhost_user.display())?,
+        }
         let protection = if self.encrypted { "encrypted" } else { "NOT encrypted" };
         let access = if self.read_only { ", read-only" } else { "" };
         let size = display_bytes(self.size_bytes);
@@ -113,16 +168,19 @@ impl fmt::Display for Exposed {
             "{} ({size}, {protection}{access}) is exposed until Control-C or SIGTERM. To use it:",
             self.path.display()
         )?;
-        writeln!(f, "  qemu-system-x86_64 ... {}", self.qemu_arguments)?;
-        writeln!(f, "  qemu-img info {uri}")?;
-        write!(f, "  nbdcopy {uri} - | sha256sum")
+        write!(f, "  qemu-system-x86_64 ... {}", self.qemu_arguments)?;
+        if let Place::Nbd { uri, .. } = &self.place {
+            let uri = quoted(uri);
+            write!(f, "\n  qemu-img info {uri}\n  nbdcopy {uri} - | sha256sum")?;
+        }
+        Ok(())
     }
 }
 
 impl ExposeArguments {
     /// Exposes the volume until a signal comes.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let listen = self.listen()?;
+        let listen = self.address.nbd.as_ref().map(|address| self.listen(address)).transpose()?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let (volume, _) = self.open.open(&self.path, access)?;
         let size_bytes = volume.descriptor.size_bytes.bytes();
@@ -130,26 +188,42 @@ impl ExposeArguments {
         let signals = Signals::catch().map_err(CliError::Signals)?;
 
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let qemu_arguments = qemu_arguments(&listen, &name, self.read_only);
-        let export = Export { name: name.clone(), description: String::new() };
-        let server = NbdServer::start(NbdConfig::new(listen, export), assemble(volume)?)?;
-        let (path, uri) = (self.path.clone(), server.uri().to_owned());
         let read_only = self.read_only;
-        let exposed = Exposed { path, uri, export: name, size_bytes, encrypted, read_only, qemu_arguments };
-        output.answer(&exposed)?;
+        let (server, place, qemu_arguments) = match (listen, &self.address.vhost_user) {
+            (Some(listen), _) => {
+                let qemu_arguments = qemu_arguments(&listen, &name, read_only);
+                let export = Export { name: name.clone(), description: String::new() };
+                let server = NbdServer::start(NbdConfig::new(listen, export), assemble(volume)?)?;
+                let place = Place::Nbd { uri: server.uri().to_owned(), export: name };
+                (Server::Nbd(server), place, qemu_arguments)
+            }
+            (None, Some(UnixAddress(socket))) => {
+                if self.tls.is_given() {
+                    return Err(CliError::Usage(TLS_FOR_TCP.to_owned()));
+                }
+                let socket = absolute(socket)?;
+                let qemu_arguments = vhost_user_arguments(&socket);
+                let config = VhostUserConfig::new(socket.clone(), &name);
+                let server = VhostUserServer::start(config, assemble(volume)?)?;
+                (Server::VhostUser(server), Place::VhostUser { vhost_user: socket }, qemu_arguments)
+            }
+            (None, None) => return Err(CliError::Usage("give --nbd or --vhost-user".to_owned())),
+        };
+        let path = self.path.clone();
+        output.answer(&Exposed { path, place, size_bytes, encrypted, read_only, qemu_arguments })?;
         signals.wait().map_err(|errno| CliError::Signals(errno.into()))?;
         tracing::info!("ending: what is in flight is done and flushed first");
-        Ok(server.stop()?)
+        match server {
+            Server::Nbd(server) => Ok(server.stop()?),
+            Server::VhostUser(server) => Ok(server.stop()?),
+        }
     }
 
-    fn listen(&self) -> Result<Listen, CliError> {
+    fn listen(&self, address: &NbdAddress) -> Result<Listen, CliError> {
         let TlsArguments { tls_ca, tls_cert, tls_key, authorize } = &self.tls;
-        let none_of_tls = tls_ca.is_none() && tls_cert.is_none() && tls_key.is_none() && authorize.is_empty();
         let usage = |text: &str| Err(CliError::Usage(text.to_owned()));
-        match (&self.nbd, tls_ca, tls_cert, tls_key) {
-            (NbdAddress::Unix(_), ..) if !none_of_tls => usage(
-                "--tls-ca, --tls-cert, --tls-key and --authorize are for tcp: a unix socket is its owner's alone",
-            ),
+        match (address, tls_ca, tls_cert, tls_key) {
+            (NbdAddress::Unix(_), ..) if self.tls.is_given() => usage(TLS_FOR_TCP),
             // Clients that start in another directory must find it too.
             (NbdAddress::Unix(socket), ..) => Ok(Listen::Unix(absolute(socket)?)),
             (NbdAddress::Tcp(_), Some(_), Some(_), Some(_)) if authorize.is_empty() => {
@@ -198,6 +272,16 @@ fn qemu_arguments(listen: &Listen, export: &str, read_only: bool) -> String {
     format!("{before}-blockdev {blockdev} -device virtio-blk-pci,drive=disk0")
 }
 
+/// What QEMU's command line needs for a virtio disk in shared memory: the guest's memory must be shareable.
+fn vhost_user_arguments(socket: &Path) -> String {
+    let path = socket.to_string_lossy().replace(',', ",,");
+    let chardev = quoted(&format!("socket,id=disk0,path={path},reconnect=1"));
+    format!(
+        "-m 1G -object memory-backend-memfd,id=memory0,size=1G,share=on -machine memory-backend=memory0 \
+         -chardev {chardev} -device vhost-user-blk-pci,chardev=disk0"
+    )
+}
+
 /// The text as one word of a shell.
 fn quoted(text: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
@@ -214,6 +298,8 @@ mod tests {
         assert!(
             matches!("tcp:[::1]:10809".parse(), Ok(NbdAddress::Tcp(address)) if address == "[::1]:10809")
         );
+        assert!(UnixAddress::from_str("unix:/run/vm1.sock").is_ok());
+        assert!(UnixAddress::from_str("tcp:[::1]:10809").is_err() && UnixAddress::from_str("unix:").is_err());
         for text in ["", "unix:", "tcp:", "tcp:host", "/run/vm1.sock", "udp:host:1"] {
             assert!(NbdAddress::from_str(text).is_err(), "{text}");
         }

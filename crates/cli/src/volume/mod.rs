@@ -30,7 +30,7 @@ pub enum VolumeCommand {
     /// Show what a volume is
     Info(info::InfoArguments),
     /// Let QEMU, or any other NBD client, use a volume
-    Expose(expose::ExposeArguments),
+    Expose(Box<expose::ExposeArguments>),
     /// Make a volume larger
     Resize(resize::ResizeArguments),
     /// Look for damage, and change nothing

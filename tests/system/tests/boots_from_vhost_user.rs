@@ -1,0 +1,73 @@
+//! A guest whose disk is a vhost-user device: what it wrote is there when it boots again, whoever takes the datastore
+//! reads nothing, and a server that is stopped and started anew is a pause to it, never an error.
+
+use std::time::Duration;
+
+use strongroom_system_tests::{Exercise, Guest, Protection, Scratch, Volume, datastore};
+
+/// Occurs nowhere but in what the guest writes.
+const MARKER: &str = "strongroom-marker-2b90e6f4";
+/// Enough blocks that a file system cannot keep the file inline or in its journal alone.
+const MARKER_FILE_BYTES: usize = 8 << 20;
+/// Large enough that giving it back is seen above the file system's own metadata.
+const DELETED_FILE_BYTES: u64 = 32 << 20;
+/// Each restart meets other I/O in flight.
+const RESTARTS: usize = 3;
+/// Done between two restarts.
+const OPERATIONS_BETWEEN_RESTARTS: u64 = 200;
+
+const E2FSCK_DEADLINE: Duration = Duration::from_secs(120);
+
+#[test]
+fn a_guest_finds_in_its_second_boot_what_it_wrote_in_its_first() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "512M", Protection::Encrypted);
+    let exposure = volume.expose_vhost_user();
+    let mut guest = Guest::boot_vhost_user(&scratch, "first-boot", &[exposure.socket()]);
+    assert_eq!(guest.run("cat /sys/block/vda/serial").trim(), "vm1");
+    guest.run("mkfs.ext4 -q /dev/vda && mount -o discard /dev/vda /mnt");
+    guest.run(&format!("yes {MARKER} | head -c {MARKER_FILE_BYTES} >/mnt/marker"));
+    let written = guest.run("sha256sum /mnt/marker");
+    let megabytes = DELETED_FILE_BYTES >> 20;
+    guest.run(&format!("dd if=/dev/urandom of=/mnt/deleted bs=1M count={megabytes} conv=fsync"));
+    let full = datastore::allocated_bytes(&volume.datastore());
+    guest.run("rm /mnt/deleted && sync && fstrim /mnt");
+    let after = datastore::allocated_bytes(&volume.datastore());
+    assert!(after + DELETED_FILE_BYTES / 2 <= full, "{full} bytes with the file, {after} without");
+    guest.power_off();
+    assert!(exposure.close().success());
+
+    let exposure = volume.expose_vhost_user();
+    let mut guest = Guest::boot_vhost_user(&scratch, "second-boot", &[exposure.socket()]);
+    let checked = guest.try_run("e2fsck -f -n /dev/vda", E2FSCK_DEADLINE);
+    assert_eq!(checked.status, 0, "the file system is not clean: {}", checked.text);
+    guest.run("mount /dev/vda /mnt");
+    assert_eq!(guest.run("sha256sum /mnt/marker"), written);
+    guest.power_off();
+    assert!(exposure.close().success());
+    assert_eq!(datastore::occurrences(&volume.datastore(), MARKER.as_bytes()), 0);
+}
+
+#[test]
+fn a_guest_goes_on_after_its_server_was_stopped_and_started_anew() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "256M", Protection::Encrypted);
+    let mut exposure = volume.expose_vhost_user();
+    let mut guest = Guest::boot_vhost_user(&scratch, "guest", &[exposure.socket()]);
+    let mut exercise = Exercise::start(&mut guest, "/dev/vda", "64M");
+    for _ in 0..RESTARTS {
+        exercise.wait_for_more(OPERATIONS_BETWEEN_RESTARTS);
+        assert!(exposure.close().success());
+        exposure = volume.expose_vhost_user();
+    }
+    exercise.wait_for_more(OPERATIONS_BETWEEN_RESTARTS);
+
+    let report = exercise.stop();
+    report.assert_clean();
+    println!(
+        "{} operations over {RESTARTS} restarts; the longest took {:?}",
+        report.operations, report.longest_stall
+    );
+    guest.power_off();
+    assert!(exposure.close().success());
+}
