@@ -8,10 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use strongroom_io::RequestKind;
+use strongroom_types::VolumeSize;
 
 use vhost_user_support::driver::{DISCARD, FLUSH as FLUSH_REQUEST, GET_ID, IN, OUT, SLOTS, WRITE_ZEROES};
 use vhost_user_support::front_end::{BASIC, EVENT_INDEX, FLUSH, FrontEnd, INDIRECT, WCE};
-use vhost_user_support::{DISK_BYTES, Local, Log, Recorded, disk};
+use vhost_user_support::{DISK_BYTES, Local, Log, Recorded, disk, stages};
 
 const ALL: u64 = BASIC | FLUSH | WCE | EVENT_INDEX | INDIRECT;
 const SECTORS: u64 = DISK_BYTES / 512;
@@ -204,15 +205,30 @@ fn memory_and_files_change_while_requests_are_in_flight() {
 }
 
 #[test]
-fn a_front_end_is_told_of_a_new_configuration() {
-    let local = Local::start(disk());
+fn a_disk_that_grows_under_a_running_driver_is_announced_and_served() {
+    let (blocks, highest) = stages();
+    let local = Local::start(Arc::clone(&highest) as _);
     let mut front_end = FrontEnd::connect(&local.socket, ALL);
+    let mut driver = front_end.start(0, 0);
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(vhost_user_support::DEADLINE)).unwrap();
     front_end.acknowledged(21, &[], &[theirs.as_fd()]);
+    let capacity = |front_end: &mut FrontEnd| {
+        front_end.send_flagged(24, 1, &[0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[]);
+        let answer = front_end.receive(24);
+        u64::from_le_bytes(answer[12..].try_into().unwrap())
+    };
+    assert_eq!((capacity(&mut front_end), driver.run(OUT, SECTORS, 512)), (SECTORS, 1));
+
+    blocks.grow(VolumeSize::new(2 * DISK_BYTES).unwrap()).unwrap();
+    highest.grow(2 * DISK_BYTES).unwrap();
     local.server.announce_config();
     let mut told = [0; 12];
     std::io::Read::read_exact(&mut &ours, &mut told).unwrap();
     assert_eq!(told, [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(capacity(&mut front_end), 2 * SECTORS);
+    driver.set_content(0, &[5; 4096]);
+    assert_eq!((driver.run(OUT, 2 * SECTORS - 8, 4096), driver.run(IN, 2 * SECTORS - 8, 4096)), (0, 0));
+    assert_eq!(driver.get_content(0, 4096), [5; 4096]);
     local.server.stop().unwrap();
 }

@@ -16,7 +16,8 @@ use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys};
 use strongroom_frontend::vhost_user_blk::{VhostUserConfig, VhostUserServer};
 use strongroom_io::{
-    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Request, RequestKind, Thread,
+    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Request, RequestKind, Sealed,
+    Thread,
 };
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{Extent, KeyEpoch, VolumeSize};
@@ -30,11 +31,17 @@ pub const DISK_BYTES: u64 = 16 << 20;
 
 /// An encrypted disk in memory, with every stage of a real one.
 pub fn disk() -> Arc<dyn Disk<Plain>> {
+    stages().1
+}
+
+/// The lowest and the highest stage of such a disk, both of which can grow.
+pub fn stages() -> (Arc<MemoryDisk>, Arc<BlocksizeDisk>) {
     let blocks = Arc::new(MemoryDisk::new(VolumeSize::new(DISK_BYTES).unwrap(), KeyEpoch::FIRST));
     let cipher = Xts::new(&SecretBytes::random(64).unwrap(), UnitSize::Bytes4096).unwrap();
     let keys = EpochKeys::new(KeyEpoch::FIRST, Arc::new(cipher)).unwrap();
-    let crypt = CryptDisk::new(blocks, Arc::new(keys));
-    Arc::new(BlocksizeDisk::new(Arc::new(crypt), DISK_BYTES, 1, RangeLocks::new()).unwrap())
+    let crypt = CryptDisk::new(Arc::clone(&blocks) as Arc<dyn Disk<Sealed>>, Arc::new(keys));
+    let highest = BlocksizeDisk::new(Arc::new(crypt), DISK_BYTES, 1, RangeLocks::new()).unwrap();
+    (blocks, Arc::new(highest))
 }
 
 /// A server in a directory of its own.
