@@ -2,31 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strongroom_datastore::file::*;
-use strongroom_io::conformance::{Conformance, EventLoop};
-use strongroom_io::{IoError, Reactor, Sealed};
+use strongroom_io::conformance::Conformance;
+use strongroom_io::{IoError, Sealed};
 use strongroom_ring::Ring;
 use strongroom_types::VolumeSize;
 
-struct RingLoop(Rc<Ring>);
-
-impl EventLoop for RingLoop {
-    fn reactor(&self) -> Rc<dyn Reactor> {
-        self.0.clone()
-    }
-
-    fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
-        self.0.wait(Some(at_most))
-    }
-}
-
-fn ring_loop() -> Result<RingLoop, IoError> {
-    let ring = Ring::new(64).map_err(|_| IoError::Closed)?;
-    Ok(RingLoop(Rc::new(ring)))
+fn ring() -> Result<Ring, IoError> {
+    Ring::new(64).map_err(|_| IoError::Closed)
 }
 
 fn passes(place: &str, provisioning: Provisioning) {
@@ -45,7 +31,7 @@ fn passes(place: &str, provisioning: Provisioning) {
         };
         open(&path, &options).unwrap().disk
     });
-    if let Err(failure) = suite.event_loops(ring_loop).run() {
+    if let Err(failure) = suite.event_loops(ring).run() {
         panic!("{failure}");
     }
 }

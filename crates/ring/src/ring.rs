@@ -109,6 +109,18 @@ impl Reactor for Ring {
     }
 }
 
+/// The suite's threads sleep as the data path's do.
+#[cfg(feature = "conformance")]
+impl strongroom_io::conformance::EventLoop for Ring {
+    fn reactor(&self) -> Rc<dyn Reactor> {
+        Rc::new(self.clone())
+    }
+
+    fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
+        self.wait(Some(at_most))
+    }
+}
+
 /// What the clones of a ring and its queues share.
 pub(crate) struct Core {
     pub(crate) uring: Uring,

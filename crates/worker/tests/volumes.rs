@@ -4,15 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use strongroom_datastore::file::*;
-use strongroom_io::conformance::{Conformance, Driver, EventLoop, Setup};
-use strongroom_io::{Disk, IoError, Plain, Reactor, Request};
+use strongroom_io::conformance::{Conformance, Driver, Setup};
+use strongroom_io::{Disk, IoError, Plain, Request};
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_ring::Ring;
@@ -23,21 +22,8 @@ const SECTOR_BYTES: u64 = 512;
 const DEPTH: usize = 8;
 const POOL_BYTES: usize = 4 << 20;
 
-struct RingLoop(Rc<Ring>);
-
-impl EventLoop for RingLoop {
-    fn reactor(&self) -> Rc<dyn Reactor> {
-        self.0.clone()
-    }
-
-    fn sleep(&self, at_most: Duration) -> Result<(), IoError> {
-        self.0.wait(Some(at_most))
-    }
-}
-
-fn ring_loop() -> Result<RingLoop, IoError> {
-    let ring = Ring::new(64).map_err(|_| IoError::Closed)?;
-    Ok(RingLoop(Rc::new(ring)))
+fn ring() -> Result<Ring, IoError> {
+    Ring::new(64).map_err(|_| IoError::Closed)
 }
 
 /// A volume under a key of its own, or clear.
@@ -83,7 +69,7 @@ fn passes(place: &str, encrypted: bool, provisioning: Provisioning) {
         let path = datastore.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
         Volume::create(path, encrypted, provisioning, (5 << 20) + 1536).disk()
     });
-    if let Err(failure) = suite.event_loops(ring_loop).run() {
+    if let Err(failure) = suite.event_loops(ring).run() {
         panic!("{failure}");
     }
 }
@@ -161,7 +147,7 @@ impl Subject {
         self.driver = None;
         let disk = self.volume.disk();
         assert_eq!(disk.limits().size_bytes, self.oracle.len() as u64);
-        self.driver = Some(Driver::open(&*disk, &Setup::on(ring_loop), DEPTH, POOL_BYTES, 0).unwrap());
+        self.driver = Some(Driver::open(&*disk, &Setup::on(ring), DEPTH, POOL_BYTES, 0).unwrap());
     }
 
     fn driver(&mut self) -> &mut Driver<Plain> {
