@@ -118,6 +118,21 @@ fn two_readers_share_a_volume_and_neither_writes() {
 }
 
 #[test]
+fn without_an_address_the_socket_is_beside_the_volume() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    strongroom.json(&["volume", "create", "ds/vm1", "--size", "4M", "--unencrypted"]);
+    let mut server = strongroom.start("expose", &["volume", "expose", "ds/vm1/", "--unencrypted"]);
+    let uri = server.wait_for_line("its URI", CLOSES_WITHIN, |line| line.starts_with("nbd+unix:///vm1?"));
+    assert!(uri.ends_with("/ds/vm1.sock"), "{uri}");
+    strongroom.peer("nbdinfo", &[&uri]);
+    let listed = strongroom.json(&["volume", "list", "ds"]);
+    assert_eq!(listed["volumes"].as_array().map(Vec::len), Some(1), "{listed}");
+    assert!(server.terminate(CLOSES_WITHIN).success());
+    assert!(!strongroom.path("ds/vm1.sock").exists());
+}
+
+#[test]
 fn what_is_exposed_is_told_as_json_too() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);

@@ -28,6 +28,7 @@ Over TCP every client needs a certificate that the authority signed and that nam
 --authorize: dns:NAME, uri:URI, or sha256:FINGERPRINT. Without TLS not a byte is served.
 
 Examples:
+  strongroom volume expose ./ds/vm1
   strongroom volume expose ./ds/vm1 --nbd unix:/run/vm1.sock
   strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock
   strongroom volume expose ./ds/vm1 --nbd tcp:[::]:10809 --key-file vm1.key \\
@@ -53,9 +54,9 @@ pub struct ExposeArguments {
 
 /// Where, and by which protocol.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(multiple = false)]
 struct Address {
-    /// Where NBD clients connect: unix:SOCKET or tcp:HOST:PORT
+    /// Where NBD clients connect: unix:SOCKET or tcp:HOST:PORT [default: unix:PATH.sock, beside the volume]
     #[arg(long, value_name = "ADDRESS")]
     nbd: Option<NbdAddress>,
 
@@ -148,6 +149,12 @@ enum Place {
     VhostUser { vhost_user: PathBuf },
 }
 
+/// Where the volume is exposed.
+enum Target {
+    Nbd(Listen),
+    VhostUser(PathBuf),
+}
+
 /// What serves the volume.
 enum Server {
     Nbd(NbdServer),
@@ -180,7 +187,7 @@ impl fmt::Display for Exposed {
 impl ExposeArguments {
     /// Exposes the volume until a signal comes.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let listen = self.address.nbd.as_ref().map(|address| self.listen(address)).transpose()?;
+        let target = self.target()?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let (volume, _) = self.open.open(&self.path, access)?;
         let size_bytes = volume.descriptor.size_bytes.bytes();
@@ -189,25 +196,20 @@ impl ExposeArguments {
 
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let read_only = self.read_only;
-        let (server, place, qemu_arguments) = match (listen, &self.address.vhost_user) {
-            (Some(listen), _) => {
+        let (server, place, qemu_arguments) = match target {
+            Target::Nbd(listen) => {
                 let qemu_arguments = qemu_arguments(&listen, &name, read_only);
                 let export = Export { name: name.clone(), description: String::new() };
                 let server = NbdServer::start(NbdConfig::new(listen, export), assemble(volume)?)?;
                 let place = Place::Nbd { uri: server.uri().to_owned(), export: name };
                 (Server::Nbd(server), place, qemu_arguments)
             }
-            (None, Some(UnixAddress(socket))) => {
-                if self.tls.is_given() {
-                    return Err(CliError::Usage(TLS_FOR_TCP.to_owned()));
-                }
-                let socket = absolute(socket)?;
+            Target::VhostUser(socket) => {
                 let qemu_arguments = vhost_user_arguments(&socket);
                 let config = VhostUserConfig::new(socket.clone(), &name);
                 let server = VhostUserServer::start(config, assemble(volume)?)?;
                 (Server::VhostUser(server), Place::VhostUser { vhost_user: socket }, qemu_arguments)
             }
-            (None, None) => return Err(CliError::Usage("give --nbd or --vhost-user".to_owned())),
         };
         let path = self.path.clone();
         output.answer(&Exposed { path, place, size_bytes, encrypted, read_only, qemu_arguments })?;
@@ -216,6 +218,20 @@ impl ExposeArguments {
         match server {
             Server::Nbd(server) => Ok(server.stop()?),
             Server::VhostUser(server) => Ok(server.stop()?),
+        }
+    }
+
+    /// Where the person wants it; without a word of theirs, over NBD on a socket beside the volume.
+    fn target(&self) -> Result<Target, CliError> {
+        match (&self.address.nbd, &self.address.vhost_user) {
+            (Some(address), _) => Ok(Target::Nbd(self.listen(address)?)),
+            (None, Some(_)) if self.tls.is_given() => Err(CliError::Usage(TLS_FOR_TCP.to_owned())),
+            (None, Some(UnixAddress(socket))) => Ok(Target::VhostUser(absolute(socket)?)),
+            (None, None) => {
+                let mut name = self.path.file_name().unwrap_or_default().to_owned();
+                name.push(".sock");
+                Ok(Target::Nbd(self.listen(&NbdAddress::Unix(self.path.with_file_name(name)))?))
+            }
         }
     }
 
