@@ -6,13 +6,14 @@ mod support;
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use strongroom_io::{FileDone, FileIo, FileOperation, FileToken, IoError, Reactor};
-use strongroom_ring::RingFile;
+use strongroom_ring::{Ring, RingFile};
 use strongroom_types::Extent;
 use support::{Bench, DISK, PATIENCE, TMPFS, new_file, poll_until};
 
@@ -250,7 +251,7 @@ fn a_dropped_queue_lets_go_of_its_files_and_their_locks() {
         let held = flock(named.as_file(), FlockOperation::NonBlockingLockExclusive);
         assert_eq!(held, Err(Errno::WOULDBLOCK));
         drop(queue);
-        wait_for_lock(named.reopen().unwrap());
+        wait_for_lock(named.reopen().unwrap(), Some(&bench.ring));
         // And the place is used again.
         let file = bench.register(named.reopen().unwrap());
         assert_holds(&bench.write(file, 0, 4096, round), round);
@@ -314,15 +315,26 @@ fn a_dropped_ring_lets_go_of_its_files_and_their_locks() {
         }
         bench.queue.kick();
         drop(bench);
-        wait_for_lock(named.reopen().unwrap());
+        wait_for_lock(named.reopen().unwrap(), None);
     }
 }
 
-/// Waits until the file's lock is free, which can be some milliseconds after the last answer about the file (12 seen).
+/// Waits until the file's lock is free, which can be some milliseconds after the last answer about the file (12 seen). The
+/// ring that used the file, if it is still there, goes on turning meanwhile.
 #[track_caller]
-fn wait_for_lock(file: File) {
+fn wait_for_lock(file: File, ring: Option<&Ring>) {
     let (taken_by, taken) = mpsc::channel();
     let waiter = std::thread::spawn(move || taken_by.send(flock(&file, FlockOperation::LockExclusive)));
-    assert_eq!(taken.recv_timeout(PATIENCE), Ok(Ok(())), "the lock is still held");
+    let deadline = Instant::now() + PATIENCE;
+    let turn = Duration::from_millis(10);
+    let outcome = loop {
+        match taken.recv_timeout(turn) {
+            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {
+                ring.into_iter().for_each(|ring| ring.wait(Some(turn)).unwrap());
+            }
+            outcome => break outcome,
+        }
+    };
+    assert_eq!(outcome, Ok(Ok(())), "the lock is still held");
     waiter.join().unwrap().unwrap();
 }
