@@ -37,7 +37,7 @@ pub struct KeyArguments {
 #[derive(Debug)]
 pub enum VolumeKey {
     /// The key, and what the descriptor says about its origin.
-    Kek(Kek, KekSource),
+    Kek(Kek),
     /// Clear, because a person said so.
     Unencrypted,
 }
@@ -46,7 +46,7 @@ impl VolumeKey {
     /// What the datastore is told.
     pub fn protection(&self) -> Protection<'_> {
         match self {
-            Self::Kek(kek, _) => Protection::Encrypted(kek),
+            Self::Kek(kek) => Protection::Encrypted(kek),
             Self::Unencrypted => Protection::Unencrypted,
         }
     }
@@ -54,15 +54,7 @@ impl VolumeKey {
     /// The key, if there is one.
     pub fn kek(&self) -> Option<&Kek> {
         match self {
-            Self::Kek(kek, _) => Some(kek),
-            Self::Unencrypted => None,
-        }
-    }
-
-    /// Where the key comes from.
-    pub fn source(&self) -> Option<&KekSource> {
-        match self {
-            Self::Kek(_, source) => Some(source),
+            Self::Kek(kek) => Some(kek),
             Self::Unencrypted => None,
         }
     }
@@ -81,14 +73,14 @@ impl KeyArguments {
         }
         if let Some(key_file) = &self.key_file {
             let source = KekSource::KeyFile {};
-            return Ok(VolumeKey::Kek(source.kek(&read_key_file(key_file)?)?, source));
+            return Ok(VolumeKey::Kek(source.kek(&read_key_file(key_file)?)?));
         }
         let passphrase = match self.passphrase_fd {
             Some(descriptor) => read_passphrase(descriptor)?,
             None => ask_twice(path)?,
         };
         let source = KekSource::new_passphrase()?;
-        Ok(VolumeKey::Kek(source.kek(&passphrase)?, source))
+        Ok(VolumeKey::Kek(source.kek(&passphrase)?))
     }
 
     /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A person at a terminal
@@ -112,7 +104,7 @@ impl KeyArguments {
                 let kek = source.kek(&read_key_file(key_file)?)?;
                 let wrong = |_| CliError::WrongKeyFile { path, key_file: key_file.clone() };
                 kek.expect_id(encryption.kek.id).map_err(wrong)?;
-                Ok(VolumeKey::Kek(kek, source.clone()))
+                Ok(VolumeKey::Kek(kek))
             }
             (KekSource::KeyFile {}, None, None) => {
                 Err(CliError::NoKey { path, next: "give --key-file FILE" })
@@ -122,7 +114,7 @@ impl KeyArguments {
             (KekSource::Passphrase(_), None, Some(number)) => {
                 let kek = source.kek(&read_passphrase(number)?)?;
                 kek.expect_id(encryption.kek.id).map_err(|_| CliError::WrongPassphrase { path })?;
-                Ok(VolumeKey::Kek(kek, source.clone()))
+                Ok(VolumeKey::Kek(kek))
             }
             (KekSource::Passphrase(_), None, None) => ask_until_right(&path, descriptor, source),
         }
@@ -140,7 +132,7 @@ fn ask_until_right(path: &Path, descriptor: &Descriptor, source: &KekSource) -> 
         };
         let kek = source.kek(&asked(terminal.ask_passphrase(&prompt))?)?;
         if Some(kek.id()) == wanted {
-            return Ok(VolumeKey::Kek(kek, source.clone()));
+            return Ok(VolumeKey::Kek(kek));
         }
     }
     Err(CliError::WrongPassphrase { path: path.to_owned() })

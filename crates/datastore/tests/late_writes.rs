@@ -167,7 +167,6 @@ fn volume() -> (tempfile::TempDir, PathBuf) {
         size: VolumeSize::new(VOLUME_BYTES).unwrap(),
         provisioning: Provisioning::Thick,
         protection: Protection::Unencrypted,
-        source: None,
     };
     create(&path, &options).unwrap();
     (directory, path)

@@ -56,12 +56,12 @@ fn size(bytes: u64) -> VolumeSize {
 
 fn encrypted(kek: &Kek, bytes: u64, provisioning: Provisioning) -> CreateOptions<'_> {
     let protection = Protection::Encrypted(kek);
-    CreateOptions { size: size(bytes), provisioning, protection, source: Some(KekSource::KeyFile {}) }
+    CreateOptions { size: size(bytes), provisioning, protection }
 }
 
 fn clear(bytes: u64) -> CreateOptions<'static> {
     let protection = Protection::Unencrypted;
-    CreateOptions { size: size(bytes), provisioning: Provisioning::Thin, protection, source: None }
+    CreateOptions { size: size(bytes), provisioning: Provisioning::Thin, protection }
 }
 
 fn to_write<'a>(protection: Protection<'a>) -> OpenOptions<'a> {

@@ -18,9 +18,10 @@ pub const PASSPHRASE_BYTES_MAX: usize = 1024;
 
 const SALT_BYTES: usize = 32;
 
-/// A key-encryption key. It is wiped when it is dropped; `Debug` shows its id.
+/// A key-encryption key, and where it came from. It is wiped when it is dropped; `Debug` shows its id.
 pub struct Kek {
     id: KekId,
+    source: KekSource,
     secret: SecretBytes,
 }
 
@@ -68,7 +69,7 @@ impl KekSource {
     /// The KEK that `input` (a passphrase, or a key file's key) gives.
     pub fn kek(&self, input: &SecretBytes) -> Result<Kek, KeyError> {
         match self {
-            Self::KeyFile {} => Kek::new(input.duplicate()?),
+            Self::KeyFile {} => Kek::new(input.duplicate()?, self.clone()),
             Self::Passphrase(parameters) => {
                 if input.is_empty() || input.len() > PASSPHRASE_BYTES_MAX {
                     return Err(KeyError::PassphraseLength(input.len()));
@@ -76,7 +77,7 @@ impl KekSource {
                 let PassphraseParameters { memory_kib, passes, lanes, .. } = *parameters;
                 let cost = Argon2idParams { memory_kib, passes, lanes };
                 cost.check().map_err(KeyError::Parameters)?;
-                Kek::new(kdf::argon2id(input, &parameters.salt, cost, KEK_BYTES)?)
+                Kek::new(kdf::argon2id(input, &parameters.salt, cost, KEK_BYTES)?, self.clone())
             }
         }
     }
@@ -84,16 +85,21 @@ impl KekSource {
 
 impl Kek {
     /// The KEK of these 32 bytes. Its id is derived from them, so that a wrong key is told from a damaged volume.
-    fn new(secret: SecretBytes) -> Result<Self, KeyError> {
+    fn new(secret: SecretBytes, source: KekSource) -> Result<Self, KeyError> {
         let derived = kdf::hkdf_sha256(&secret, b"", b"strongroom kek id v1", 16)?;
         let mut id = [0; 16];
         id.copy_from_slice(derived.expose());
-        Ok(Self { id: KekId::from_bytes(id), secret })
+        Ok(Self { id: KekId::from_bytes(id), source, secret })
     }
 
     /// Its name: the first 16 bytes of HKDF-SHA256 over the key, one-way.
     pub fn id(&self) -> KekId {
         self.id
+    }
+
+    /// Where it came from.
+    pub fn source(&self) -> &KekSource {
+        &self.source
     }
 
     /// Refuses any KEK but the wanted one.

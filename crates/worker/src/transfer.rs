@@ -281,8 +281,7 @@ mod tests {
 
     fn volume(path: &Path, protection: Protection<'_>) {
         let size = VolumeSize::new(SIZE_BYTES).unwrap();
-        let source = Some(KekSource::KeyFile {});
-        create(path, &CreateOptions { size, provisioning: Provisioning::Thin, protection, source }).unwrap();
+        create(path, &CreateOptions { size, provisioning: Provisioning::Thin, protection }).unwrap();
     }
 
     fn disk(path: &Path, protection: Protection<'_>, access: Access) -> std::sync::Arc<dyn Disk<Plain>> {

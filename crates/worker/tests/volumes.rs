@@ -36,8 +36,8 @@ impl Volume {
     fn create(path: PathBuf, encrypted: bool, provisioning: Provisioning, bytes: u64) -> Self {
         let kek = encrypted.then(|| KekSource::KeyFile {}.kek(&SecretBytes::random(32).unwrap()).unwrap());
         let volume = Self { path, kek };
-        let (size, source) = (VolumeSize::new(bytes).unwrap(), encrypted.then_some(KekSource::KeyFile {}));
-        let options = CreateOptions { size, provisioning, protection: volume.protection(), source };
+        let size = VolumeSize::new(bytes).unwrap();
+        let options = CreateOptions { size, provisioning, protection: volume.protection() };
         create(&volume.path, &options).unwrap();
         volume
     }

@@ -78,7 +78,6 @@ impl CreateArguments {
             size: self.size,
             provisioning: self.provisioning.into(),
             protection: key.protection(),
-            source: key.source().cloned(),
         };
         create(&self.path, &options)?;
         output.answer(&Created(VolumeFacts::from(&describe(&self.path)?)))

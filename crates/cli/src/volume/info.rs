@@ -101,7 +101,7 @@ impl InfoArguments {
             if let Some(error) = findings.into_iter().find(|finding| finding.severity == Severity::Error) {
                 return Err(CliError::Unsound(error.message));
             }
-            authenticated = key.source().is_some();
+            authenticated = key.kek().is_some();
         }
         let file_system = described.file_system;
         let datastore = DatastoreFacts {

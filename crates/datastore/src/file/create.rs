@@ -12,7 +12,7 @@ use rustix::fs::{
     renameat_with, unlinkat,
 };
 use rustix::io::Errno;
-use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Kek, KekSource, Purpose};
+use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Kek, Purpose};
 use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
 
 use super::descriptor::{Descriptor, EncryptionRecord, EpochRecord, KekRecord, LayerRecord, Provisioning};
@@ -31,10 +31,8 @@ pub struct CreateOptions<'a> {
     pub size: VolumeSize,
     /// How space is taken.
     pub provisioning: Provisioning,
-    /// Under which key, and where that comes from; or clear.
+    /// Under which key; or clear.
     pub protection: Protection<'a>,
-    /// Where the key comes from; must be given for an encrypted volume.
-    pub source: Option<KekSource>,
 }
 
 /// Makes a volume at `path`, whose parent is the datastore's directory (made too, if only it is missing).
@@ -137,13 +135,13 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         top: layer,
         layers: vec![LayerRecord { id: layer, parent: None, epochs: Vec::new() }],
     };
-    if let (Some(kek), Some(source)) = (options.protection.kek(), &options.source) {
+    if let Some(kek) = options.protection.kek() {
         let cipher = Cipher::Aes256Xts4096;
         let envelope =
             seal_new_dek(&EnvelopeContext { purpose: Purpose::LayerData, volume, layer, epoch, cipher }, kek);
         let envelope = envelope.map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?;
         descriptor.layers[0].epochs.push(EpochRecord { epoch, cipher, envelopes: vec![envelope] });
-        let kek = KekRecord { id: kek.id(), source: source.clone() };
+        let kek = KekRecord { id: kek.id(), source: kek.source().clone() };
         // FIRST is 1, so its successor exists; an id of 1 again would be refused as used.
         let next_epoch = epoch.next().unwrap_or(epoch);
         descriptor.encryption = Some(EncryptionRecord { kek, next_epoch });
