@@ -103,6 +103,18 @@ impl<'test> CommandLine<'test> {
         (server, uri)
     }
 
+    /// Runs `strongroom volume expose VOLUME --nbd unix:vm.sock ARGUMENTS` to its end, which comes when it is refused.
+    #[track_caller]
+    pub fn try_expose(&self, volume: &str, arguments: &[&str]) -> Finished {
+        self.run(&[&["volume", "expose", volume, "--nbd", "unix:vm.sock"], arguments].concat())
+    }
+
+    /// The same, which must be refused with this message, alone.
+    #[track_caller]
+    pub fn expose_is_refused(&self, volume: &str, arguments: &[&str], message: &str) {
+        assert_refused(&self.try_expose(volume, arguments), 1, message);
+    }
+
     /// Runs another program in the directory of the test; it must succeed.
     #[track_caller]
     pub fn peer(&self, program: &str, arguments: &[&str]) -> String {

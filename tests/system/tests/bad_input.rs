@@ -19,18 +19,6 @@ fn with_volume(scratch: &Scratch) -> CommandLine<'_> {
     strongroom
 }
 
-fn expose(more: &[&str]) -> Vec<String> {
-    let arguments = [&["volume", "expose", "ds/vm1", "--nbd", "unix:vm.sock"], more].concat();
-    arguments.into_iter().map(str::to_owned).collect()
-}
-
-#[track_caller]
-fn expose_is_refused(strongroom: &CommandLine<'_>, more: &[&str], message: &str) {
-    let arguments = expose(more);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    strongroom.is_refused(&arguments, 1, message);
-}
-
 /// A disk of 24 MiB that is dense and does not compress.
 fn write_noise(strongroom: &CommandLine<'_>, name: &str) {
     let noise: Vec<u8> =
@@ -63,24 +51,24 @@ fn a_wrong_key_opens_nothing() {
     );
     check("empty", "a passphrase has 1 to 1024 bytes; this one has 0");
     check("endless", "a passphrase has 1 to 1024 bytes; this one has 1026");
-    expose_is_refused(
-        &strongroom,
+    strongroom.expose_is_refused(
+        "ds/vm1",
         &["--key-file", "other.key"],
         "the key in other.key is not that of ds/vm1; give the key file that the volume was created with",
     );
-    expose_is_refused(
-        &strongroom,
+    strongroom.expose_is_refused(
+        "ds/vm1",
         &["--key-file", "short.key"],
         "key file short.key holds no key: it must have 32 bytes, or 64 hexadecimal digits; \
          make one with: (umask 077; head -c 32 /dev/urandom > short.key)",
     );
-    expose_is_refused(
-        &strongroom,
+    strongroom.expose_is_refused(
+        "ds/vm1",
         &["--key-file", "none"],
         "cannot read key file none: No such file or directory",
     );
-    expose_is_refused(
-        &strongroom,
+    strongroom.expose_is_refused(
+        "ds/vm1",
         &["--unencrypted"],
         "ds/vm1 is encrypted; give its key file instead of --unencrypted",
     );
@@ -151,8 +139,8 @@ fn a_second_writer_is_told_who_has_the_volume() {
     let before = Snapshot::of(&strongroom.path("ds"));
     let message = format!("ds/vm1 is in use by process {}; stop that first", server.id());
     let impatient = [&WITH_KEY[..], &["--lock-wait", "0s"]].concat();
-    expose_is_refused(&strongroom, &impatient, &message);
-    expose_is_refused(&strongroom, &[&impatient[..], &["--read-only"]].concat(), &message);
+    strongroom.expose_is_refused("ds/vm1", &impatient, &message);
+    strongroom.expose_is_refused("ds/vm1", &[&impatient[..], &["--read-only"]].concat(), &message);
     strongroom.is_refused(
         &[&["volume", "resize", "ds/vm1", "--size", "8M"], &impatient[..]].concat(),
         1,
@@ -176,7 +164,7 @@ fn a_socket_that_is_in_use_is_left_alone() {
     let _other = std::os::unix::net::UnixListener::bind(strongroom.path("vm.sock")).unwrap();
     let socket = strongroom.path("vm.sock");
     let message = format!("a server already listens on {}", socket.display());
-    expose_is_refused(&strongroom, &WITH_KEY, &message);
+    strongroom.expose_is_refused("ds/vm1", &WITH_KEY, &message);
     assert!(socket.exists());
 }
 

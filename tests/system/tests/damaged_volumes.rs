@@ -30,18 +30,6 @@ fn info(strongroom: &CommandLine<'_>) -> strongroom_system_tests::Finished {
     strongroom.run(&[&["volume", "info", "ds/vm1"], &WITH_KEY[..]].concat())
 }
 
-fn expose(more: &[&str]) -> Vec<String> {
-    let arguments = [&["volume", "expose", "ds/vm1", "--nbd", "unix:vm.sock"], more].concat();
-    arguments.into_iter().map(str::to_owned).collect()
-}
-
-#[track_caller]
-fn expose_is_refused(strongroom: &CommandLine<'_>, more: &[&str], message: &str) {
-    let arguments = expose(more);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    strongroom.is_refused(&arguments, 1, message);
-}
-
 fn descriptor(strongroom: &CommandLine<'_>) -> PathBuf {
     strongroom.path("ds/vm1/descriptor")
 }
@@ -98,9 +86,7 @@ fn an_edited_descriptor_is_noticed() {
     ] {
         fs::write(descriptor(&strongroom), edited(&original, from, to)).unwrap();
         let before = Snapshot::of(&strongroom.path("ds"));
-        let arguments = expose(&WITH_KEY);
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let finished = strongroom.run(&arguments);
+        let finished = strongroom.try_expose("ds/vm1", &WITH_KEY);
         assert!(finished.stderr.starts_with(&format!("error: {message}")), "{to}: {}", finished.stderr);
         assert_eq!((finished.status.code(), finished.stderr.lines().count()), (Some(1), 1), "{to}");
         before.assert_untouched(&strongroom.path("ds"));
@@ -139,7 +125,7 @@ fn a_newer_format_is_left_alone() {
     fs::write(descriptor(&strongroom), &newer).unwrap();
     let before = Snapshot::of(&strongroom.path("ds"));
     let message = "ds/vm1 has format version 2; this program reads versions up to 1: use a newer one";
-    expose_is_refused(&strongroom, &WITH_KEY, message);
+    strongroom.expose_is_refused("ds/vm1", &WITH_KEY, message);
     let listed = strongroom.json(&["volume", "list", "ds"]);
     assert_eq!(listed["broken"][0]["reason"], message);
     let checked = strongroom.run(&[&["volume", "check", "ds/vm1"], &WITH_KEY[..]].concat());
@@ -161,7 +147,7 @@ fn an_old_descriptor_put_back_is_refused_by_whoever_knows_better() {
     let message =
         "the descriptor of ds/vm1 has generation 1, but generation 2 is known to exist: it was rolled back";
     let least = [&WITH_KEY[..], &["--least-generation", "2"]].concat();
-    expose_is_refused(&strongroom, &least, message);
+    strongroom.expose_is_refused("ds/vm1", &least, message);
     strongroom.is_refused(
         &[&["volume", "resize", "ds/vm1", "--size", "16M"], &least[..]].concat(),
         1,
@@ -185,7 +171,7 @@ fn a_truncated_or_missing_layer_is_noticed() {
     let message = format!(
         "layer {id} of ds/vm1 is truncated: it has 2097152 bytes instead of 4194304; restore it from a backup"
     );
-    expose_is_refused(&strongroom, &WITH_KEY, &message);
+    strongroom.expose_is_refused("ds/vm1", &WITH_KEY, &message);
     let checked = strongroom.run(&["volume", "check", "ds/vm1", "--no-key"]);
     assert_eq!(checked.status.code(), Some(1));
     assert!(checked.stdout.contains(&format!("error: {message}\n")), "{}", checked.stdout);
@@ -193,7 +179,7 @@ fn a_truncated_or_missing_layer_is_noticed() {
 
     fs::remove_file(&layer).unwrap();
     let missing = format!("layer {id} of ds/vm1 is missing; restore it from a backup");
-    expose_is_refused(&strongroom, &WITH_KEY, &missing);
+    strongroom.expose_is_refused("ds/vm1", &WITH_KEY, &missing);
     // A link would lead the server to write into somebody else's file.
     fs::write(strongroom.path("precious"), vec![7; 4 << 20]).unwrap();
     symlink(strongroom.path("precious"), &layer).unwrap();
