@@ -6,5 +6,6 @@
 //! this room, and neither does the control plane.
 #![forbid(unsafe_code)]
 
+pub mod listen;
 pub mod nbd;
 pub mod vhost_user_blk;

@@ -7,7 +7,7 @@
 //! - pure protocol, bytes in and bytes out: [`protocol`] (numbers and limits), [`option`], [`handshake`], [`request`],
 //!   [`reply`];
 //! - transmission without sockets: [`inbox`], [`outbox`], [`transfers`] (requests in the disk), [`session`];
-//! - sockets: [`socket`], [`listen`], [`transport`] and [`tls`];
+//! - sockets: [`socket`], [`transport`] and [`tls`];
 //! - threads: [`connection`], [`connections`] (who may start when) and [`server`].
 
 mod connection;
@@ -15,7 +15,6 @@ mod connections;
 mod export;
 mod handshake;
 mod inbox;
-pub(crate) mod listen;
 mod option;
 mod outbox;
 mod protocol;
@@ -27,9 +26,10 @@ mod socket;
 mod tls;
 mod transfers;
 mod transport;
+mod uri;
 
 pub use export::Export;
-pub use listen::{Listen, ListenError};
 pub use protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT};
-pub use server::{NbdConfig, NbdServer, StartError, StopError};
+pub use server::{Listen, NbdConfig, NbdServer, StartError, StopError};
 pub use tls::{Identity, IdentityError, TlsConfig, TlsError};
+pub use uri::uri;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,15 +20,31 @@ use thiserror::Error;
 use super::connection::{Connection, End, Shared};
 use super::connections::{Connections, Order};
 use super::export::Export;
-use super::listen::{Listen, ListenError, Listener};
 use super::protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT, STAGE_MEMORY_BYTES};
 use super::socket::Socket;
+use super::tls::TlsConfig;
+use super::uri::uri;
+use crate::listen::{Address, ListenError, Listener};
 
 /// How long the server sleeps after the system had no descriptor for another connection.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
 /// Submission entries of the accepting thread's ring: a listener, a waker, and the last flush.
 const ACCEPT_RING_DEPTH: usize = 8;
+
+/// Where a server listens. TCP comes with TLS, always.
+#[derive(Clone, Debug)]
+pub enum Listen {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// TCP with mutual TLS.
+    Tls {
+        /// The address.
+        address: SocketAddr,
+        /// Who may come.
+        tls: TlsConfig,
+    },
+}
 
 /// What a server serves, and how.
 #[derive(Clone, Debug)]
@@ -115,8 +133,11 @@ impl NbdServer {
         if !config.export.is_valid() {
             return Err(StartError::LongName);
         }
-        let listener = Listener::bind(&config.listen)?;
-        let uri = listener.uri(&config.export.name);
+        let listener = Listener::bind(&match &config.listen {
+            Listen::Unix(path) => Address::Unix(path.clone()),
+            Listen::Tls { address, .. } => Address::Tcp(*address),
+        })?;
+        let uri = uri(listener.address(), &config.export.name);
         let stopping = Arc::new(AtomicBool::new(false));
         let (started, start) = sync_channel(1);
         let thread = std::thread::Builder::new()

@@ -20,7 +20,7 @@ use super::channel::{Channel, ChannelError, Received, await_readable};
 use super::device::Device;
 use super::protocol::{DRAIN_TIMEOUT, QUEUES_MAX, STAGE_MEMORY_BYTES};
 use super::session::{Refusal, Session};
-use crate::nbd::listen::{Listen, ListenError, Listener};
+use crate::listen::{Address, ListenError, Listener};
 
 /// How long the server sleeps after the system had no descriptor for a connection.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
@@ -115,7 +115,7 @@ impl VhostUserServer {
         if !(1..=QUEUES_MAX).contains(&config.queues_max) {
             return Err(StartError::Queues(config.queues_max));
         }
-        let listener = Listener::bind(&Listen::Unix(config.socket.clone()))?;
+        let listener = Listener::bind(&Address::Unix(config.socket.clone()))?;
         let orders = Arc::new(Orders {
             stopping: AtomicBool::new(false),
             config_changed: AtomicBool::new(false),

@@ -1,6 +1,6 @@
 //! Where a server listens.
 
-use std::fmt::Write as _;
+use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -8,27 +8,30 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use thiserror::Error;
-
-use super::tls::TlsConfig;
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 64;
 
-/// Where a server listens. TCP comes with TLS, always.
-#[derive(Clone, Debug)]
-pub enum Listen {
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
     /// A unix socket, created with mode 0600, in a directory that only trusted users can write. What a dead server
     /// left there is replaced.
     Unix(PathBuf),
-    /// TCP with mutual TLS. Port 0 is any free one.
-    Tls {
-        /// The address.
-        address: SocketAddr,
-        /// Who may come.
-        tls: TlsConfig,
-    },
+    /// TCP. Port 0 is any free one.
+    Tcp(SocketAddr),
+}
+
+impl Address {
+    fn of(address: SocketAddrAny) -> Option<Self> {
+        if let Ok(address) = SocketAddr::try_from(address.clone()) {
+            return Some(Self::Tcp(address));
+        }
+        let address = SocketAddrUnix::try_from(address).ok()?;
+        Some(Self::Unix(OsStr::from_bytes(address.path_bytes()?).into()))
+    }
 }
 
 /// Why a server cannot listen.
@@ -51,6 +54,12 @@ pub enum ListenError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// An inherited descriptor that is no listening socket of a kind that we serve.
+    #[error("the inherited descriptor is no listening unix or TCP socket")]
+    NotListening,
+    /// Anything else about an inherited descriptor.
+    #[error("the inherited socket cannot be used: {0}")]
+    Inherited(#[source] Errno),
     /// Anything else about TCP.
     #[error("cannot listen on {address}: {source}")]
     Tcp {
@@ -61,39 +70,50 @@ pub enum ListenError {
     },
 }
 
-/// A listening socket. A unix socket's file is removed when it is dropped.
+/// A listening socket.
+///
+/// A unix socket's file is removed when the listener that made it is dropped, and stays while that is passed on: only the
+/// process that has [bound](Self::bind) one can remove it, not those that [adopt](Self::adopt) it.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    place: Place,
-}
-
-#[derive(Debug)]
-enum Place {
-    Unix {
-        path: PathBuf,
-        /// Device and inode: what another server has put in its place meanwhile stays.
-        file: (u64, u64),
-    },
-    Tcp(SocketAddr),
+    address: Address,
+    /// Device and inode of our unix socket's file: what another server has put in its place meanwhile stays.
+    file: Option<(u64, u64)>,
 }
 
 impl Listener {
     /// Starts to listen.
-    pub fn bind(listen: &Listen) -> Result<Self, ListenError> {
-        match listen {
-            Listen::Unix(path) => Self::bind_unix(path),
-            Listen::Tls { address, .. } => {
+    pub fn bind(address: &Address) -> Result<Self, ListenError> {
+        match address {
+            Address::Unix(path) => Self::bind_unix(path),
+            Address::Tcp(address) => {
                 Self::bind_tcp(*address).map_err(|source| ListenError::Tcp { address: *address, source })
             }
         }
     }
 
+    /// Takes over a socket that listens already, in another process too. It is set not to block, for all who share it.
+    pub fn adopt(socket: OwnedFd) -> Result<Self, ListenError> {
+        if !sockopt::socket_acceptconn(&socket).map_err(ListenError::Inherited)? {
+            return Err(ListenError::NotListening);
+        }
+        rustix::io::ioctl_fionbio(&socket, true).map_err(ListenError::Inherited)?;
+        let address = rustix::net::getsockname(&socket).map_err(ListenError::Inherited)?;
+        let address = Address::of(address).ok_or(ListenError::NotListening)?;
+        Ok(Self { socket, address, file: None })
+    }
+
+    /// Where it listens, with the port that was found where any would do.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
     fn bind_tcp(address: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        let place = Place::Tcp(listener.local_addr()?);
-        Ok(Self { socket: listener.into(), place })
+        let address = Address::Tcp(listener.local_addr()?);
+        Ok(Self { socket: listener.into(), address, file: None })
     }
 
     fn bind_unix(path: &Path) -> Result<Self, ListenError> {
@@ -121,8 +141,8 @@ impl Listener {
         rustix::net::bind(&socket, &address).map_err(failed)?;
         rustix::net::listen(&socket, BACKLOG).map_err(failed)?;
         let stat = rustix::fs::lstat(path).map_err(failed)?;
-        let place = Place::Unix { path: path.to_owned(), file: (stat.st_dev, stat.st_ino) };
-        Ok(Self { socket, place })
+        let file = Some((stat.st_dev, stat.st_ino));
+        Ok(Self { socket, address: Address::Unix(path.to_owned()), file })
     }
 
     /// The next connection, set not to block; `None` if nobody waits.
@@ -132,18 +152,6 @@ impl Listener {
             // Nobody, or somebody who is gone again.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(errno),
-        }
-    }
-
-    /// What a client is to be given to connect to the export of this name ("The NBD Uniform Resource Indicator").
-    pub fn uri(&self, export: &str) -> String {
-        let export = percent_encoded(export.as_bytes(), b"");
-        match &self.place {
-            Place::Unix { path, .. } => {
-                let path = percent_encoded(path.as_os_str().as_bytes(), b"/");
-                format!("nbd+unix:///{export}?socket={path}")
-            }
-            Place::Tcp(address) => format!("nbds://{address}/{export}"),
         }
     }
 }
@@ -156,14 +164,14 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Place::Unix { path, file } = &self.place else {
+        let (Address::Unix(path), Some(file)) = (&self.address, self.file) else {
             return;
         };
         // Whatever fails here leaves a dead socket, which the next server replaces.
         let Ok(_directory) = lock_directory(path) else {
             return;
         };
-        if rustix::fs::lstat(path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == *file) {
+        if rustix::fs::lstat(path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == file) {
             let _ = rustix::fs::unlink(path);
         }
     }
@@ -186,18 +194,6 @@ fn lock_directory(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(directory)
 }
 
-/// RFC 3986, 2.1; `plain` are left as they are beside the unreserved characters.
-fn percent_encoded(bytes: &[u8], plain: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || plain.contains(byte) {
-            text.push(char::from(*byte));
-        } else {
-            let _ = write!(text, "%{byte:02X}");
-        }
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -210,7 +206,7 @@ mod tests {
     fn a_socket_is_the_owners_alone_and_removed_at_the_end() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nbd.sock");
-        let listener = Listener::bind(&Listen::Unix(path.clone())).unwrap();
+        let listener = Listener::bind(&Address::Unix(path.clone())).unwrap();
         let metadata = fs::symlink_metadata(&path).unwrap();
         assert!(metadata.file_type().is_socket());
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
@@ -223,13 +219,13 @@ mod tests {
     fn a_dead_servers_socket_is_replaced_a_living_ones_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nbd.sock");
-        let listen = Listen::Unix(path.clone());
+        let address = Address::Unix(path.clone());
         let living = UnixListener::bind(&path).unwrap();
-        assert!(matches!(Listener::bind(&listen), Err(ListenError::InUse(_))));
+        assert!(matches!(Listener::bind(&address), Err(ListenError::InUse(_))));
         drop(living);
         assert!(path.exists());
-        let listener = Listener::bind(&listen).unwrap();
-        assert!(matches!(Listener::bind(&listen), Err(ListenError::InUse(_))));
+        let listener = Listener::bind(&address).unwrap();
+        assert!(matches!(Listener::bind(&address), Err(ListenError::InUse(_))));
         // Somebody's new socket in our place is not removed with ours.
         fs::remove_file(&path).unwrap();
         let _other = UnixListener::bind(&path).unwrap();
@@ -242,24 +238,50 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("precious");
         fs::write(&path, "data").unwrap();
-        assert!(matches!(Listener::bind(&Listen::Unix(path.clone())), Err(ListenError::NotASocket(_))));
+        assert!(matches!(Listener::bind(&Address::Unix(path.clone())), Err(ListenError::NotASocket(_))));
         std::os::unix::fs::symlink("precious", directory.path().join("link")).unwrap();
-        let link = Listen::Unix(directory.path().join("link"));
+        let link = Address::Unix(directory.path().join("link"));
         assert!(matches!(Listener::bind(&link), Err(ListenError::NotASocket(_))));
         assert_eq!(fs::read_to_string(&path).unwrap(), "data");
     }
 
     #[test]
     fn long_paths_and_missing_directories_are_errors() {
-        let long = Listen::Unix(PathBuf::from(format!("/tmp/{}", "x".repeat(200))));
+        let long = Address::Unix(PathBuf::from(format!("/tmp/{}", "x".repeat(200))));
         assert!(matches!(Listener::bind(&long), Err(ListenError::PathTooLong(_))));
-        let nowhere = Listen::Unix(PathBuf::from("/nonexistent/nbd.sock"));
+        let nowhere = Address::Unix(PathBuf::from("/nonexistent/nbd.sock"));
         assert!(matches!(Listener::bind(&nowhere), Err(ListenError::Unix { .. })));
     }
 
     #[test]
-    fn uris_are_encoded() {
-        assert_eq!(percent_encoded(b"/run/a b&c", b"/"), "/run/a%20b%26c");
-        assert_eq!(percent_encoded("ä/".as_bytes(), b""), "%C3%A4%2F");
+    fn an_inherited_socket_is_accepted_from_and_not_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        for address in
+            [Address::Unix(directory.path().join("nbd.sock")), Address::Tcp("[::1]:0".parse().unwrap())]
+        {
+            let bound = Listener::bind(&address).unwrap();
+            let adopted = Listener::adopt(bound.as_fd().try_clone_to_owned().unwrap()).unwrap();
+            assert_eq!(adopted.address(), bound.address());
+            assert!(matches!(adopted.accept(), Ok(None)));
+            let _client: OwnedFd = match adopted.address() {
+                Address::Unix(path) => UnixStream::connect(path).unwrap().into(),
+                Address::Tcp(address) => std::net::TcpStream::connect(address).unwrap().into(),
+            };
+            assert!(matches!(adopted.accept(), Ok(Some(_))));
+            drop(adopted);
+            if let Address::Unix(path) = &address {
+                assert!(path.exists());
+                drop(bound);
+                assert!(!path.exists());
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_listen_is_not_adopted() {
+        let (connected, _peer) = UnixStream::pair().unwrap();
+        assert!(matches!(Listener::adopt(connected.into()), Err(ListenError::NotListening)));
+        let file = tempfile::tempfile().unwrap();
+        assert!(matches!(Listener::adopt(file.into()), Err(ListenError::Inherited(Errno::NOTSOCK))));
     }
 }
