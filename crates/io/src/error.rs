@@ -57,6 +57,12 @@ pub enum IoError {
     /// The device or file system failed.
     #[error("the device failed: {0}")]
     Device(Errno),
+    /// A thread's event loop holds as many files and sockets as it takes.
+    #[error("the thread's event loop holds {files_max} files and sockets already, the most that it takes")]
+    FilesFull {
+        /// The most of them.
+        files_max: u32,
+    },
     /// The file ended, or the device stopped, before the whole transfer.
     #[error("{done_bytes} of {wanted_bytes} bytes were transferred")]
     Short {

@@ -30,13 +30,16 @@ pub enum RingError {
     /// The kernel refused for another reason.
     #[error("io_uring cannot be set up: {0}")]
     Refused(Errno),
+    /// No thread to run it on.
+    #[error("cannot start a thread: {0}")]
+    Thread(Errno),
     /// No waker for the thread.
     #[error("no event for waking the thread: {0}")]
     Waker(#[source] IoError),
 }
 
 impl RingError {
-    /// The error of a failed `io_uring_setup` with `entries` entries.
+    /// The error of a failed set-up with `entries` entries.
     pub(crate) fn of_setup(entries: u32, error: &std::io::Error) -> Self {
         let raw = Raw::from_io_error(error).unwrap_or(Raw::IO);
         let errno = Errno(raw.raw_os_error());

@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use strongroom_io::DataFile;
+use strongroom_io::{DataFile, IoError};
 
 /// A file or block device of the kernel, for I/O through a ring.
 #[derive(Debug)]
@@ -48,15 +49,16 @@ impl DataFile for RingFile {
 /// A file that a queue has registered. Queue and operations share it; the last one to go gives its place back.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
-    pub(crate) file: Arc<dyn DataFile>,
-    /// Its place among the ring's registered files, which saves the kernel a look-up and a reference count per
-    /// operation; without one the descriptor is used.
-    pub(crate) place: Option<Place>,
+    /// Kept for its owner, to whom it may mean more than to the kernel.
+    pub(crate) _file: Arc<dyn DataFile>,
+    /// Its place among the ring's registered files.
+    pub(crate) place: Place,
     /// Whether its file system may know `FALLOC_FL_ZERO_RANGE`; cleared once it said that it does not.
     pub(crate) zero_range: Cell<bool>,
 }
 
-/// A place in the table of registered files, given back when dropped.
+/// A place in the table of registered files, by which alone an entry can name a file. It saves the kernel a look-up and a
+/// reference count per operation. Given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     index: u32,
@@ -69,11 +71,11 @@ impl Place {
         self.index
     }
 
-    /// Takes a free place, if there is one.
-    pub(crate) fn take(places: &Rc<RefCell<Places>>) -> Option<Self> {
-        let index = places.borrow_mut().free.pop()?;
-        let places = Rc::clone(places);
-        Some(Self { index, places })
+    /// Takes a free place.
+    pub(crate) fn take(places: &Rc<RefCell<Places>>) -> Result<Self, IoError> {
+        let Places { free, count, .. } = &mut *places.borrow_mut();
+        let index = free.pop().ok_or(IoError::FilesFull { files_max: *count })?;
+        Ok(Self { index, places: Rc::clone(places) })
     }
 }
 
@@ -88,11 +90,14 @@ impl Drop for Place {
 pub(crate) struct Places {
     pub(crate) free: Vec<u32>,
     pub(crate) vacated: Vec<u32>,
+    /// Of all of them, taken ones too.
+    count: u32,
 }
 
 impl Places {
-    /// `count` free places.
-    pub(crate) fn new(count: u32) -> Self {
-        Self { free: (0..count).rev().collect(), vacated: Vec::with_capacity(count as usize) }
+    /// These places, all free.
+    pub(crate) fn new(all: Range<u32>) -> Self {
+        let count = all.len() as u32;
+        Self { free: all.rev().collect(), vacated: Vec::new(), count }
     }
 }

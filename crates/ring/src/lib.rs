@@ -22,14 +22,17 @@
 
 mod error;
 mod file;
+mod lanes;
 mod operation;
 mod queue;
 mod ring;
+mod setup;
 mod uring;
 mod watch;
 
 pub use error::RingError;
 pub use file::RingFile;
+pub use lanes::{Busy, Job, Lanes};
 pub use queue::RingFileQueue;
 pub use ring::Ring;
 pub use watch::{Interest, Ready, WatchToken};

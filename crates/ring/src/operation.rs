@@ -229,15 +229,15 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::RingFile;
+    use crate::file::{Place, Places, RingFile};
     use std::sync::Arc;
     use strongroom_memory::{BufferPool, CHUNK_BYTES};
 
     fn operation(operation: FileOperation) -> Operation {
         let inbox = Rc::new(Inbox { done: RefCell::default(), open: Cell::new(true) });
         let file = Rc::new(OpenFile {
-            file: Arc::new(RingFile::new(std::fs::File::open("/dev/null").unwrap())),
-            place: None,
+            _file: Arc::new(RingFile::new(std::fs::File::open("/dev/null").unwrap())),
+            place: Place::take(&Rc::new(RefCell::new(Places::new(0..1)))).unwrap(),
             zero_range: Cell::new(true),
         });
         Operation::begin(&inbox, Some(&file), 7, operation).unwrap()

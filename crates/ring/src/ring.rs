@@ -28,13 +28,13 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread. `depth` is how many operations all its queues will usually have in flight
+    /// A ring for the calling thread, restricted for good to what this room does with it. `depth` is how many operations all its queues will usually have in flight
     /// together; more are never refused, but cost more system calls.
     pub fn new(depth: usize) -> Result<Self, RingError> {
         let waker = Arc::new(Waker::new().map_err(RingError::Waker)?);
         let entries = depth.clamp(1, ENTRIES_MAX).next_power_of_two() as u32;
         let core = Core {
-            uring: Uring::new(entries)?,
+            uring: Uring::new(entries, waker.event())?,
             watches: Watches::default(),
             unpolled: 0,
             waker: Arc::clone(&waker),
@@ -53,16 +53,16 @@ impl Ring {
         self.core.borrow_mut().wait(at_most)
     }
 
-    /// Watches a socket, pipe or eventfd (through a duplicate of its descriptor), and asks for its next readiness.
+    /// Watches a socket, pipe or eventfd, and asks for its next readiness. The ring keeps it open, whatever becomes of its
+    /// descriptor.
     ///
     /// Readiness is told once in each direction that was asked for, by [`Self::take_ready`]; to be told again, ask
     /// again with [`Self::rearm`]. The kernel looks at the socket's state when it is asked, so nothing is lost whether
     /// or not everything was read before, and a frontend that cannot take more just does not ask. Asking travels with
     /// the next system call and costs none of its own.
     pub fn watch(&self, socket: &impl AsFd, interest: Interest) -> Result<WatchToken, IoError> {
-        // Descriptors up to 2 are the standard streams'.
-        let socket = rustix::io::fcntl_dupfd_cloexec(socket, 3)?;
         let core = &mut *self.core.borrow_mut();
+        let socket = core.uring.place(socket.as_fd())?;
         Ok(core.watches.insert(&mut core.uring, socket, interest))
     }
 
@@ -73,8 +73,7 @@ impl Ring {
         core.watches.rearm(&mut core.uring, token, interest);
     }
 
-    /// Ends a watch: no more is told of it. The ring's duplicate of the descriptor is closed at a later
-    /// [`Self::wait`], so shut a socket down whose peer should notice at once.
+    /// Ends a watch: no more is told of it. The ring lets go of the socket at a later [`Self::wait`], so shut a socket down whose peer should notice at once.
     pub fn unwatch(&self, token: WatchToken) {
         let core = &mut *self.core.borrow_mut();
         core.watches.remove(&mut core.uring, token);
@@ -85,6 +84,12 @@ impl Ring {
         let core = &mut *self.core.borrow_mut();
         core.reap();
         core.watches.take_ready(ready);
+    }
+
+    /// Brings the ring to where the next job can have it as if it were new: ends all watches, forgets the deadline, and
+    /// waits until the kernel has let go of every buffer and file.
+    pub(crate) fn quiet(&self) -> Result<(), IoError> {
+        self.core.borrow_mut().quiet()
     }
 
     /// How often this ring has entered the kernel to submit or wait.
@@ -178,7 +183,7 @@ impl Core {
                     Next::Again(operation) => self.send(operation),
                     Next::End(inbox, done) => self.deliver(&inbox, done),
                 },
-                Job::PollWaker(_) => {
+                Job::PollWaker => {
                     self.waker_armed = false;
                     self.woken = true;
                 }
@@ -188,9 +193,21 @@ impl Core {
         self.uring.release_places();
     }
 
+    fn quiet(&mut self) -> Result<(), IoError> {
+        self.watches.clear(&mut self.uring);
+        self.deadline = None;
+        self.reap();
+        // The one that stays asks for wake-ups.
+        while self.uring.jobs() > usize::from(self.waker_armed) {
+            self.uring.sleep(None)?;
+            self.reap();
+        }
+        Ok(())
+    }
+
     fn wait(&mut self, at_most: Option<Duration>) -> Result<(), IoError> {
         if !self.waker_armed {
-            self.uring.send(Job::PollWaker(Arc::clone(&self.waker)));
+            self.uring.send(Job::PollWaker);
             self.waker_armed = true;
         }
         self.reap();

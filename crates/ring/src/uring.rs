@@ -5,24 +5,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, ReadWriteFlags};
-use strongroom_io::{DataFile, InFlight, IoError, Slot, Waker};
+use strongroom_io::{DataFile, InFlight, IoError, Slot};
 
 use crate::error::RingError;
 use crate::file::{OpenFile, Place, Places};
 use crate::operation::{Call, Operation};
+use crate::setup::{WAKER_PLACE, set_up};
 use crate::watch::{Direction, WatchToken};
-
-/// Registered files of one ring: some volumes with a chain of layers each. More are used by their descriptors.
-const PLACES: u32 = 64;
 
 /// Names the answer to a cancellation, which nobody waits for. No slot has this tag.
 const CANCELLATION: u64 = u64::MAX;
@@ -32,9 +30,9 @@ pub(crate) enum Job {
     /// A step of a file operation.
     File(Operation),
     /// Answer once when another thread wakes this one.
-    PollWaker(Arc<Waker>),
+    PollWaker,
     /// Answer once when the socket is ready.
-    PollSocket { socket: Rc<OwnedFd>, events: PollFlags, watch: WatchToken, direction: Direction },
+    PollSocket { socket: Rc<Place>, events: PollFlags, watch: WatchToken, direction: Direction },
 }
 
 /// A ring of the kernel, what is under way in it, and what waits for room in it.
@@ -51,38 +49,35 @@ pub(crate) struct Uring {
 }
 
 impl Uring {
-    /// A ring with `entries` submission entries and twice as many completion entries.
-    pub(crate) fn new(entries: u32) -> Result<Self, RingError> {
-        let ring = set_up(entries)?;
-        if !ring.params().is_feature_nodrop() {
-            return Err(RingError::TooOld("completions that are never dropped (5.5)"));
-        }
-        if !ring.params().is_feature_ext_arg() {
-            return Err(RingError::TooOld("waiting with a timeout (5.11)"));
-        }
-        // Without a table every file is used by its descriptor, which costs a little time and nothing else.
-        let registers = ring.submitter().register_files_sparse(PLACES).is_ok();
+    /// A ring with `entries` submission entries and twice as many completion entries, for the calling thread, which
+    /// another one wakes by the event `waker`.
+    pub(crate) fn new(entries: u32, waker: BorrowedFd<'_>) -> Result<Self, RingError> {
+        let (ring, places) = set_up(entries, waker)?;
         Ok(Self {
             ring,
             jobs: InFlight::with_depth(2 * entries as usize),
             tags_end: 0,
             backlog: VecDeque::with_capacity(entries as usize),
             completed: VecDeque::with_capacity(2 * entries as usize),
-            places: Rc::new(RefCell::new(Places::new(if registers { PLACES } else { 0 }))),
+            places: Rc::new(RefCell::new(Places::new(WAKER_PLACE + 1..places))),
             enters: 0,
         })
     }
 
     /// Registers a file.
     pub(crate) fn open(&mut self, file: Arc<dyn DataFile>) -> Result<Rc<OpenFile>, IoError> {
-        self.release_places();
-        let fd = file.as_fd().ok_or(Errno::BADF)?.as_raw_fd();
-        let place = Place::take(&self.places).filter(|place| {
-            let update = self.ring.submitter().register_files_update(place.index(), &[fd]);
-            update.is_ok()
-        });
+        let place = self.place(file.as_fd().ok_or(Errno::BADF)?)?;
         let zero_range = Cell::new(true);
-        Ok(Rc::new(OpenFile { file, place, zero_range }))
+        Ok(Rc::new(OpenFile { _file: file, place, zero_range }))
+    }
+
+    /// Gives a file or socket a place in the ring's table. The kernel keeps it open until the place is given back.
+    pub(crate) fn place(&mut self, file: BorrowedFd<'_>) -> Result<Place, IoError> {
+        self.release_places();
+        let place = Place::take(&self.places)?;
+        let update = self.ring.submitter().register_files_update(place.index(), &[file.as_raw_fd()]);
+        update.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        Ok(place)
     }
 
     /// Lets go of registered files that nobody uses any more, whose locks (`flock`) would last until then. The kernel
@@ -110,7 +105,8 @@ impl Uring {
     /// The slot may be used anew before the kernel sees this, but never by a job that the kernel sees earlier:
     /// entries keep their order, so only the job that is meant can be hit.
     pub(crate) fn cancel(&mut self, slot: Slot) {
-        let entry = opcode::AsyncCancel::new(slot.tag()).build();
+        // It names no file; but no entry passes without the flag.
+        let entry = opcode::AsyncCancel::new(slot.tag()).build().flags(squeue::Flags::FIXED_FILE);
         self.push(entry.user_data(CANCELLATION));
     }
 
@@ -171,6 +167,11 @@ impl Uring {
         None
     }
 
+    /// Count of jobs that were sent and have not come back.
+    pub(crate) fn jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
     /// Whether anything waits to be sent.
     pub(crate) fn has_unsent(&mut self) -> bool {
         !self.backlog.is_empty() || !self.ring.submission().is_empty()
@@ -190,8 +191,8 @@ impl Uring {
     fn fill(&mut self) -> usize {
         let mut submission = self.ring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: an entry names memory only inside the `Buffer` of its job (`entry_of`), and descriptors only of
-            // the file or socket that its job holds. The job was put into `jobs` before its entry got here and leaves
+            // SAFETY: an entry names memory only inside the `Buffer` of its job (`entry_of`), and a file only by the
+            // place that its job holds. The job was put into `jobs` before its entry got here and leaves
             // it only in `next_completed`, after the kernel's last word on it; `Drop` waits for that word, or leaks
             // the jobs. A buffer's memory does not move, and nothing reads or writes it while its job is in
             // `jobs`, which is private to this file.
@@ -267,77 +268,39 @@ impl Drop for Uring {
     }
 }
 
-/// A ring with what the kernel has of: completions that run only when this thread asks (6.1), or at least without
-/// interrupting it (5.19), and submission that goes on after an entry that fails (5.18).
-fn set_up(entries: u32) -> Result<IoUring, RingError> {
-    let of_6_1 = |builder: &mut io_uring::Builder| {
-        builder
-            .setup_submit_all()
-            .setup_coop_taskrun()
-            .setup_taskrun_flag()
-            .setup_single_issuer()
-            .setup_defer_taskrun();
-    };
-    let of_5_19 = |builder: &mut io_uring::Builder| {
-        builder.setup_submit_all().setup_coop_taskrun().setup_taskrun_flag();
-    };
-    let attempts: [&dyn Fn(&mut io_uring::Builder); 3] = [&of_6_1, &of_5_19, &|_| {}];
-    let mut refused = RingError::TooOld("every way to set one up");
-    for choose in attempts {
-        let mut builder = IoUring::builder();
-        // A child process must not inherit the queues' memory.
-        builder.dontfork();
-        choose(&mut builder);
-        match builder.build(entries) {
-            Ok(ring) => return Ok(ring),
-            Err(error) => {
-                refused = RingError::of_setup(entries, &error);
-                if Errno::from_io_error(&error) != Some(Errno::INVAL) {
-                    break;
-                }
-            }
-        }
-    }
-    Err(refused)
-}
-
 /// The entry that asks for a job. Its pointers point into the job's buffer, and are good as long as the job is kept.
 fn entry_of(job: &Job) -> squeue::Entry {
     match job {
         Job::File(operation) => file_entry(operation),
-        Job::PollWaker(waker) => {
-            opcode::PollAdd::new(Fd(waker.event().as_raw_fd()), u32::from(PollFlags::IN.bits())).build()
-        }
+        Job::PollWaker => opcode::PollAdd::new(Fixed(WAKER_PLACE), u32::from(PollFlags::IN.bits())).build(),
         Job::PollSocket { socket, events, .. } => {
-            opcode::PollAdd::new(Fd(socket.as_fd().as_raw_fd()), u32::from(events.bits())).build()
+            opcode::PollAdd::new(Fixed(socket.index()), u32::from(events.bits())).build()
         }
     }
 }
 
 fn file_entry(operation: &Operation) -> squeue::Entry {
-    let file = &operation.file;
-    let (fd, flags) = match &file.place {
-        Some(place) => (Fd(place.index() as i32), squeue::Flags::FIXED_FILE),
-        // -1, for a file that has lost its descriptor, ends the operation with EBADF.
-        None => (Fd(file.file.as_fd().map_or(-1, |fd| fd.as_raw_fd())), squeue::Flags::empty()),
-    };
-    let entry = match operation.call() {
+    let file = Fixed(operation.file.place.index());
+    match operation.call() {
         Call::Read { into, start, offset } => {
             let length = into.len().saturating_sub(start) as u32;
             let address = into.address().as_ptr().wrapping_add(start);
-            opcode::Read::new(fd, address, length).offset(offset).build()
+            opcode::Read::new(file, address, length).offset(offset).build()
         }
         Call::Write { from, start, offset, durable } => {
             let durable = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
             let length = from.len().saturating_sub(start) as u32;
             let address = from.address().as_ptr().wrapping_add(start);
-            opcode::Write::new(fd, address, length).offset(offset).rw_flags(durable.bits() as _).build()
+            opcode::Write::new(file, address, length).offset(offset).rw_flags(durable.bits() as _).build()
         }
-        Call::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-        Call::Allocate { extent, mode } => opcode::Fallocate::new(fd, extent.length())
+        Call::SyncData => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+        Call::Allocate { extent, mode } => opcode::Fallocate::new(file, extent.length())
             .offset(extent.offset())
             .mode(mode.bits() as i32)
             .build(),
-    };
-    entry.flags(flags)
+    }
 }
+
+#[cfg(test)]
+#[path = "uring_tests.rs"]
+mod tests;

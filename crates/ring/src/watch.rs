@@ -1,11 +1,11 @@
 //! Readiness of sockets, for frontends.
 
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::event::PollFlags;
 use strongroom_io::Slot;
 
+use crate::file::Place;
 use crate::uring::{Job, Uring};
 
 /// Names a watched socket; it is never given to another one, also after the watch has ended.
@@ -82,7 +82,7 @@ struct Entry {
 
 #[derive(Debug)]
 struct Watch {
-    socket: Rc<OwnedFd>,
+    socket: Rc<Place>,
     read_poll: Option<Slot>,
     write_poll: Option<Slot>,
     /// What happened since it was last taken; the token is in `Watches::ready` while there is something.
@@ -91,7 +91,7 @@ struct Watch {
 
 impl Watches {
     /// Starts to watch a socket.
-    pub(crate) fn insert(&mut self, uring: &mut Uring, socket: OwnedFd, interest: Interest) -> WatchToken {
+    pub(crate) fn insert(&mut self, uring: &mut Uring, socket: Place, interest: Interest) -> WatchToken {
         let watch =
             Some(Watch { socket: Rc::new(socket), read_poll: None, write_poll: None, happened: None });
         let index = match self.free.pop() {
@@ -146,6 +146,17 @@ impl Watches {
         if let Some(next) = entry.generation.checked_add(1) {
             entry.generation = next;
             self.free.push(token.index);
+        }
+    }
+
+    /// Ends all watches.
+    pub(crate) fn clear(&mut self, uring: &mut Uring) {
+        for index in 0..self.entries.len() {
+            let Entry { generation, watch } = &self.entries[index];
+            if watch.is_some() {
+                let token = WatchToken { index: index as u32, generation: *generation };
+                self.remove(uring, token);
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use strongroom_io::{FileDone, FileIo, FileOperation, FileToken, IoError, Reactor};
-use strongroom_ring::{Ring, RingFile};
+use strongroom_ring::{Interest, Ring, RingFile};
 use strongroom_types::Extent;
 use support::{Bench, DISK, PATIENCE, TMPFS, new_file, poll_until};
 
@@ -222,7 +222,7 @@ fn the_loop_does_not_sleep_over_what_another_queue_reaped() {
 }
 
 #[test]
-fn more_files_than_the_ring_registers() {
+fn many_files() {
     let mut bench = Bench::new(8);
     let files: Vec<_> = (0..80).map(|_| new_file(TMPFS)).collect();
     let mut named = Vec::new();
@@ -234,6 +234,28 @@ fn more_files_than_the_ring_registers() {
     for (index, name) in named.iter().enumerate() {
         assert_eq!(std::fs::read(name.path()).unwrap(), [index as u8; 4096]);
     }
+}
+
+#[test]
+fn a_ring_full_of_files_says_so_and_goes_on() {
+    let mut bench = Bench::new(8);
+    let (_named, file) = new_file(TMPFS);
+    let file = Arc::new(RingFile::new(file));
+    let first = bench.queue.register(file.clone()).unwrap();
+    let mut other = bench.ring.file_queue().unwrap();
+    let mut count = 1;
+    let full = loop {
+        match other.register(file.clone()) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full, IoError::FilesFull { files_max: count });
+    assert!(count >= 256, "a ring takes a volume's longest chain of layers, and took {count} files");
+    assert_eq!(bench.ring.watch(&*file, Interest::READABLE).unwrap_err(), full);
+    assert_holds(&bench.write(first, 0, 4096, 1), 1);
+    drop(other);
+    assert!(bench.queue.register(file).is_ok());
 }
 
 #[test]

@@ -38,6 +38,7 @@ impl ErrorNumber {
             IoError::NoSpace => Self::NoSpace,
             IoError::Closed => Self::Shutdown,
             IoError::Device(_)
+            | IoError::FilesFull { .. }
             | IoError::Short { .. }
             | IoError::UnknownEpoch { .. }
             | IoError::FlushFailed
