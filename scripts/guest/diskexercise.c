@@ -12,7 +12,8 @@
  * what an earlier, error-free run with --ops must have left.
  *
  * --until-input instead of --ops goes on until a line comes on standard input; --progress N prints a line every N
- * operations, so that whoever watches can act at a moment that means something.
+ * operations, so that whoever watches can act at a moment that means something. It says also the longest time since
+ * the last such line in which no operation of any thread ended.
  *
  * Exit status: 0 = no error and no mismatch, 1 = some, 2 = wrong usage.
  */
@@ -69,6 +70,7 @@ static int device_fd;
 static atomic_bool told_to_stop; /* lock-free, so a signal handler may set it */
 
 static atomic_uint_least64_t ops_done, bytes_written, bytes_read, io_errors, mismatched_sectors, longest_stall_ns;
+static atomic_uint_least64_t last_end_ns, longest_gap_ns;
 static atomic_uint messages;
 
 static void fail_usage(const char *format, ...) {
@@ -142,10 +144,17 @@ static void describe_mismatch(const uint64_t *words, uint64_t sector, uint32_t e
              memcmp(words, zeroes, SECTOR_BYTES) == 0 ? "zeroes" : "something else");
 }
 
-static void note_stall(uint64_t elapsed_ns) {
-    uint64_t longest = atomic_load(&longest_stall_ns);
-    while (elapsed_ns > longest && !atomic_compare_exchange_weak(&longest_stall_ns, &longest, elapsed_ns))
+static void raise_to(atomic_uint_least64_t *longest_ns, uint64_t elapsed_ns) {
+    uint64_t longest = atomic_load(longest_ns);
+    while (elapsed_ns > longest && !atomic_compare_exchange_weak(longest_ns, &longest, elapsed_ns))
         ;
+}
+
+static void note_end(uint64_t started_ns) {
+    const uint64_t ended_ns = now_ns(), before_ns = atomic_exchange(&last_end_ns, ended_ns);
+    raise_to(&longest_stall_ns, ended_ns - started_ns);
+    if (before_ns != 0 && before_ns < ended_ns) /* another thread may have read the clock later and stored sooner */
+        raise_to(&longest_gap_ns, ended_ns - before_ns);
 }
 
 /* Transfers exactly the extent, or counts one error: a device never has a reason to transfer less. */
@@ -155,7 +164,7 @@ static bool transfer(bool is_write, struct slice *slice, uint64_t sector, uint64
     const uint64_t started_ns = now_ns();
     const ssize_t done = is_write ? pwrite(device_fd, slice->buffer, length, offset)
                                   : pread(device_fd, slice->buffer, length, offset);
-    note_stall(now_ns() - started_ns);
+    note_end(started_ns);
     if (done == (ssize_t)length) {
         atomic_fetch_add(is_write ? &bytes_written : &bytes_read, length);
         return true;
@@ -195,7 +204,7 @@ static void flush(void) {
         atomic_fetch_add(&io_errors, 1);
         complain("flush: %s", strerror(errno));
     }
-    note_stall(now_ns() - started_ns);
+    note_end(started_ns);
 }
 
 static void run_one(struct slice *slice) {
@@ -219,7 +228,8 @@ static void run_one(struct slice *slice) {
 static void count_op(void) {
     const uint64_t done = atomic_fetch_add(&ops_done, 1) + 1;
     if (options.progress_ops != 0 && done % options.progress_ops == 0)
-        printf("progress ops=%" PRIu64 " errors=%" PRIu64 "\n", done, (uint64_t)atomic_load(&io_errors));
+        printf("progress ops=%" PRIu64 " errors=%" PRIu64 " longest_gap_us=%" PRIu64 " end\n", done,
+               (uint64_t)atomic_load(&io_errors), (uint64_t)atomic_exchange(&longest_gap_ns, 0) / 1000);
 }
 
 static void *exercise(void *argument) {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::guest::{Guest, RunningCommand};
+use crate::guest::Guest;
+use crate::session::{RunningCommand, Session};
 
 /// From one line of progress to the next, a killed server included.
 const PROGRESS_DEADLINE: Duration = Duration::from_secs(120);
@@ -10,20 +11,38 @@ const PROGRESS_DEADLINE: Duration = Duration::from_secs(120);
 const FINISH_DEADLINE: Duration = Duration::from_secs(180);
 /// Operations from one line of progress to the next.
 const PROGRESS_OPS: u64 = 20;
+/// Requests that are in flight together, where a test does not ask for more.
+const DEPTH: usize = 4;
 
-/// Verified I/O of mixed sizes on four threads, going on in the guest until it is told to stop.
-pub struct Exercise<'guest> {
-    command: RunningCommand<'guest>,
+/// Verified I/O of mixed sizes, going on in the guest until it is told to stop.
+pub struct Exercise<'session> {
+    command: RunningCommand<'session>,
+    longest_gap: Duration,
 }
 
-impl<'guest> Exercise<'guest> {
-    /// Starts it on the first `length` (e.g. `"64M"`) of `device`.
-    pub fn start(guest: &'guest mut Guest, device: &str, length: &str) -> Self {
-        let command = guest.start(&format!(
-            "diskexercise --device {device} --length {length} --threads 4 --progress {PROGRESS_OPS} --until-input \
-             </dev/ttyS0"
+impl<'session> Exercise<'session> {
+    /// Starts it on the first `length` (e.g. `"64M"`) of `device`, on four threads.
+    pub fn start(guest: &'session mut Guest, device: &str, length: &str) -> Self {
+        Self::start_in(guest.session(), device, length, DEPTH)
+    }
+
+    /// Starts it on that many threads, each with one request in flight.
+    pub fn start_in(session: &'session mut Session, device: &str, length: &str, depth: usize) -> Self {
+        let command = session.start(&format!(
+            "diskexercise --device {device} --length {length} --threads {depth} --progress {PROGRESS_OPS} \
+             --until-input </dev/ttyS0"
         ));
-        Self { command }
+        Self { command, longest_gap: Duration::ZERO }
+    }
+
+    /// The same exercise in the session with the guest's new place, after a migration.
+    pub fn moved_to(self, session: &mut Session) -> Exercise<'_> {
+        Exercise { command: self.command.moved_to(session), longest_gap: self.longest_gap }
+    }
+
+    /// The longest time without any operation's end, in the guest's clock, that it has told since this was last asked.
+    pub fn take_longest_gap(&mut self) -> Duration {
+        std::mem::take(&mut self.longest_gap)
     }
 
     /// Waits until it has done that many more operations than when it was last heard of, and returns how many in all.
@@ -47,8 +66,10 @@ impl<'guest> Exercise<'guest> {
 
     #[track_caller]
     fn wait_for_progress(&mut self) -> u64 {
-        let is_progress = |line: &str| line.starts_with("progress ");
+        // Whole: where a guest moves, a line may be cut in two.
+        let is_progress = |line: &str| line.starts_with("progress ") && line.ends_with(" end");
         let line = self.command.wait_for_line("progress of diskexercise", PROGRESS_DEADLINE, is_progress);
+        self.longest_gap = self.longest_gap.max(Duration::from_micros(field(&line, "longest_gap_us")));
         field(&line, "ops")
     }
 }

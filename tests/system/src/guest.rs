@@ -1,19 +1,18 @@
 //! QEMU guests, booted by `scripts/run-guest` from what `scripts/build-guest` made.
 
-use std::io::Write;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
 
 use crate::build;
 use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::scratch::Scratch;
-use crate::transcript::Transcript;
+use crate::session::{Output, RunningCommand, Session};
+use crate::socket::Listener;
 
 /// Emulated guests run at once, in one test program; each takes a whole processor of the two that CI has. Test
 /// programs run one after another.
@@ -21,12 +20,104 @@ const GUESTS_AT_ONCE: usize = 2;
 
 /// From starting QEMU to its first connection.
 const QEMU_STARTS_WITHIN: Duration = Duration::from_secs(60);
-/// From QEMU's start to the guest's READY: 2 to 4 s emulated on an idle machine.
-const BOOT_DEADLINE: Duration = Duration::from_secs(120);
-/// One command in the guest that is not given a deadline of its own.
-const COMMAND_DEADLINE: Duration = Duration::from_secs(180);
+/// From the last byte of a migration to the guest's first step in its new place.
+const ARRIVAL_DEADLINE: Duration = Duration::from_secs(120);
 /// From the end of the session to the end of QEMU, with every file system unmounted.
 const POWER_OFF_DEADLINE: Duration = Duration::from_secs(120);
+
+/// What kind of computer QEMU makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Machine {
+    /// With a PCI bus.
+    #[default]
+    Pc,
+    /// With PCI Express; devices are plugged into the root ports `plug0` and `plug1`.
+    Q35,
+}
+
+impl Machine {
+    /// QEMU's name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pc => "pc",
+            Self::Q35 => "q35",
+        }
+    }
+
+    /// The bus that a device is plugged into while the guest runs.
+    pub fn plug(self) -> &'static str {
+        match self {
+            Self::Pc => "pci.0",
+            Self::Q35 => "plug0",
+        }
+    }
+}
+
+/// A guest that is to be.
+pub struct GuestPlan<'test> {
+    scratch: &'test Scratch,
+    name: String,
+    run_guest: Command,
+}
+
+impl<'test> GuestPlan<'test> {
+    /// A guest on a machine of type pc, without disks.
+    pub fn new(scratch: &'test Scratch, name: &str) -> Self {
+        let mut run_guest = Command::new(build::script("run-guest"));
+        run_guest.env("STRONGROOM_GUEST_DIR", build::guest_directory());
+        run_guest.arg("--console").arg(scratch.path(&format!("{name}.console")));
+        Self { scratch, name: name.to_owned(), run_guest }
+    }
+
+    /// On a machine of this type.
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.run_guest.args(["--machine", machine.name()]);
+        self
+    }
+
+    /// With a disk that is the NBD server on this socket. The first disk is `/dev/vda`.
+    pub fn nbd(mut self, socket: &Path) -> Self {
+        self.run_guest.arg("--disk").arg(socket);
+        self
+    }
+
+    /// With a disk that is the vhost-user server on this socket.
+    pub fn vhost_user(mut self, socket: &Path) -> Self {
+        self.run_guest.arg("--vhost-user").arg(socket);
+        self
+    }
+
+    /// Boots it. Returns when it is ready for commands. Waits for a place first when too many guests run.
+    #[track_caller]
+    pub fn boot(self) -> Guest {
+        let started = Instant::now();
+        let mut guest = self.start();
+        guest.session.wait_until_ready();
+        guest.boot_time = started.elapsed();
+        guest
+    }
+
+    /// Starts QEMU and no guest: one will come by migration.
+    #[track_caller]
+    pub fn await_migration(mut self) -> AwaitedGuest {
+        self.run_guest.arg("--incoming");
+        AwaitedGuest { guest: self.start() }
+    }
+
+    #[track_caller]
+    fn start(self) -> Guest {
+        let Self { scratch, name, mut run_guest } = self;
+        let place = Place::take();
+        let serial = Listener::new(scratch, &name, "session");
+        let monitor = Listener::new(scratch, &name, "qmp");
+        run_guest.arg("--serial").arg(serial.path()).arg("--qmp").arg(monitor.path());
+        let qemu = Process::start(scratch, &format!("qemu-{name}"), &run_guest);
+        let accept = |listener: &Listener| listener.accept(QEMU_STARTS_WITHIN, qemu.stderr_log());
+        let session = Session::new(accept(&serial), &serial.path().with_extension("log"));
+        let qmp = Qmp::negotiate(accept(&monitor), &monitor.path().with_extension("log"));
+        Guest { session, qmp, boot_time: Duration::ZERO, qemu, _place: place }
+    }
+}
 
 /// A running guest.
 pub struct Guest {
@@ -39,37 +130,18 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots a guest whose disks are the NBD servers on `sockets`: the first is `/dev/vda`. Returns when it is ready
-    /// for commands. Waits for a place first when too many guests run.
+    /// Boots a guest whose disks are the NBD servers on `sockets`, as [`GuestPlan::boot`] does.
     #[track_caller]
     pub fn boot(scratch: &Scratch, name: &str, sockets: &[&Path]) -> Self {
-        Self::boot_with(scratch, name, "--disk", sockets)
+        let plan = GuestPlan::new(scratch, name);
+        sockets.iter().fold(plan, |plan, socket| plan.nbd(socket)).boot()
     }
 
     /// As [`Guest::boot`], of vhost-user servers, which share the guest's memory.
     #[track_caller]
     pub fn boot_vhost_user(scratch: &Scratch, name: &str, sockets: &[&Path]) -> Self {
-        Self::boot_with(scratch, name, "--vhost-user", sockets)
-    }
-
-    #[track_caller]
-    fn boot_with(scratch: &Scratch, name: &str, option: &str, sockets: &[&Path]) -> Self {
-        let place = Place::take();
-        let (session_socket, qmp_socket) = (listen(scratch, name, "session"), listen(scratch, name, "qmp"));
-        let mut command = Command::new(build::script("run-guest"));
-        command.env("STRONGROOM_GUEST_DIR", build::guest_directory());
-        command.arg("--serial").arg(&session_socket.1).arg("--qmp").arg(&qmp_socket.1);
-        command.arg("--console").arg(scratch.path(&format!("{name}.console")));
-        for socket in sockets {
-            command.arg(option).arg(socket);
-        }
-        let started = Instant::now();
-        let qemu = Process::start(scratch, &format!("qemu-{name}"), &command);
-        let session = accept(&session_socket.0, &qemu);
-        let qmp = Qmp::negotiate(accept(&qmp_socket.0, &qemu), &scratch.path(&format!("{name}.qmp")));
-        let mut session = Session::new(session, &scratch.path(&format!("{name}.session")));
-        session.wait_until_ready();
-        Self { session, qmp, boot_time: started.elapsed(), qemu, _place: place }
+        let plan = GuestPlan::new(scratch, name);
+        sockets.iter().fold(plan, |plan, socket| plan.vhost_user(socket)).boot()
     }
 
     /// From starting QEMU to the guest being ready for commands.
@@ -77,29 +149,36 @@ impl Guest {
         self.boot_time
     }
 
-    /// Runs a line of shell, and returns its output. A status other than 0 fails the test.
+    /// As [`Session::run`].
     #[track_caller]
     pub fn run(&mut self, command: &str) -> String {
-        let output = self.try_run(command, COMMAND_DEADLINE);
-        assert_eq!(output.status, 0, "in the guest: {command}\n{}", output.text);
-        output.text
+        self.session.run(command)
     }
 
-    /// Runs a line of shell, whatever its status.
+    /// As [`Session::try_run`].
     #[track_caller]
     pub fn try_run(&mut self, command: &str, deadline: Duration) -> Output {
-        self.start(command).finish(deadline)
+        self.session.try_run(command, deadline)
     }
 
-    /// Starts a line of shell, and returns while it runs.
+    /// As [`Session::start`].
     pub fn start(&mut self, command: &str) -> RunningCommand<'_> {
-        let tag = self.session.begin(command);
-        RunningCommand { session: &mut self.session, command: command.to_owned(), tag }
+        self.session.start(command)
+    }
+
+    /// Commands in this guest.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
     }
 
     /// The QMP session with this guest's QEMU.
     pub fn qmp(&mut self) -> &mut Qmp {
         &mut self.qmp
+    }
+
+    /// Both, for what QEMU is told while a command runs in the guest.
+    pub fn session_and_qmp(&mut self) -> (&mut Session, &mut Qmp) {
+        (&mut self.session, &mut self.qmp)
     }
 
     /// Ends the session: the guest unmounts, flushes and powers off. Returns when QEMU has ended, successfully.
@@ -117,88 +196,23 @@ impl Guest {
     }
 }
 
-/// What a command in the guest left.
-#[derive(Debug)]
-pub struct Output {
-    /// Its exit status.
-    pub status: u8,
-    /// Its stdout and stderr, together.
-    pub text: String,
+/// QEMU, waiting for a guest.
+pub struct AwaitedGuest {
+    guest: Guest,
 }
 
-/// A command that runs in the guest.
-#[must_use = "the guest's next command waits for this one's end"]
-pub struct RunningCommand<'guest> {
-    session: &'guest mut Session,
-    command: String,
-    tag: String,
-}
-
-impl RunningCommand<'_> {
-    /// Waits for a line of its output that `accept` accepts, and returns it.
+impl AwaitedGuest {
+    /// Begins to receive the guest from a migration URI (QEMU `qapi/migration.json`, `migrate-incoming`).
     #[track_caller]
-    pub fn wait_for_line(
-        &mut self,
-        awaited: &str,
-        deadline: Duration,
-        accept: impl Fn(&str) -> bool,
-    ) -> String {
-        self.session.received.wait_for_line(awaited, deadline, accept)
+    pub fn receive_from(&mut self, uri: &str) {
+        self.guest.qmp.execute("migrate-incoming", json!({ "uri": uri }));
     }
 
-    /// Sends a line to the command's stdin, if that was taken from the session (`< /dev/ttyS0`).
-    pub fn send_line(&mut self, line: &str) {
-        self.session.send(line);
-    }
-
-    /// Waits for its end. The output is what came since the last line that was waited for.
+    /// Waits until the guest runs here.
     #[track_caller]
-    pub fn finish(self, deadline: Duration) -> Output {
-        let Self { session, command, tag } = self;
-        let end_marker = format!("\n{tag} ").into_bytes();
-        session.received.wait_for(&format!("the guest has done: {command}"), deadline, |bytes| {
-            let output_length = bytes.windows(end_marker.len()).position(|window| window == end_marker)?;
-            let status_start = output_length + end_marker.len();
-            let status_length = bytes[status_start..].iter().position(|byte| *byte == b'\n')?;
-            let status = String::from_utf8_lossy(&bytes[status_start..status_start + status_length]);
-            let status =
-                status.parse().unwrap_or_else(|_| panic!("the guest answered the status {status:?}"));
-            let text = String::from_utf8_lossy(&bytes[..output_length]).into_owned();
-            Some((Output { status, text }, status_start + status_length + 1))
-        })
-    }
-}
-
-/// The line protocol that `scripts/guest/session` describes.
-struct Session {
-    stream: UnixStream,
-    received: Transcript,
-    commands: u64,
-}
-
-impl Session {
-    fn new(stream: UnixStream, log: &Path) -> Self {
-        let reader = stream.try_clone().expect("a socket can be cloned");
-        Self { stream, received: Transcript::of(reader, log), commands: 0 }
-    }
-
-    #[track_caller]
-    fn wait_until_ready(&mut self) {
-        let is_ready = |line: &str| line.starts_with("STRONGROOM-GUEST READY");
-        self.received.wait_for_line("the guest was ready", BOOT_DEADLINE, is_ready);
-    }
-
-    /// Sends a command under a tag that no output contains by chance, and returns the tag.
-    fn begin(&mut self, command: &str) -> String {
-        assert!(!command.contains('\n'), "the guest takes one line at a time: {command}");
-        self.commands += 1;
-        let tag = format!("=={}-{}==", std::process::id(), self.commands);
-        self.send(&format!("{tag} {command}"));
-        tag
-    }
-
-    fn send(&mut self, line: &str) {
-        writeln!(self.stream, "{line}").unwrap_or_else(|error| panic!("the guest has hung up: {error}"));
+    pub fn arrived(mut self) -> Guest {
+        self.guest.qmp.wait_for_event("RESUME", ARRIVAL_DEADLINE);
+        self.guest
     }
 }
 
@@ -225,24 +239,4 @@ impl Drop for Place {
         *PLACES_TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         PLACE_FREED.notify_one();
     }
-}
-
-/// Listens before QEMU starts, and QEMU connects: so nobody has to find out when the other is there.
-fn listen(scratch: &Scratch, name: &str, purpose: &str) -> (UnixListener, std::path::PathBuf) {
-    let path = (1..)
-        .map(|boot| scratch.path(&format!("{name}-{boot}.{purpose}.sock")))
-        .find(|path| !path.exists())
-        .expect("numbers do not run out");
-    let listener = UnixListener::bind(&path)
-        .unwrap_or_else(|error| panic!("cannot listen on {}: {error}", path.display()));
-    (listener, path)
-}
-
-#[track_caller]
-fn accept(listener: &UnixListener, qemu: &Process) -> UnixStream {
-    let timeout = Timespec { tv_sec: QEMU_STARTS_WITHIN.as_secs().cast_signed(), tv_nsec: 0 };
-    let ready =
-        poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)).expect("a socket can be polled");
-    assert!(ready == 1, "QEMU has not connected; its stderr is in {}", qemu.stderr_log().display());
-    listener.accept().expect("a connection waits").0
 }

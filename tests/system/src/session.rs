@@ -1,0 +1,127 @@
+//! Commands in a guest, over its serial line.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::transcript::Transcript;
+
+/// From QEMU's start to the guest's READY: 2 to 4 s emulated on an idle machine.
+const BOOT_DEADLINE: Duration = Duration::from_secs(120);
+/// One command in the guest that is not given a deadline of its own.
+const COMMAND_DEADLINE: Duration = Duration::from_secs(180);
+
+/// The tags of commands differ even where a guest goes on elsewhere, in another session.
+static COMMANDS: AtomicU64 = AtomicU64::new(1);
+
+/// The line protocol that `scripts/guest/session` describes, with one guest.
+pub struct Session {
+    stream: UnixStream,
+    received: Transcript,
+}
+
+impl Session {
+    pub(crate) fn new(stream: UnixStream, log: &Path) -> Self {
+        let reader = stream.try_clone().expect("a socket can be cloned");
+        Self { stream, received: Transcript::of(reader, log) }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_until_ready(&mut self) {
+        let is_ready = |line: &str| line.starts_with("STRONGROOM-GUEST READY");
+        self.received.wait_for_line("the guest was ready", BOOT_DEADLINE, is_ready);
+    }
+
+    /// Runs a line of shell, and returns its output. A status other than 0 fails the test.
+    #[track_caller]
+    pub fn run(&mut self, command: &str) -> String {
+        let output = self.try_run(command, COMMAND_DEADLINE);
+        assert_eq!(output.status, 0, "in the guest: {command}\n{}", output.text);
+        output.text
+    }
+
+    /// Runs a line of shell, whatever its status.
+    #[track_caller]
+    pub fn try_run(&mut self, command: &str, deadline: Duration) -> Output {
+        self.start(command).finish(deadline)
+    }
+
+    /// Starts a line of shell, and returns while it runs.
+    pub fn start(&mut self, command: &str) -> RunningCommand<'_> {
+        let tag = self.begin(command);
+        RunningCommand { session: self, command: command.to_owned(), tag }
+    }
+
+    /// Sends a command under a tag that no output contains by chance, and returns the tag.
+    pub(crate) fn begin(&mut self, command: &str) -> String {
+        assert!(!command.contains('\n'), "the guest takes one line at a time: {command}");
+        let number = COMMANDS.fetch_add(1, Ordering::Relaxed);
+        let tag = format!("=={}-{number}==", std::process::id());
+        self.send(&format!("{tag} {command}"));
+        tag
+    }
+
+    fn send(&mut self, line: &str) {
+        writeln!(self.stream, "{line}").unwrap_or_else(|error| panic!("the guest has hung up: {error}"));
+    }
+}
+
+/// What a command in the guest left.
+#[derive(Debug)]
+pub struct Output {
+    /// Its exit status.
+    pub status: u8,
+    /// Its stdout and stderr, together.
+    pub text: String,
+}
+
+/// A command that runs in the guest.
+#[must_use = "the guest's next command waits for this one's end"]
+pub struct RunningCommand<'session> {
+    session: &'session mut Session,
+    command: String,
+    tag: String,
+}
+
+impl RunningCommand<'_> {
+    /// Waits for a line of its output that `accept` accepts, and returns it.
+    #[track_caller]
+    pub fn wait_for_line(
+        &mut self,
+        awaited: &str,
+        deadline: Duration,
+        accept: impl Fn(&str) -> bool,
+    ) -> String {
+        self.session.received.wait_for_line(awaited, deadline, accept)
+    }
+
+    /// Sends a line to the command's stdin, if that was taken from the session (`< /dev/ttyS0`).
+    pub fn send_line(&mut self, line: &str) {
+        self.session.send(line);
+    }
+
+    /// The same command in the session with the guest's new place, after a migration. The line that was being said
+    /// may be cut in two: its beginning went to the old session.
+    pub fn moved_to(self, session: &mut Session) -> RunningCommand<'_> {
+        RunningCommand { session, command: self.command, tag: self.tag }
+    }
+
+    /// Waits for its end. The output is what came since the last line that was waited for.
+    #[track_caller]
+    pub fn finish(self, deadline: Duration) -> Output {
+        let Self { session, command, tag } = self;
+        let end_marker = format!("\n{tag} ").into_bytes();
+        session.received.wait_for(&format!("the guest has done: {command}"), deadline, |bytes| {
+            let output_length = bytes.windows(end_marker.len()).position(|window| window == end_marker)?;
+            let status_start = output_length + end_marker.len();
+            let status_length = bytes[status_start..].iter().position(|byte| *byte == b'\n')?;
+            let status = String::from_utf8_lossy(&bytes[status_start..status_start + status_length]);
+            let status =
+                status.parse().unwrap_or_else(|_| panic!("the guest answered the status {status:?}"));
+            let text = String::from_utf8_lossy(&bytes[..output_length]).into_owned();
+            Some((Output { status, text }, status_start + status_length + 1))
+        })
+    }
+}
