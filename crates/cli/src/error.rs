@@ -216,6 +216,7 @@ fn datastore_code(error: &DatastoreError) -> &'static str {
         DatastoreError::NotAuthentic { .. } => "not_authentic",
         DatastoreError::NewerFormat { .. } => "newer_format",
         DatastoreError::RolledBack { .. } => "rolled_back",
+        DatastoreError::Replaced { .. } => "replaced",
         DatastoreError::NotEncrypted { .. } => "not_encrypted",
         DatastoreError::Encrypted { .. } => "encrypted",
         DatastoreError::Key { error, .. } => key_code(error),

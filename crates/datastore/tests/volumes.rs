@@ -97,7 +97,7 @@ fn a_thin_volume_takes_no_space_whatever_its_size() {
     assert_eq!(fs::metadata(layer_path(&path)).unwrap().len(), 2 << 40);
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
     let opened = open(&path, &to_write(Protection::Encrypted(&kek(1)))).unwrap();
-    assert_eq!(opened.descriptor, made);
+    assert_eq!(*opened.descriptor(), made);
     assert_eq!(opened.deks.len(), 1);
     assert_eq!((opened.deks[0].0, opened.deks[0].1.len()), (KeyEpoch::FIRST, 64));
     assert!(check(&path, Some(&kek(1))).unwrap().is_empty());
@@ -122,7 +122,7 @@ fn growth_within_the_last_block_needs_no_space() {
         create(&path, &encrypted(&kek(1), MIB + 512, provisioning)).unwrap();
         let mut opened = open(&path, &to_write(Protection::Encrypted(&kek(1)))).unwrap();
         opened.grow(size(MIB + 1024), Protection::Encrypted(&kek(1))).unwrap();
-        assert_eq!(opened.descriptor.size_bytes.bytes(), MIB + 1024);
+        assert_eq!(opened.descriptor().size_bytes.bytes(), MIB + 1024);
         assert_eq!(fs::metadata(layer_path(&path)).unwrap().len(), MIB + 4096);
     }
 }
@@ -162,7 +162,7 @@ fn growth_survives_reopening_and_shrinking_is_refused() {
     ));
     drop(opened);
     let opened = open(&path, &to_write(Protection::Encrypted(&key))).unwrap();
-    assert_eq!((opened.descriptor.generation, opened.descriptor.size_bytes.bytes()), (2, 5 * MIB));
+    assert_eq!((opened.descriptor().generation, opened.descriptor().size_bytes.bytes()), (2, 5 * MIB));
     let rolled_back = OpenOptions { least_generation: 3, ..to_write(Protection::Encrypted(&key)) };
     drop(opened);
     assert!(matches!(open(&path, &rolled_back), Err(DatastoreError::RolledBack { found: 2, least: 3, .. })));

@@ -56,11 +56,11 @@ pub fn assemble_over(
     blocks: Arc<dyn Disk<Sealed>>,
     mut volume: OpenVolume,
 ) -> Result<Arc<dyn Disk<Plain>>, StackError> {
-    let plain: Arc<dyn Disk<Plain>> = match &volume.descriptor.encryption {
+    let plain: Arc<dyn Disk<Plain>> = match &volume.descriptor().encryption {
         Some(_) => Arc::new(CryptDisk::new(blocks, Arc::new(epoch_keys(volume.take_deks())?))),
         None => Arc::new(CleartextDisk::new(blocks)),
     };
-    let size_bytes = volume.descriptor.size_bytes.bytes();
+    let size_bytes = volume.descriptor().size_bytes.bytes();
     Ok(Arc::new(BlocksizeDisk::new(plain, size_bytes, UNIT_BYTES, RangeLocks::new())?))
 }
 

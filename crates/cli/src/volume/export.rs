@@ -72,7 +72,7 @@ impl ExportArguments {
             return Err(CliError::DestinationExists { path: self.destination.clone() });
         }
         let (volume, _) = self.open.open(&self.path, Access::ReadOnly)?;
-        let size_bytes = volume.descriptor.size_bytes.bytes();
+        let size_bytes = volume.descriptor().size_bytes.bytes();
         let disk = assemble(volume)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let destination = self.destination.display();

@@ -190,8 +190,8 @@ impl ExposeArguments {
         let target = self.target()?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let (volume, _) = self.open.open(&self.path, access)?;
-        let size_bytes = volume.descriptor.size_bytes.bytes();
-        let encrypted = volume.descriptor.encryption.is_some();
+        let size_bytes = volume.descriptor().size_bytes.bytes();
+        let encrypted = volume.descriptor().encryption.is_some();
         let signals = Signals::catch().map_err(CliError::Signals)?;
 
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -118,7 +118,7 @@ impl ImportArguments {
             least_generation: 0,
         };
         let volume = open(path, &options)?;
-        let size_bytes = volume.descriptor.size_bytes.bytes();
+        let size_bytes = volume.descriptor().size_bytes.bytes();
         let disk = assemble(volume)?;
         let mut meter = Meter::start(output, "importing", size_bytes);
         let mut report = |bytes| meter.at(bytes);

@@ -55,13 +55,13 @@ impl ResizeArguments {
     /// Grows the volume.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let (mut volume, key) = self.open.open(&self.path, Access::ReadWrite)?;
-        let old_size_bytes = volume.descriptor.size_bytes.bytes();
+        let old_size_bytes = volume.descriptor().size_bytes.bytes();
         volume.grow(self.size, key.protection())?;
         output.answer(&Resized {
             path: self.path.clone(),
             old_size_bytes,
-            size_bytes: volume.descriptor.size_bytes.bytes(),
-            generation: volume.descriptor.generation,
+            size_bytes: volume.descriptor().size_bytes.bytes(),
+            generation: volume.descriptor().generation,
         })
     }
 }

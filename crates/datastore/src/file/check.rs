@@ -8,7 +8,9 @@ use strongroom_keys::Kek;
 use strongroom_types::display_bytes;
 
 use super::descriptor::{Descriptor, LayerRecord};
-use super::directory::{DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_name, layer_of_name, system};
+use super::directory::{
+    CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_name, layer_of_name, system,
+};
 use super::error::DatastoreError;
 use super::open::{check_length, open_envelopes};
 
@@ -65,8 +67,8 @@ pub fn check(path: &Path, kek: Option<&Kek>) -> Result<Vec<Finding>, DatastoreEr
         check_layer(&directory, &descriptor, layer, kek, &mut findings)?;
     }
     for name in directory.names()? {
-        let known =
-            name == DESCRIPTOR || layer_of_name(&name).is_some_and(|id| descriptor.layer(id).is_some());
+        let of_layer = layer_of_name(&name).is_some_and(|id| descriptor.layer(id).is_some());
+        let known = of_layer || name == DESCRIPTOR || name == CONTROL_SOCKET;
         let message = match name.as_str() {
             _ if known => continue,
             DESCRIPTOR_NEW => {

@@ -9,7 +9,9 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, OFlags, rmdir, unlinkat};
 use rustix::io::Errno;
 
-use super::directory::{DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_of_name, sync_parent, system};
+use super::directory::{
+    CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_of_name, sync_parent, system,
+};
 use super::error::DatastoreError;
 use super::lock::{self, Sharing};
 
@@ -18,7 +20,9 @@ use super::lock::{self, Sharing};
 pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
     let directory = VolumeDirectory::open(path)?;
     let names = directory.names()?;
-    let ours = |name: &str| name == DESCRIPTOR || name == DESCRIPTOR_NEW || layer_of_name(name).is_some();
+    let ours = |name: &str| {
+        [DESCRIPTOR, DESCRIPTOR_NEW, CONTROL_SOCKET].contains(&name) || layer_of_name(name).is_some()
+    };
     if let Some(stranger) = names.iter().find(|name| !ours(name)) {
         return Err(DatastoreError::Stranger { path: path.to_owned(), stranger: stranger.clone() });
     }
@@ -26,6 +30,7 @@ pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
         return Err(DatastoreError::NotAVolume { path: path.to_owned() });
     }
     // Held until the end, so that nobody opens what is going away.
+    lock::acquire(&directory.handle, Sharing::Exclusive, lock_wait, path)?;
     let mut locked = Vec::new();
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
         let layer = directory.file(name, OFlags::RDONLY).map_err(system("open a layer of", path))?;
@@ -39,6 +44,8 @@ pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
     remove(DESCRIPTOR)?;
     remove(DESCRIPTOR_NEW)?;
     directory.sync()?;
+    // Nobody listens on it any more: who did held the lock.
+    remove(CONTROL_SOCKET)?;
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
         remove(name)?;
     }

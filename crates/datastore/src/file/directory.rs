@@ -16,6 +16,8 @@ use super::filesystem::{self, FileSystem};
 pub(super) const DESCRIPTOR: &str = "descriptor";
 /// A descriptor on its way; what is found of one was never acknowledged.
 pub(super) const DESCRIPTOR_NEW: &str = "descriptor.new";
+/// Where the process that answers for an exposed volume takes requests; a dead one's is replaced.
+pub const CONTROL_SOCKET: &str = "control";
 const LAYER_PREFIX: &str = "layer-";
 
 /// The error of a failed system call on `path`.

@@ -3,20 +3,43 @@
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use strongroom_io::{
     Allocation, Channel, DataFile, Disk, IoError, Limits, Sealed, TRANSFER_BYTES_MAX, Thread,
 };
-use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch};
+use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
 
 use super::channel::FileChannel;
-use super::descriptor::{Descriptor, Provisioning};
-use super::open::Access;
+use super::descriptor::Provisioning;
+
+/// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer could be opened with.
+#[derive(Debug)]
+pub struct OpenLayer {
+    /// The open file. The volume's lock belongs to this open file description, whichever process holds it.
+    pub file: OwnedFd,
+    /// What it holds.
+    pub facts: LayerFacts,
+}
+
+/// What has to be known of a layer to do I/O on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerFacts {
+    /// The size that the guest sees.
+    pub size_bytes: VolumeSize,
+    /// How space is taken.
+    pub provisioning: Provisioning,
+    /// Whether it takes no writes.
+    pub read_only: bool,
+    /// The epoch that seals what is written.
+    pub write_epoch: KeyEpoch,
+}
 
 /// The open, locked file of a layer. The lock ends with the last use of the open file, the kernel's uses included.
 pub(super) struct LayerFile(pub(super) File);
@@ -57,21 +80,28 @@ pub(super) struct Shared {
 }
 
 impl FileDisk {
-    pub(super) fn new(layer: LayerFile, descriptor: &Descriptor, epoch: KeyEpoch, access: Access) -> Self {
+    /// The blocks of a layer that another process may have opened.
+    pub fn new(layer: OpenLayer) -> Self {
+        let OpenLayer { file, facts } = layer;
         let shared = Shared {
-            layer: Arc::new(layer),
-            size_bytes: AtomicU64::new(descriptor.size_bytes.block_aligned_bytes()),
-            provisioning: descriptor.provisioning,
-            read_only: access == Access::ReadOnly,
-            epoch,
+            layer: Arc::new(LayerFile(file.into())),
+            size_bytes: AtomicU64::new(facts.size_bytes.block_aligned_bytes()),
+            provisioning: facts.provisioning,
+            read_only: facts.read_only,
+            epoch: facts.write_epoch,
             flush_failed: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Makes the blocks of a grown layer usable.
-    pub(super) fn set_size(&self, bytes: u64) {
-        self.shared.size_bytes.store(bytes, Ordering::Release);
+    /// The open file, to be handed to another process. The lock goes with it.
+    pub fn duplicate_file(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.shared.layer.0, 0)
+    }
+
+    /// Makes the blocks of a layer usable that [`VolumeHead::grow`](super::VolumeHead::grow) has grown.
+    pub fn set_size(&self, size: VolumeSize) {
+        self.shared.size_bytes.fetch_max(size.block_aligned_bytes(), Ordering::AcqRel);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use strongroom_keys::KeyError;
-use strongroom_types::{LayerId, VolumeSize};
+use strongroom_types::{LayerId, VolumeId, VolumeSize};
 use thiserror::Error;
 
 use super::filesystem::SUPPORTED;
@@ -100,6 +100,18 @@ pub enum DatastoreError {
         found: u64,
         /// The least that the caller accepts.
         least: u64,
+    },
+    /// Another volume's descriptor where that of a volume in use was.
+    #[error(
+        "{path} was replaced while it was in use: it was volume {expected} and is now {found}; it is not served"
+    )]
+    Replaced {
+        /// The volume.
+        path: PathBuf,
+        /// The volume that was opened.
+        expected: VolumeId,
+        /// The volume that is there now.
+        found: VolumeId,
     },
     /// A clear volume where an encrypted one was expected.
     #[error("{path} is not encrypted; if that is meant, say so with --unencrypted")]

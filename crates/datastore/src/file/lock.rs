@@ -1,4 +1,7 @@
-//! The lock on a volume: on the very open file that I/O goes through.
+//! The locks on a volume: on its directory, and on the very open file that I/O goes through.
+//!
+//! The directory's is held by whoever answers for the volume and may replace its descriptor. The file's is held by
+//! whoever does I/O, which may be another process: it can be killed and started anew, and nobody comes in between.
 //!
 //! When a process is killed, its descriptors are closed at once, but writes that it has handed to the kernel still
 //! land, up to 0.1 s later (measured). A lock in a file of its own is free by then: a successor that took it
@@ -7,12 +10,11 @@
 //! knows that nothing of its predecessor is under way. (A classic `fcntl` lock would not do: it goes with the
 //! process's descriptor table.)
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
 
 use super::directory::system;
@@ -30,8 +32,13 @@ pub enum Sharing {
     Shared,
 }
 
-/// Locks the open file `file` of the volume at `path`, trying for `wait` at most.
-pub fn acquire(file: &File, sharing: Sharing, wait: Duration, path: &Path) -> Result<(), DatastoreError> {
+/// Locks the open directory or file `file` of the volume at `path`, trying for `wait` at most.
+pub fn acquire(
+    file: &impl AsFd,
+    sharing: Sharing,
+    wait: Duration,
+    path: &Path,
+) -> Result<(), DatastoreError> {
     let operation = match sharing {
         Sharing::Exclusive => FlockOperation::NonBlockingLockExclusive,
         Sharing::Shared => FlockOperation::NonBlockingLockShared,
@@ -51,8 +58,8 @@ pub fn acquire(file: &File, sharing: Sharing, wait: Duration, path: &Path) -> Re
 }
 
 /// The process that holds the lock, as `/proc/locks` tells it: `1: FLOCK ADVISORY WRITE 4242 fe:00:1234 0 EOF`.
-fn holder(file: &File) -> Option<u32> {
-    let inode = file.metadata().ok()?.ino();
+fn holder(file: &impl AsFd) -> Option<u32> {
+    let inode = fstat(file).ok()?.st_ino;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let suffix = format!(":{inode}");
     locks.lines().find_map(|line| {
@@ -64,6 +71,8 @@ fn holder(file: &File) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]

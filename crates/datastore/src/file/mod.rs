@@ -3,10 +3,14 @@
 //! ```text
 //! vm1/descriptor        what the volume is: size, layers, keys' envelopes; authenticated, replaced as a whole
 //! vm1/layer-<id>        ciphertext block N (4096 bytes) at offset N * 4096, sparse
+//! vm1/control           a socket, while the volume is exposed
 //! ```
 //!
 //! `docs/ON_DISK.md` has every byte, the order of every write and the reason. Opening a volume reads its descriptor and
 //! no more, whatever its size. The lock is on the very open file that I/O goes through ([`lock`]).
+//!
+//! One process can have all of an open volume ([`OpenVolume`]), or two share it: who answers for it keeps a
+//! [`VolumeHead`] (paths, descriptor), and who does the I/O gets an [`OpenLayer`] and keys, and no path.
 
 mod blocks;
 mod channel;
@@ -18,10 +22,10 @@ mod directory;
 mod disk;
 mod error;
 mod filesystem;
+mod head;
 mod list;
 pub mod lock;
 mod open;
-mod resize;
 
 pub use check::{Finding, Severity, check};
 pub use create::{CreateOptions, create, rename};
@@ -29,9 +33,10 @@ pub use delete::delete;
 pub use descriptor::{
     Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, KekRecord, LayerRecord, Provisioning,
 };
-pub use directory::{DescribedVolume, describe};
-pub use disk::FileDisk;
+pub use directory::{CONTROL_SOCKET, DescribedVolume, describe};
+pub use disk::{FileDisk, LayerFacts, OpenLayer};
 pub use error::DatastoreError;
 pub use filesystem::{FileSystem, FileSystemKind};
+pub use head::VolumeHead;
 pub use list::{ListedVolume, list};
-pub use open::{Access, OpenOptions, OpenVolume, Protection, open};
+pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, open, open_apart};

@@ -3,19 +3,20 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strongroom_keys::{Cipher, EnvelopeContext, Kek, Purpose};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_types::KeyEpoch;
+use strongroom_types::{KeyEpoch, VolumeSize};
 
 use super::descriptor::{Descriptor, EncodedDescriptor, LayerRecord};
 use super::directory::{VolumeDirectory, layer_name, system};
-use super::disk::{FileDisk, LayerFile};
+use super::disk::{FileDisk, LayerFacts, OpenLayer};
 use super::error::DatastoreError;
 use super::filesystem::FileSystemKind;
+use super::head::VolumeHead;
 use super::lock::{self, Sharing};
 
 /// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A volume of the other
@@ -46,6 +47,15 @@ pub enum Access {
     ReadOnly,
 }
 
+impl Access {
+    fn sharing(self) -> Sharing {
+        match self {
+            Self::ReadWrite => Sharing::Exclusive,
+            Self::ReadOnly => Sharing::Shared,
+        }
+    }
+}
+
 /// How to open a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions<'a> {
@@ -59,40 +69,80 @@ pub struct OpenOptions<'a> {
     pub least_generation: u64,
 }
 
-/// A volume that is open and locked.
+/// A volume that is open and locked, all of it in this process.
 pub struct OpenVolume {
-    /// What it is; authenticated.
-    pub descriptor: Descriptor,
+    /// What answers for the volume.
+    pub head: VolumeHead,
     /// Its blocks.
     pub disk: Arc<FileDisk>,
-    /// The DEKs that seal its blocks, by epoch, oldest first; none for a clear volume.
-    pub deks: Vec<(KeyEpoch, SecretBytes)>,
-    pub(super) directory: VolumeDirectory,
+    /// The keys that seal them.
+    pub deks: Deks,
 }
+
+/// The DEKs that seal a layer's blocks, by epoch, oldest first; none for a clear volume.
+pub type Deks = Vec<(KeyEpoch, SecretBytes)>;
 
 impl OpenVolume {
     /// The volume's directory.
     pub fn path(&self) -> &Path {
-        &self.directory.path
+        self.head.path()
+    }
+
+    /// What the volume is; authenticated.
+    pub fn descriptor(&self) -> &Descriptor {
+        self.head.descriptor()
     }
 
     /// Takes the keys, for the stage that uses them; what stays behind holds none.
-    pub fn take_deks(&mut self) -> Vec<(KeyEpoch, SecretBytes)> {
+    pub fn take_deks(&mut self) -> Deks {
         std::mem::take(&mut self.deks)
+    }
+
+    /// Grows the volume; what is new reads as zeroes. See [`VolumeHead::grow`].
+    pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        self.head.grow(size, protection)?;
+        self.disk.set_size(size);
+        Ok(())
     }
 }
 
 impl fmt::Debug for OpenVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OpenVolume({}, {})", self.descriptor.volume, self.directory.path.display())
+        write!(f, "OpenVolume({}, {})", self.descriptor().volume, self.path().display())
     }
 }
 
 /// Opens and locks the volume at `path`.
 pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<OpenVolume, DatastoreError> {
+    let (head, layer, deks) = open_apart(path, options)?;
+    Ok(OpenVolume { head, disk: Arc::new(FileDisk::new(layer)), deks })
+}
+
+/// Opens and locks the volume at `path` for two processes: one that answers for it, and one that does its I/O and gets
+/// the layer and the keys.
+pub fn open_apart(
+    path: &Path,
+    options: &OpenOptions<'_>,
+) -> Result<(VolumeHead, OpenLayer, Deks), DatastoreError> {
+    let deadline = Instant::now() + options.lock_wait;
     let directory = VolumeDirectory::open(path)?;
+    directory.file_system()?;
+    // What is no volume, or not the sort that is wanted, is refused without waiting for anybody.
+    refuse_the_other_sort(path, directory.read_descriptor()?.unverified(), options.protection)?;
+    lock::acquire(&directory.handle, options.access.sharing(), options.lock_wait, path)?;
+    let left = OpenOptions { lock_wait: deadline.saturating_duration_since(Instant::now()), ..*options };
+    let (descriptor, layer, deks) = open_layer_of(&directory, &left)?;
+    Ok((VolumeHead { directory, descriptor, access: options.access }, layer, deks))
+}
+
+/// Opens and locks the volume's layer. The caller holds the directory's lock.
+pub(super) fn open_layer_of(
+    directory: &VolumeDirectory,
+    options: &OpenOptions<'_>,
+) -> Result<(Descriptor, OpenLayer, Deks), DatastoreError> {
+    let path = &directory.path;
     let kind = directory.file_system()?.kind;
-    let (encoded, file) = lock_top(&directory, kind, options)?;
+    let (encoded, file) = lock_top(directory, kind, options)?;
     let descriptor = authenticate(path, encoded, options)?;
     if descriptor.layers.len() != 1 {
         return Err(DatastoreError::Layers { path: path.to_owned(), count: descriptor.layers.len() });
@@ -103,10 +153,14 @@ pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<OpenVolume, Datast
         Protection::Encrypted(kek) => open_envelopes(path, &descriptor, layer, kek)?,
         Protection::Unencrypted => Vec::new(),
     };
-    // In a clear volume a seal only says "here is something"; the first epoch stands for that.
-    let write_epoch = deks.last().map_or(KeyEpoch::FIRST, |(epoch, _)| *epoch);
-    let disk = FileDisk::new(LayerFile(file), &descriptor, write_epoch, options.access);
-    Ok(OpenVolume { descriptor, disk: Arc::new(disk), deks, directory })
+    let facts = LayerFacts {
+        size_bytes: descriptor.size_bytes,
+        provisioning: descriptor.provisioning,
+        read_only: options.access == Access::ReadOnly,
+        // In a clear volume a seal only says "here is something"; the first epoch stands for that.
+        write_epoch: deks.last().map_or(KeyEpoch::FIRST, |(epoch, _)| *epoch),
+    };
+    Ok((descriptor, OpenLayer { file: file.into(), facts }, deks))
 }
 
 /// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock does it hold still: it
@@ -129,11 +183,7 @@ fn lock_top(
                 }
                 errno => system("open a layer of", path)(errno),
             })?;
-        let sharing = match options.access {
-            Access::ReadWrite => Sharing::Exclusive,
-            Access::ReadOnly => Sharing::Shared,
-        };
-        lock::acquire(&file, sharing, options.lock_wait, path)?;
+        lock::acquire(&file, options.access.sharing(), options.lock_wait, path)?;
         let reread = directory.read_descriptor()?;
         if reread.bytes() == encoded.bytes() {
             return Ok((reread, file));
@@ -220,7 +270,7 @@ pub(super) fn open_envelopes(
     descriptor: &Descriptor,
     layer: &LayerRecord,
     kek: &Kek,
-) -> Result<Vec<(KeyEpoch, SecretBytes)>, DatastoreError> {
+) -> Result<Deks, DatastoreError> {
     let mut deks = Vec::new();
     for record in &layer.epochs {
         let Cipher::Aes256Xts4096 = record.cipher;

@@ -1,0 +1,106 @@
+//! What answers for a volume: its directory, its descriptor, and the right to replace that.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fsync};
+use rustix::io::Errno;
+use strongroom_types::VolumeSize;
+
+use super::create::size_layer;
+use super::descriptor::Descriptor;
+use super::directory::{VolumeDirectory, layer_name, system};
+use super::disk::OpenLayer;
+use super::error::DatastoreError;
+use super::open::{Access, Deks, OpenOptions, Protection, open_layer_of};
+
+/// What stays with the process that answers for a volume while another one does its I/O. It holds the directory's
+/// lock: as long as it lives, nobody else opens the volume for writing or deletes it, whatever becomes of the other
+/// process. It holds no key.
+pub struct VolumeHead {
+    pub(super) directory: VolumeDirectory,
+    pub(super) descriptor: Descriptor,
+    pub(super) access: Access,
+}
+
+impl VolumeHead {
+    /// The volume's directory.
+    pub fn path(&self) -> &Path {
+        &self.directory.path
+    }
+
+    /// What the volume is; authenticated.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// What the volume was opened for.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Opens and locks the layer anew, after whoever did its I/O has died: waits `lock_wait` at most for the last of that
+    /// I/O. The descriptor is read and authenticated anew too. It must be that of the same volume, and no older.
+    pub fn reopen(
+        &mut self,
+        protection: Protection<'_>,
+        lock_wait: Duration,
+    ) -> Result<(OpenLayer, Deks), DatastoreError> {
+        let least_generation = self.descriptor.generation;
+        let options = OpenOptions { protection, access: self.access, lock_wait, least_generation };
+        let (descriptor, layer, deks) = open_layer_of(&self.directory, &options)?;
+        if descriptor.volume != self.descriptor.volume {
+            return Err(DatastoreError::Replaced {
+                path: self.directory.path.clone(),
+                expected: self.descriptor.volume,
+                found: descriptor.volume,
+            });
+        }
+        self.descriptor = descriptor;
+        Ok((layer, deks))
+    }
+
+    /// Grows the volume; what is new reads as zeroes. The layer's file grows first, and durably: a power cut before the
+    /// descriptor is replaced leaves a file that is longer than needed, which harms nothing. Whoever does the I/O is told
+    /// afterwards, with [`FileDisk::set_size`](super::FileDisk::set_size); until then it uses the old size.
+    pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        let path = self.directory.path.clone();
+        let from = self.descriptor.size_bytes;
+        if size < from {
+            return Err(DatastoreError::Shrink { path, from, to: size });
+        }
+        if size == from {
+            return Ok(());
+        }
+        let mut grown = self.descriptor.clone();
+        grown.size_bytes = size;
+        grown.generation += 1;
+        let encoded = grown.encode(&path, protection.kek())?;
+        let top = grown.top;
+        // Through an open file of its own: the locked one may be another process's.
+        let layer = self.directory.file(&layer_name(top), OFlags::RDWR).map_err(|errno| match errno {
+            Errno::NOENT => DatastoreError::MissingLayer { path: path.clone(), layer: top },
+            errno => system("open a layer of", &path)(errno),
+        })?;
+        size_layer(&layer, from.block_aligned_bytes(), &grown, &path)?;
+        fsync(&layer).map_err(system("sync a layer of", &path))?;
+        self.directory.write_descriptor(&encoded)?;
+        self.descriptor = grown;
+        Ok(())
+    }
+}
+
+/// The directory itself: for what lies in it beside the volume's own files.
+impl AsFd for VolumeHead {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.handle.as_fd()
+    }
+}
+
+impl fmt::Debug for VolumeHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VolumeHead({}, {})", self.descriptor.volume, self.directory.path.display())
+    }
+}
