@@ -3,15 +3,56 @@
 //! A ring's indices are published with release and read with acquire, as the virtio standard asks of both sides; what
 //! lies under them is copied, byte by byte as far as anybody may tell, and looked at only in the copy.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use crate::guest::{GuestAddress, GuestError, GuestMemory};
 
 impl GuestMemory {
+    /// The byte at `address`. What was written before it was stored is visible after this.
+    pub fn load_u8(&self, address: GuestAddress) -> Result<u8, GuestError> {
+        let byte = self.word::<u8>(address)?;
+        // SAFETY: as in `load_u16`; every byte is aligned.
+        Ok(unsafe { AtomicU8::from_ptr(byte) }.load(Ordering::Acquire))
+    }
+
+    /// Stores a byte and marks it dirty. What was written before is visible to whoever sees it.
+    pub fn store_u8(&self, address: GuestAddress, value: u8) -> Result<(), GuestError> {
+        let byte = self.word::<u8>(address)?;
+        // SAFETY: as in `load_u8`.
+        unsafe { AtomicU8::from_ptr(byte) }.store(value, Ordering::Release);
+        self.mark_dirty(address, 1);
+        Ok(())
+    }
+
+    /// Sets bits of the byte at `address`, whatever others do to it meanwhile.
+    pub fn set_bits(&self, address: GuestAddress, bits: u8) -> Result<(), GuestError> {
+        let byte = self.word::<u8>(address)?;
+        // SAFETY: as in `load_u8`.
+        unsafe { AtomicU8::from_ptr(byte) }.fetch_or(bits, Ordering::SeqCst);
+        self.mark_dirty(address, 1);
+        Ok(())
+    }
+
+    /// The 64-bit word at `address`, as [`GuestMemory::load_u16`].
+    pub fn load_u64(&self, address: GuestAddress) -> Result<u64, GuestError> {
+        let word = self.word::<u64>(address)?;
+        // SAFETY: as in `load_u16`.
+        Ok(u64::from_le(unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Acquire)))
+    }
+
+    /// Stores a 64-bit word, as [`GuestMemory::store_u16`].
+    pub fn store_u64(&self, address: GuestAddress, value: u64) -> Result<(), GuestError> {
+        let word = self.word::<u64>(address)?;
+        // SAFETY: as in `load_u16`.
+        unsafe { AtomicU64::from_ptr(word) }.store(value.to_le(), Ordering::Release);
+        self.mark_dirty(address, 8);
+        Ok(())
+    }
+
     /// The 16-bit word at `address`, in the byte order of the guest's memory (little-endian). What the guest wrote
     /// before it stored the word is visible after this.
     pub fn load_u16(&self, address: GuestAddress) -> Result<u16, GuestError> {
-        let word = self.word(address)?;
+        let word = self.word::<u16>(address)?;
         // SAFETY: `word` checked that the place is mapped for the life of `self` and aligned. Its content is only ever
         // accessed atomically or by raw copies, never through a reference of ours.
         let value = unsafe { AtomicU16::from_ptr(word) }.load(Ordering::Acquire);
@@ -21,7 +62,7 @@ impl GuestMemory {
     /// Stores a 16-bit word, little-endian, and marks it dirty. What was written into the guest's memory before is
     /// visible to whoever sees the new word.
     pub fn store_u16(&self, address: GuestAddress, value: u16) -> Result<(), GuestError> {
-        let word = self.word(address)?;
+        let word = self.word::<u16>(address)?;
         // SAFETY: as in `load_u16`.
         unsafe { AtomicU16::from_ptr(word) }.store(value.to_le(), Ordering::Release);
         self.mark_dirty(address, 2);
@@ -51,8 +92,8 @@ impl GuestMemory {
     }
 
     /// The place of a word: mapped and aligned.
-    fn word(&self, address: GuestAddress) -> Result<*mut u16, GuestError> {
-        let word = self.segment(address, 2)?.host().as_ptr().cast::<u16>();
+    fn word<T>(&self, address: GuestAddress) -> Result<*mut T, GuestError> {
+        let word = self.segment(address, size_of::<T>() as u32)?.host().as_ptr().cast::<T>();
         if word.is_aligned() { Ok(word) } else { Err(GuestError::Misaligned(address)) }
     }
 }
@@ -81,6 +122,12 @@ mod tests {
         assert_eq!(memory.read::<2>(GuestAddress(4096)).unwrap(), [0x34, 0x12]);
         assert_eq!(memory.load_u16(GuestAddress(4096)).unwrap(), 0x1234);
         assert_eq!(memory.load_u16(GuestAddress(4097)), Err(GuestError::Misaligned(GuestAddress(4097))));
+        memory.store_u64(GuestAddress(4104), 0x0102_0304_0506_0708).unwrap();
+        assert_eq!(memory.load_u8(GuestAddress(4104)), Ok(8));
+        memory.store_u8(GuestAddress(4105), 0x10).unwrap();
+        memory.set_bits(GuestAddress(4105), 3).unwrap();
+        assert_eq!(memory.load_u64(GuestAddress(4104)), Ok(0x0102_0304_0506_1308));
+        assert_eq!(memory.load_u64(GuestAddress(4100)), Err(GuestError::Misaligned(GuestAddress(4100))));
         assert!(matches!(memory.load_u16(GuestAddress(12_287)), Err(GuestError::NotMapped { .. })));
         assert!(matches!(memory.store_u16(GuestAddress(0), 1), Err(GuestError::NotMapped { .. })));
     }

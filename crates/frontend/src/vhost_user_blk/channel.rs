@@ -3,12 +3,14 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 use strongroom_io::Waker;
 use thiserror::Error;
@@ -36,6 +38,14 @@ pub enum ChannelError {
     Socket(#[from] Errno),
 }
 
+/// What a front end is answered.
+pub struct Reply {
+    /// The message.
+    pub bytes: Vec<u8>,
+    /// The file that goes with it.
+    pub file: Option<OwnedFd>,
+}
+
 /// What came.
 pub enum Received {
     /// A message.
@@ -46,13 +56,13 @@ pub enum Received {
 
 /// A connected socket that does not block.
 pub struct Channel {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
 }
 
 impl Channel {
     /// Wraps an accepted socket that is set not to block.
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self { socket: Arc::new(socket) }
     }
 
     /// Waits for the next message, or until the thread is woken.
@@ -77,9 +87,14 @@ impl Channel {
         Ok(Received::Message(header, body, files))
     }
 
-    /// Sends a message whole.
-    pub fn send(&self, bytes: &[u8]) -> Result<(), ChannelError> {
-        send_whole(&self.socket, bytes)
+    /// Sends an answer whole, and its file with the first byte.
+    pub fn send(&self, answer: &Reply) -> Result<(), ChannelError> {
+        send_whole(&self.socket, &answer.bytes, answer.file.as_ref())
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &Arc<OwnedFd> {
+        &self.socket
     }
 
     fn receive_with_files(&self, into: &mut [u8], files: &mut Vec<OwnedFd>) -> Result<usize, ChannelError> {
@@ -124,17 +139,24 @@ impl AsFd for Channel {
     }
 }
 
-/// Sends a message whole over any socket of a front end.
-pub fn send_whole(socket: &OwnedFd, mut bytes: &[u8]) -> Result<(), ChannelError> {
+/// Sends a message whole over any socket of a front end, and a file with its first byte.
+pub fn send_whole(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> Result<(), ChannelError> {
     let deadline = Instant::now() + MESSAGE_TIMEOUT;
-    while !bytes.is_empty() {
+    let mut left = bytes;
+    while !left.is_empty() {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let is_first = left.len() == bytes.len();
+        let rights: Option<[BorrowedFd<'_>; 1]> = file.filter(|_| is_first).map(|file| [file.as_fd()]);
         let sent = retry(|| {
-            let slices = [IoSlice::new(bytes)];
-            rustix::net::sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags)
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if let Some(rights) = &rights {
+                control.push(SendAncillaryMessage::ScmRights(rights));
+            }
+            rustix::net::sendmsg(socket, &[IoSlice::new(left)], &mut control, flags)
         });
         match sent {
-            Ok(count) => bytes = &bytes[count..],
+            Ok(count) => left = &left[count..],
             Err(Errno::AGAIN) => await_event(socket, PollFlags::OUT, deadline)?,
             Err(Errno::PIPE | Errno::CONNRESET) => return Err(ChannelError::Gone),
             Err(errno) => return Err(errno.into()),

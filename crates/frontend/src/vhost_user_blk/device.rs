@@ -16,7 +16,7 @@ pub const CONFIG_BYTES: usize = 60;
 /// Where the driver says whether the disk caches writes.
 const WRITEBACK_OFFSET: usize = 32;
 
-/// A disk, as a guest sees it. Shared by the queues.
+/// A disk, as one guest sees it. Shared by its queues.
 pub struct Device {
     disk: Arc<dyn Disk<Plain>>,
     serial: [u8; SERIAL_BYTES],
@@ -31,6 +31,12 @@ impl Device {
         let mut padded = [0; SERIAL_BYTES];
         padded.iter_mut().zip(serial.bytes()).for_each(|(to, from)| *to = from);
         Self { disk, serial: padded, queues, writeback: AtomicBool::new(true) }
+    }
+
+    /// The same disk for another guest, as a new driver finds it.
+    pub fn for_another(&self) -> Self {
+        let Self { disk, serial, queues, .. } = self;
+        Self { disk: Arc::clone(disk), serial: *serial, queues: *queues, writeback: AtomicBool::new(true) }
     }
 
     /// The disk.
@@ -50,7 +56,17 @@ impl Device {
 
     /// Back to what a new driver finds.
     pub fn reset(&self) {
-        self.writeback.store(true, Ordering::SeqCst);
+        self.set_writeback(true);
+    }
+
+    /// Whether the driver flushes what must be durable.
+    pub fn writeback(&self) -> bool {
+        self.writeback.load(Ordering::SeqCst)
+    }
+
+    /// As the driver chose.
+    pub fn set_writeback(&self, writeback: bool) {
+        self.writeback.store(writeback, Ordering::SeqCst);
     }
 
     /// Whether a write must be durable before it is done, for a driver that agreed on `features`: one that cannot
@@ -58,7 +74,7 @@ impl Device {
     pub fn writes_through(&self, features: u64) -> bool {
         let flushes = features & feature::FLUSH != 0;
         let may_turn_off = features & feature::CONFIG_WCE != 0;
-        !flushes || may_turn_off && !self.writeback.load(Ordering::SeqCst)
+        !flushes || may_turn_off && !self.writeback()
     }
 
     /// The feature bits that are offered.
@@ -68,6 +84,7 @@ impl Device {
             | feature::RING_INDIRECT_DESC
             | feature::RING_EVENT_IDX
             | feature::PROTOCOL_FEATURES
+            | feature::LOG_ALL
             | feature::SEG_MAX
             | feature::BLK_SIZE
             | feature::TOPOLOGY
@@ -97,7 +114,7 @@ impl Device {
     pub fn write_config(&self, range: ConfigRange, bytes: &[u8]) -> bool {
         match (range.offset as usize, bytes) {
             (WRITEBACK_OFFSET, [writeback @ (0 | 1)]) => {
-                self.writeback.store(*writeback == 1, Ordering::SeqCst);
+                self.set_writeback(*writeback == 1);
                 true
             }
             _ => false,
@@ -123,7 +140,7 @@ impl Device {
         put(24, &[exponent, 0]);
         put(26, &preferred_blocks.to_le_bytes());
         put(28, &u32::from(preferred_blocks).to_le_bytes());
-        put(WRITEBACK_OFFSET, &[u8::from(self.writeback.load(Ordering::SeqCst))]);
+        put(WRITEBACK_OFFSET, &[u8::from(self.writeback())]);
         put(34, &self.queues.to_le_bytes());
         put(36, &discard_sectors.to_le_bytes());
         put(40, &discard_segments.to_le_bytes());

@@ -3,9 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use strongroom_memory::{GuestAddress, GuestError, GuestMemory, GuestRegion};
+use strongroom_memory::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion};
 use thiserror::Error;
 
+use super::dirty_log::DirtyPages;
 use super::message::RegionDescription;
 
 /// The most regions; QEMU asks for at most 512 and takes what it gets.
@@ -29,12 +30,22 @@ pub enum RegionError {
     /// No such region.
     #[error("there is no memory region like the one to remove")]
     NoSuchRegion,
+    /// Pages that could not be marked.
+    #[error("the dirty log does not cover the guest's memory")]
+    ShortLog,
 }
 
 /// The regions.
 #[derive(Default)]
 pub struct Regions {
-    regions: Vec<(RegionDescription, Arc<GuestRegion>)>,
+    regions: Vec<Region>,
+}
+
+#[derive(Clone)]
+struct Region {
+    description: RegionDescription,
+    mapped: Arc<GuestRegion>,
+    file: Arc<OwnedFd>,
 }
 
 impl Regions {
@@ -58,12 +69,12 @@ impl Regions {
         if end.is_none_or(|end| end > u64::try_from(size_bytes).unwrap_or(0)) {
             return Err(RegionError::ShortFile { bytes });
         }
-        let region = Arc::new(GuestRegion::map(file, file_offset, guest, bytes)?);
+        let mapped = Arc::new(GuestRegion::map(&file, file_offset, guest, bytes)?);
         let mut regions = self.regions.clone();
-        regions.push((description, region));
+        regions.push(Region { description, mapped, file: Arc::new(file) });
         let regions = Self { regions };
         // Says whether it overlaps another.
-        regions.memory()?;
+        regions.memory(None)?;
         Ok(regions)
     }
 
@@ -73,7 +84,7 @@ impl Regions {
             (region.guest, region.bytes, region.user) == (gone.guest, gone.bytes, gone.user)
         };
         let mut regions = self.regions.clone();
-        let index = regions.iter().position(|(region, _)| is_gone(region));
+        let index = regions.iter().position(|region| is_gone(&region.description));
         regions.remove(index.ok_or(RegionError::NoSuchRegion)?);
         Ok(Self { regions })
     }
@@ -83,15 +94,27 @@ impl Regions {
         self.regions.is_empty()
     }
 
-    /// The memory that these regions make up.
-    pub fn memory(&self) -> Result<Arc<GuestMemory>, GuestError> {
-        let regions = self.regions.iter().map(|(_, region)| Arc::clone(region)).collect();
-        GuestMemory::from_shared(regions, None).map(Arc::new)
+    /// The regions and their files.
+    pub fn iter(&self) -> impl Iterator<Item = (RegionDescription, &OwnedFd)> {
+        self.regions.iter().map(|region| (region.description, &*region.file))
+    }
+
+    /// The memory that these regions make up; what is written there is marked in `log`.
+    pub fn memory(&self, log: Option<&Arc<DirtyPages>>) -> Result<Arc<GuestMemory>, RegionError> {
+        let end = |region: &Region| region.description.guest.0 + region.description.bytes;
+        if let Some(log) = log
+            && !self.regions.iter().all(|region| log.covers(end(region)))
+        {
+            return Err(RegionError::ShortLog);
+        }
+        let regions = self.regions.iter().map(|region| Arc::clone(&region.mapped)).collect();
+        let log = log.map(|log| Arc::clone(log) as Arc<dyn DirtyLog>);
+        Ok(Arc::new(GuestMemory::from_shared(regions, log)?))
     }
 
     /// Where the guest sees `bytes` bytes that the front end sees at `user`; they lie in one region.
     pub fn guest_address(&self, user: u64, bytes: u64) -> Option<GuestAddress> {
-        self.regions.iter().find_map(|(region, _)| {
+        self.regions.iter().find_map(|Region { description: region, .. }| {
             let into = user.checked_sub(region.user)?;
             let inside = into.checked_add(bytes).is_some_and(|end| end <= region.bytes);
             inside.then(|| GuestAddress(region.guest.0 + into))

@@ -5,9 +5,11 @@
 
 use std::os::fd::OwnedFd;
 
+use serde::{Deserialize, Serialize};
 use strongroom_memory::GuestAddress;
 use thiserror::Error;
 
+use super::in_flight::InFlightDescription;
 use super::protocol::{BODY_BYTES_MAX, CONFIG_BYTES_MAX, FILES_MAX, header_flag as flag, request};
 
 /// A message that cannot be taken. Those of a header end the session, because nothing after them can be understood.
@@ -85,9 +87,10 @@ pub fn encode(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
 }
 
 /// A run of guest memory, as a front end describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RegionDescription {
     /// Where the guest sees it.
+    #[serde(with = "guest_address")]
     pub guest: GuestAddress,
     /// Its length.
     pub bytes: u64,
@@ -95,6 +98,20 @@ pub struct RegionDescription {
     pub user: u64,
     /// Where it starts in its file.
     pub file_offset: u64,
+}
+
+/// An address as a plain number.
+mod guest_address {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use strongroom_memory::GuestAddress;
+
+    pub fn serialize<S: Serializer>(address: &GuestAddress, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(address.0)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GuestAddress, D::Error> {
+        u64::deserialize(from).map(GuestAddress)
+    }
 }
 
 /// A number for a ring.
@@ -107,7 +124,7 @@ pub struct RingState {
 }
 
 /// The places of a ring's parts, as the front end sees them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingAddresses {
     /// Descriptor table.
     pub descriptors: u64,
@@ -115,6 +132,15 @@ pub struct RingAddresses {
     pub used: u64,
     /// Available ring.
     pub available: u64,
+}
+
+/// Where the dirty log is in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogDescription {
+    /// Its length.
+    pub bytes: u64,
+    /// Where it starts.
+    pub offset: u64,
 }
 
 /// Part of the configuration space.
@@ -152,6 +178,12 @@ pub enum Message {
     GetMemorySlots,
     AddRegion(RegionDescription, OwnedFd),
     RemoveRegion(RegionDescription),
+    SetLog(LogDescription, OwnedFd),
+    SetLogEvent,
+    GetInFlight(InFlightDescription),
+    SetInFlight(InFlightDescription, OwnedFd),
+    SetStatus(u64),
+    GetStatus,
 }
 
 impl Message {
@@ -190,6 +222,20 @@ impl Message {
                 files.files.truncate(0);
                 Message::RemoveRegion(body.one_region()?)
             }
+            request::SET_LOG_BASE => {
+                let log = LogDescription { bytes: body.u64()?, offset: body.u64()? };
+                Message::SetLog(log, files.one()?)
+            }
+            request::SET_LOG_FD => {
+                // What it would be signalled for, errors of the log, ends the session here.
+                files.files.truncate(0);
+                body.rest = &[];
+                Message::SetLogEvent
+            }
+            request::GET_INFLIGHT_FD => Message::GetInFlight(body.in_flight()?),
+            request::SET_INFLIGHT_FD => Message::SetInFlight(body.in_flight()?, files.one()?),
+            request::SET_STATUS => Message::SetStatus(body.u64()?),
+            request::GET_STATUS => Message::GetStatus,
             unknown => return Err(MessageError::Unknown(unknown)),
         };
         body.finish()?;
@@ -265,6 +311,17 @@ impl Body<'_> {
             return Err(MessageError::Files { request: self.request, files: files.files.len() });
         }
         files.files.drain(..).map(|file| Ok((self.region()?, file))).collect()
+    }
+
+    /// Some front ends send the padding of a C structure after it.
+    fn in_flight(&mut self) -> Result<InFlightDescription, MessageError> {
+        const PADDING: usize = 4;
+        let (bytes, offset) = (self.u64()?, self.u64()?);
+        let (queues, queue_size) = (u16::from_le_bytes(self.take()?), u16::from_le_bytes(self.take()?));
+        if self.rest.len() == PADDING {
+            self.rest = &[];
+        }
+        Ok(InFlightDescription { bytes, offset, queues, queue_size })
     }
 
     fn config(&mut self) -> Result<(ConfigRange, Vec<u8>), MessageError> {

@@ -12,6 +12,8 @@ pub mod request {
     pub const SET_OWNER: u32 = 3;
     pub const RESET_OWNER: u32 = 4;
     pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_LOG_BASE: u32 = 6;
+    pub const SET_LOG_FD: u32 = 7;
     pub const SET_VRING_NUM: u32 = 8;
     pub const SET_VRING_ADDR: u32 = 9;
     pub const SET_VRING_BASE: u32 = 10;
@@ -26,10 +28,14 @@ pub mod request {
     pub const SET_BACKEND_REQ_FD: u32 = 21;
     pub const GET_CONFIG: u32 = 24;
     pub const SET_CONFIG: u32 = 25;
+    pub const GET_INFLIGHT_FD: u32 = 31;
+    pub const SET_INFLIGHT_FD: u32 = 32;
     pub const RESET_DEVICE: u32 = 34;
     pub const GET_MAX_MEM_SLOTS: u32 = 36;
     pub const ADD_MEM_REG: u32 = 37;
     pub const REM_MEM_REG: u32 = 38;
+    pub const SET_STATUS: u32 = 39;
+    pub const GET_STATUS: u32 = 40;
 }
 
 /// Messages that this server sends of its own.
@@ -48,12 +54,23 @@ pub mod header_flag {
 /// Protocol features.
 pub mod protocol_feature {
     pub const MQ: u64 = 1 << 0;
+    pub const LOG_SHMFD: u64 = 1 << 1;
     pub const REPLY_ACK: u64 = 1 << 3;
     pub const BACKEND_REQ: u64 = 1 << 5;
     pub const CONFIG: u64 = 1 << 9;
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub const RESET_DEVICE: u64 = 1 << 13;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    pub const OFFERED: u64 = MQ | REPLY_ACK | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+    pub const STATUS: u64 = 1 << 16;
+    pub const OFFERED: u64 = MQ
+        | LOG_SHMFD
+        | REPLY_ACK
+        | BACKEND_REQ
+        | CONFIG
+        | INFLIGHT_SHMFD
+        | RESET_DEVICE
+        | CONFIGURE_MEM_SLOTS
+        | STATUS;
 }
 
 /// Feature bits of the device and of the transport.
@@ -67,6 +84,8 @@ pub mod feature {
     pub const MQ: u64 = 1 << 12;
     pub const DISCARD: u64 = 1 << 13;
     pub const WRITE_ZEROES: u64 = 1 << 14;
+    /// Not a feature of virtio: what is written into the guest's memory is marked in the front end's log.
+    pub const LOG_ALL: u64 = 1 << 26;
     pub const RING_INDIRECT_DESC: u64 = 1 << 28;
     pub const RING_EVENT_IDX: u64 = 1 << 29;
     /// Not a feature of virtio: the front end knows protocol features, and enables each ring by a message.
@@ -132,6 +151,15 @@ pub const DISCARD_SECTORS_MAX: u32 = 1 << 22;
 /// The most pieces, of all requests of one queue, that are in flight in the disk. More requests stay in the ring, and
 /// more pieces of a request wait.
 pub const IOS_IN_FLIGHT_MAX: usize = 256;
+
+/// Front ends that are connected at once: the source and the destination of a migration.
+pub const SESSIONS_MAX: usize = 2;
+
+/// How long a front end that wants to run the device waits for another one to stop.
+pub const ACTIVATION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes of the largest dirty log: 16 TiB of guest memory.
+pub const LOG_BYTES_MAX: u64 = 1 << 29;
 
 /// Memory of one queue for the stages below, taken as needed.
 pub const STAGE_MEMORY_BYTES: usize = 32 << 20;

@@ -1,20 +1,19 @@
-//! A queue: a thread that moves requests between a ring and the disk.
+//! A queue: a lane that moves requests between a ring and the disk.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use rustix::io::Errno;
 use strongroom_io::{Disk, IoError, Reactor, Thread, Waker};
 use strongroom_memory::{BufferPool, GuestMemory};
-use strongroom_ring::{Interest, Ready, Ring, WatchToken};
+use strongroom_ring::{Interest, Job, Lanes, Ready, Ring, WatchToken};
 use thiserror::Error;
 
 use super::device::Device;
+use super::in_flight::InFlightArea;
 use super::protocol::{IOS_IN_FLIGHT_MAX, STAGE_MEMORY_BYTES, feature};
 use super::split_ring::{Layout, RingError, SplitRing};
 use super::transfers::Transfers;
@@ -28,15 +27,12 @@ pub enum QueueError {
     /// The disk or the event loop failed.
     #[error("the queue cannot be served: {0}")]
     Io(#[from] IoError),
-    /// No event loop.
-    #[error(transparent)]
-    Loop(#[from] strongroom_ring::RingError),
     /// No memory.
     #[error(transparent)]
     Memory(#[from] strongroom_memory::PoolError),
     /// No thread.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[source] io::Error),
+    #[error("no thread is free for the queue")]
+    NoLane,
     /// The file for kicks is none that tells of them.
     #[error("the file for kicks cannot be read: {0}")]
     Kick(Errno),
@@ -54,9 +50,14 @@ impl CallFile {
     }
 
     fn call(&self) {
-        if let Some(file) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            signal(file);
+        if let Some(file) = self.get() {
+            signal(&file);
         }
+    }
+
+    /// The file.
+    pub fn get(&self) -> Option<Arc<OwnedFd>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -72,8 +73,10 @@ pub struct QueueSetup {
     pub memory: Arc<GuestMemory>,
     /// Where the ring is.
     pub layout: Layout,
-    /// The first entry to take.
+    /// The first entry to take, unless the in-flight area knows better.
     pub next_available: u16,
+    /// Where it is noted what is in flight.
+    pub in_flight: Option<Arc<InFlightArea>>,
     /// Tells of new entries.
     pub kick: Arc<OwnedFd>,
     /// Tells the driver of used ones.
@@ -86,27 +89,25 @@ pub struct QueueSetup {
 pub struct Queue {
     stopping: Arc<AtomicBool>,
     waker: Arc<Waker>,
-    thread: JoinHandle<u16>,
+    job: Job<u16>,
     next_available: u16,
 }
 
 impl Queue {
-    /// Starts a queue; whatever is in its ring already is served at once.
-    pub fn start(setup: QueueSetup) -> Result<Self, QueueError> {
+    /// Starts a queue; whatever is in its ring already, or was in flight when a predecessor ended, is served at once.
+    pub fn start(setup: QueueSetup, lanes: &Lanes) -> Result<Self, QueueError> {
         let stopping = Arc::new(AtomicBool::new(false));
         let (started, start) = sync_channel(1);
         let next_available = setup.next_available;
-        let thread = std::thread::Builder::new()
-            .name(format!("vhost-{}", setup.index))
-            .spawn({
-                let stopping = Arc::clone(&stopping);
-                move || run(setup, &stopping, &started)
-            })
-            .map_err(QueueError::Thread)?;
+        let job = {
+            let stopping = Arc::clone(&stopping);
+            lanes.run(move |ring| run(&setup, ring, &stopping, &started))
+        };
+        let job = job.map_err(|_| QueueError::NoLane)?;
         match start.recv() {
-            Ok(Ok(waker)) => Ok(Self { stopping, waker, thread, next_available }),
+            Ok(Ok(waker)) => Ok(Self { stopping, waker, job, next_available }),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(QueueError::Thread(io::Error::other("the thread ended at once"))),
+            Err(_) => Err(QueueError::NoLane),
         }
     }
 
@@ -114,7 +115,7 @@ impl Queue {
     pub fn stop(self) -> u16 {
         self.stopping.store(true, Ordering::SeqCst);
         self.waker.wake();
-        self.thread.join().unwrap_or_else(|_| {
+        self.job.join().unwrap_or_else(|_| {
             tracing::error!("a queue's thread panicked");
             self.next_available
         })
@@ -122,11 +123,12 @@ impl Queue {
 }
 
 fn run(
-    setup: QueueSetup,
+    setup: &QueueSetup,
+    ring: &Ring,
     stopping: &AtomicBool,
     started: &SyncSender<Result<Arc<Waker>, QueueError>>,
 ) -> u16 {
-    let mut runner = match Runner::new(&setup) {
+    let mut runner = match Runner::new(setup, ring) {
         Ok(runner) => runner,
         Err(error) => {
             let _ = started.send(Err(error));
@@ -134,6 +136,8 @@ fn run(
         }
     };
     let _ = started.send(Ok(runner.event_loop.waker()));
+    // A predecessor may have been killed after it published answers and before it called the driver.
+    runner.call.call();
     if let Err(error) = runner.serve(stopping) {
         tracing::error!(queue = setup.index, %error, "the queue stops");
         if let Some(file) = &setup.error {
@@ -141,6 +145,7 @@ fn run(
         }
     }
     runner.drain();
+    runner.event_loop.unwatch(runner.token);
     runner.ring.next_available()
 }
 
@@ -156,10 +161,14 @@ struct Runner {
 }
 
 impl Runner {
-    fn new(setup: &QueueSetup) -> Result<Self, QueueError> {
+    fn new(setup: &QueueSetup, event_loop: &Ring) -> Result<Self, QueueError> {
         let event_index = setup.features & feature::RING_EVENT_IDX != 0;
-        let ring = SplitRing::new(&setup.memory, setup.layout, setup.next_available, event_index)?;
-        let event_loop = Ring::new(IOS_IN_FLIGHT_MAX)?;
+        let in_flight = setup.in_flight.as_ref().map(|area| (area, setup.index));
+        let ring = SplitRing::new(&setup.memory, setup.layout, setup.next_available, event_index, in_flight)?;
+        if ring.replayed() > 0 {
+            tracing::info!(queue = setup.index, requests = ring.replayed(), "doing again what was in flight");
+        }
+        let event_loop = event_loop.clone();
         let pool = BufferPool::new(STAGE_MEMORY_BYTES)?;
         let thread = Thread { pool, reactor: Rc::new(event_loop.clone()) };
         let channel = setup.device.disk().open(&thread, IOS_IN_FLIGHT_MAX)?;

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use strongroom_memory::GuestMemory;
+use strongroom_ring::Lanes;
 use thiserror::Error;
 
 use super::device::Device;
 use super::guest_memory::Regions;
+use super::in_flight::InFlightArea;
 use super::message::RingAddresses;
 use super::queue::{CallFile, Queue, QueueError, QueueSetup};
 use super::split_ring::{Layout, RingError};
+use super::suspended::{Incoming, Outgoing, SuspendedError, SuspendedRing};
 
 /// Why a ring cannot run as it was described.
 #[derive(Debug, Error)]
@@ -36,6 +39,23 @@ pub enum SetupError {
         /// What the kernel said.
         errno: rustix::io::Errno,
     },
+}
+
+/// What all rings of a session share.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// Where the front end sees the guest's memory.
+    pub regions: &'a Regions,
+    /// The guest's memory.
+    pub memory: &'a Arc<GuestMemory>,
+    /// The disk.
+    pub device: &'a Arc<Device>,
+    /// What the driver agreed on.
+    pub features: u64,
+    /// Where it is noted what is in flight.
+    pub in_flight: Option<&'a Arc<InFlightArea>>,
+    /// The threads that queues run on.
+    pub lanes: &'a Lanes,
 }
 
 /// One ring.
@@ -65,16 +85,25 @@ impl RingSetup {
         }
     }
 
+    /// Whether everything is known that the queue needs, and it does not run.
+    pub fn can_resume(&self) -> bool {
+        self.queue.is_none()
+            && self.enabled
+            && self.size != 0
+            && self.addresses.is_some()
+            && self.kick.is_some()
+    }
+
+    /// Whether the front end has stopped the ring, or not started it.
+    pub fn is_stopped(&self) -> bool {
+        self.kick.is_none()
+    }
+
     /// Starts the queue if everything is known that it needs.
-    pub fn resume(
-        &mut self,
-        regions: &Regions,
-        memory: &Arc<GuestMemory>,
-        device: &Arc<Device>,
-        features: u64,
-    ) -> Result<(), SetupError> {
+    pub fn resume(&mut self, surroundings: &Surroundings<'_>) -> Result<(), SetupError> {
+        let Surroundings { regions, memory, device, features, in_flight, lanes } = *surroundings;
         let (Some(addresses), Some(kick)) = (self.addresses, &self.kick) else { return Ok(()) };
-        if self.queue.is_some() || !self.enabled || self.size == 0 || regions.is_empty() {
+        if !self.can_resume() {
             return Ok(());
         }
         let setup = QueueSetup {
@@ -84,12 +113,50 @@ impl RingSetup {
             memory: Arc::clone(memory),
             layout: self.layout(addresses, regions)?,
             next_available: self.next_available,
+            in_flight: in_flight.cloned(),
             kick: Arc::clone(kick),
             call: Arc::clone(&self.call),
             error: self.error.clone(),
         };
-        self.queue = Some(Queue::start(setup)?);
+        self.queue = Some(Queue::start(setup, lanes)?);
         Ok(())
+    }
+
+    /// What a successor needs; the queue must not run.
+    pub fn suspend(&self, files: &mut Outgoing) -> Result<SuspendedRing, SuspendedError> {
+        Ok(SuspendedRing {
+            size: self.size,
+            addresses: self.addresses,
+            next_available: self.next_available,
+            enabled: self.enabled,
+            kick: files.add_some(self.kick.as_deref())?,
+            call: files.add_some(self.call.get().as_deref())?,
+            error: files.add_some(self.error.as_deref())?,
+        })
+    }
+
+    /// A ring as a predecessor left it.
+    pub fn take_over(
+        index: usize,
+        ring: &SuspendedRing,
+        files: &mut Incoming,
+    ) -> Result<Self, SuspendedError> {
+        let SuspendedRing { size, addresses, next_available, enabled, kick, call, error } = *ring;
+        if size != 0 && Layout::check_size(size).is_err() {
+            return Err(SuspendedError::DoesNotFit("the size of a ring"));
+        }
+        let setup = Self {
+            index,
+            size,
+            addresses,
+            next_available,
+            enabled,
+            kick: files.take_some(kick)?.map(Arc::new),
+            error: files.take_some(error)?.map(Arc::new),
+            ..Self::default()
+        };
+        setup.call.set(files.take_some(call)?.map(Arc::new));
+        Ok(setup)
     }
 
     /// Where the ring is in the guest's memory.

@@ -1,36 +1,38 @@
-//! The server: a thread that listens, speaks with one front end at a time, and ends its queues.
+//! The server: a thread for each front end that may be connected at once, all of which listen.
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use strongroom_io::{Disk, Io, IoError, Plain, Request, Thread, Waker};
 use strongroom_memory::BufferPool;
-use strongroom_ring::Ring;
+use strongroom_ring::{Lanes, Ring};
 use thiserror::Error;
 
+use super::activity::Activity;
 use super::channel::{Channel, ChannelError, Received, await_readable};
 use super::device::Device;
-use super::protocol::{DRAIN_TIMEOUT, QUEUES_MAX, STAGE_MEMORY_BYTES};
-use super::session::{Refusal, Session};
-use crate::listen::{Address, ListenError, Listener};
+use super::guest_memory::RegionError;
+use super::protocol::{DRAIN_TIMEOUT, QUEUES_MAX, SESSIONS_MAX, STAGE_MEMORY_BYTES};
+use super::seats::Seats;
+use super::session::{Place, Refusal, Session};
+use super::suspended::{Incoming, Outgoing, SessionState, Suspended, SuspendedError, SuspendedState};
+use crate::listen::Listener;
 
-/// How long the server sleeps after the system had no descriptor for a connection.
+/// How long a thread sleeps after the system had no descriptor for a connection.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a server serves, and how.
 #[derive(Clone, Debug)]
 pub struct VhostUserConfig {
-    /// Where to listen: a unix socket, created with mode 0600, in a directory that only trusted users can write.
-    pub socket: PathBuf,
-    /// The most queues of the device, 1 to 16.
+    /// The most queues of the device, 1 to 16; each takes a lane while it runs.
     pub queues_max: u16,
     /// The serial number that the guest reads, of which the first 20 bytes count.
     pub serial: String,
@@ -40,26 +42,37 @@ pub struct VhostUserConfig {
 
 impl VhostUserConfig {
     /// The usual limits.
-    pub fn new(socket: PathBuf, serial: &str) -> Self {
-        Self { socket, queues_max: QUEUES_MAX, serial: serial.to_owned(), drain_timeout: DRAIN_TIMEOUT }
+    pub fn new(serial: &str) -> Self {
+        Self { queues_max: QUEUES_MAX, serial: serial.to_owned(), drain_timeout: DRAIN_TIMEOUT }
     }
 }
 
 /// Why a server cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// Nowhere to listen.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
     /// A number of queues that no device has.
     #[error("{0} queues; 1 to {QUEUES_MAX} are served")]
     Queues(u16),
-    /// No event to wake the thread by.
+    /// No event to wake a thread by.
     #[error("cannot make an event: {0}")]
     Waker(#[source] IoError),
     /// No thread.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
+}
+
+/// Why a server cannot go on from where another was suspended.
+#[derive(Debug, Error)]
+pub enum ResumeError {
+    /// It cannot start at all.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The state is not for this program.
+    #[error(transparent)]
+    State(#[from] SuspendedError),
+    /// A session cannot go on.
+    #[error("a front end's session cannot go on: {0}")]
+    Session(String),
 }
 
 /// What went wrong while a server stopped.
@@ -71,6 +84,9 @@ pub enum StopError {
     /// The last flush failed: what the guest wrote and did not flush may be lost in a power cut.
     #[error("the last flush failed: {0}")]
     Flush(#[source] IoError),
+    /// The sessions cannot be handed over. They have ended; their front ends connect again.
+    #[error(transparent)]
+    Suspend(#[from] SuspendedError),
     /// A thread ended by a bug.
     #[error("a thread of the server panicked")]
     Panicked,
@@ -83,113 +99,258 @@ enum End {
     Channel(#[from] ChannelError),
     #[error(transparent)]
     Refused(#[from] Refusal),
-    #[error("the server stops")]
-    Stopped,
+    #[error("the server is asked to end")]
+    Asked,
 }
 
 /// A running server. Dropping it stops it.
 pub struct VhostUserServer {
-    socket: PathBuf,
     orders: Arc<Orders>,
-    thread: Option<JoinHandle<()>>,
-    ended: Receiver<Result<(), IoError>>,
+    activity: Arc<Activity>,
+    device: Arc<Device>,
+    lanes: Lanes,
+    threads: Vec<JoinHandle<()>>,
+    /// What each thread leaves when it ends.
+    ended: Receiver<Result<Option<Parked>, SuspendedError>>,
     drain_timeout: Duration,
 }
 
-/// What the server's owner asks of its thread.
+/// A session that was suspended, with its files.
+type Parked = (SessionState, Outgoing);
+
+/// What the server's owner asks of its threads.
 struct Orders {
     stopping: AtomicBool,
-    config_changed: AtomicBool,
-    waker: Waker,
+    suspending: AtomicBool,
+    /// Counts changes of the configuration space.
+    config_changes: AtomicU64,
+    wakers: Vec<Waker>,
+    seats: Seats,
+}
+
+impl Orders {
+    fn is_ending(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst) || self.suspending.load(Ordering::SeqCst)
+    }
+
+    fn wake(&self) {
+        self.wakers.iter().for_each(Waker::wake);
+        self.seats.wake();
+    }
 }
 
 impl fmt::Debug for VhostUserServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "VhostUserServer({})", self.socket.display())
+        write!(f, "VhostUserServer({} queues)", self.device.queues())
     }
 }
 
 impl VhostUserServer {
-    /// Starts to serve `disk`. When it returns, a front end can connect.
-    pub fn start(config: VhostUserConfig, disk: Arc<dyn Disk<Plain>>) -> Result<Self, StartError> {
-        if !(1..=QUEUES_MAX).contains(&config.queues_max) {
-            return Err(StartError::Queues(config.queues_max));
+    /// Starts to serve `disk`. When it returns, front ends can connect, and every thread that it will ever have is there.
+    pub fn start(
+        config: VhostUserConfig,
+        listener: Listener,
+        disk: Arc<dyn Disk<Plain>>,
+        lanes: Lanes,
+    ) -> Result<Self, StartError> {
+        let server = Foundation::new(&config, disk, lanes, Activity::default())?;
+        server.start(config, listener, Vec::new())
+    }
+
+    /// Goes on from where a predecessor was suspended.
+    pub fn resume(
+        config: VhostUserConfig,
+        listener: Listener,
+        disk: Arc<dyn Disk<Plain>>,
+        lanes: Lanes,
+        suspended: Suspended,
+    ) -> Result<Self, ResumeError> {
+        let Suspended { state, files } = suspended;
+        state.check(SESSIONS_MAX)?;
+        let server = Foundation::new(&config, disk, lanes, Activity::after(state.last_run))?;
+        let mut files = Incoming::new(files);
+        let mut sessions = Vec::new();
+        for (seat, session) in state.sessions.iter().enumerate() {
+            let socket = files.take(session.socket)?;
+            let session = Session::take_over(server.place(seat), session, &mut files)
+                .map_err(|refusal| ResumeError::Session(refusal.to_string()))?;
+            sessions.push((Channel::new(socket), session));
         }
-        let listener = Listener::bind(&Address::Unix(config.socket.clone()))?;
-        let orders = Arc::new(Orders {
-            stopping: AtomicBool::new(false),
-            config_changed: AtomicBool::new(false),
-            waker: Waker::new().map_err(StartError::Waker)?,
-        });
-        let device = Arc::new(Device::new(disk, &config.serial, config.queues_max));
-        let (end, ended) = sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name("vhost-user".to_owned())
-            .spawn({
-                let orders = Arc::clone(&orders);
-                move || {
-                    serve(&listener, &device, &orders);
-                    drop(listener);
-                    let _ = end.send(flush(&**device.disk()));
-                }
-            })
-            .map_err(StartError::Thread)?;
-        let VhostUserConfig { socket, drain_timeout, .. } = config;
-        Ok(Self { socket, orders, thread: Some(thread), ended, drain_timeout })
+        Ok(server.start(config, listener, sessions)?)
     }
 
     /// Tells the guest that the disk's size, or another limit, is not as it was.
     pub fn announce_config(&self) {
-        self.orders.config_changed.store(true, Ordering::SeqCst);
-        self.orders.waker.wake();
+        self.orders.config_changes.fetch_add(1, Ordering::SeqCst);
+        self.orders.wake();
     }
 
-    /// Stops: takes nothing more from the guest's rings, answers what is in flight, ends the session and flushes the
+    /// Stops: takes nothing more from the guest's rings, answers what is in flight, ends the sessions and flushes the
     /// disk.
     pub fn stop(mut self) -> Result<(), StopError> {
-        self.stop_and_join()
+        self.stop_and_flush()
     }
 
-    fn stop_and_join(&mut self) -> Result<(), StopError> {
-        let Some(thread) = self.thread.take() else { return Ok(()) };
+    /// Stops as [`Self::stop`] does, but keeps the sessions for a successor, and does not flush.
+    pub fn suspend(mut self) -> Result<Suspended, StopError> {
+        self.orders.suspending.store(true, Ordering::SeqCst);
+        let parked = self.join(Instant::now() + self.drain_timeout)?;
+        let mut sessions = Vec::new();
+        let mut files = Vec::new();
+        for (mut session, outgoing) in parked {
+            session.shift_files(files.len());
+            files.extend(outgoing.into_files());
+            sessions.push(session);
+        }
+        if files.len() > super::SUSPENDED_FILES_MAX {
+            return Err(SuspendedError::TooManyFiles.into());
+        }
+        Ok(Suspended { state: SuspendedState::new(self.activity.last(), sessions), files })
+    }
+
+    /// Ends all threads: the sessions that they parked.
+    fn join(&mut self, deadline: Instant) -> Result<Vec<Parked>, StopError> {
+        self.activity.close();
+        self.orders.wake();
+        let mut parked = Vec::new();
+        for _ in 0..self.threads.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.ended.recv_timeout(left) {
+                Ok(session) => parked.extend(session?),
+                Err(RecvTimeoutError::Timeout) => return Err(StopError::Busy(self.drain_timeout)),
+                Err(RecvTimeoutError::Disconnected) => return Err(StopError::Panicked),
+            }
+        }
+        for thread in self.threads.drain(..) {
+            thread.join().map_err(|_| StopError::Panicked)?;
+        }
+        Ok(parked)
+    }
+
+    fn stop_and_flush(&mut self) -> Result<(), StopError> {
+        if self.threads.is_empty() {
+            return Ok(());
+        }
         self.orders.stopping.store(true, Ordering::SeqCst);
-        self.orders.waker.wake();
-        let flushed = match self.ended.recv_timeout(self.drain_timeout) {
-            Ok(flushed) => flushed,
-            Err(RecvTimeoutError::Timeout) => return Err(StopError::Busy(self.drain_timeout)),
-            Err(RecvTimeoutError::Disconnected) => return Err(StopError::Panicked),
-        };
-        thread.join().map_err(|_| StopError::Panicked)?;
-        flushed.map_err(StopError::Flush)
+        let deadline = Instant::now() + self.drain_timeout;
+        self.join(deadline)?;
+        let (end, ended) = sync_channel(1);
+        let device = Arc::clone(&self.device);
+        // All queues have ended, so there is a lane.
+        let job = self.lanes.run(move |ring| {
+            let _ = end.send(flush(&**device.disk(), ring));
+        });
+        job.map_err(|_| StopError::Panicked)?;
+        match ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(flushed) => flushed.map_err(StopError::Flush),
+            Err(RecvTimeoutError::Timeout) => Err(StopError::Busy(self.drain_timeout)),
+            Err(RecvTimeoutError::Disconnected) => Err(StopError::Panicked),
+        }
     }
 }
 
 impl Drop for VhostUserServer {
     fn drop(&mut self) {
-        if let Err(error) = self.stop_and_join() {
+        if let Err(error) = self.stop_and_flush() {
             tracing::error!(server = ?self, %error, "the vhost-user server did not stop cleanly");
         }
     }
 }
 
-/// Serves one front end after another. The next one's session begins when everything of the last one's has ended.
-fn serve(listener: &Listener, device: &Arc<Device>, orders: &Orders) {
-    while !orders.stopping.load(Ordering::SeqCst) {
+/// A server without threads.
+struct Foundation {
+    device: Arc<Device>,
+    activity: Arc<Activity>,
+    lanes: Lanes,
+}
+
+impl Foundation {
+    fn new(
+        config: &VhostUserConfig,
+        disk: Arc<dyn Disk<Plain>>,
+        lanes: Lanes,
+        activity: Activity,
+    ) -> Result<Self, StartError> {
+        if !(1..=QUEUES_MAX).contains(&config.queues_max) {
+            return Err(StartError::Queues(config.queues_max));
+        }
+        let device = Arc::new(Device::new(disk, &config.serial, config.queues_max));
+        Ok(Self { device, activity: Arc::new(activity), lanes })
+    }
+
+    fn place(&self, seat: usize) -> Place {
+        Place {
+            seat,
+            device: Arc::clone(&self.device),
+            activity: Arc::clone(&self.activity),
+            lanes: self.lanes.clone(),
+        }
+    }
+
+    fn start(
+        self,
+        config: VhostUserConfig,
+        listener: Listener,
+        sessions: Vec<(Channel, Session)>,
+    ) -> Result<VhostUserServer, StartError> {
+        let wakers: Result<_, _> = (0..SESSIONS_MAX).map(|_| Waker::new()).collect();
+        let orders = Arc::new(Orders {
+            stopping: AtomicBool::new(false),
+            suspending: AtomicBool::new(false),
+            config_changes: AtomicU64::new(0),
+            wakers: wakers.map_err(StartError::Waker)?,
+            seats: Seats::new(SESSIONS_MAX),
+        });
+        // Several threads wait for the same listener, and one of them is too late.
+        let set = fcntl_getfl(&listener).and_then(|flags| fcntl_setfl(&listener, flags | OFlags::NONBLOCK));
+        set.map_err(|errno| StartError::Thread(errno.into()))?;
+        let listener = Arc::new(listener);
+        let (end, ended) = sync_channel(SESSIONS_MAX);
+        let mut sessions = sessions.into_iter();
+        let mut threads = Vec::new();
+        for seat in 0..SESSIONS_MAX {
+            let (orders, listener) = (Arc::clone(&orders), Arc::clone(&listener));
+            let (place, first, end) = (self.place(seat), sessions.next(), end.clone());
+            let run = move || sit(&listener, &place, &orders, first, &end);
+            let thread = std::thread::Builder::new().name(format!("vhost-user-{seat}")).spawn(run);
+            threads.push(thread.map_err(StartError::Thread)?);
+        }
+        let Self { device, activity, lanes } = self;
+        Ok(VhostUserServer {
+            orders,
+            activity,
+            device,
+            lanes,
+            threads,
+            ended,
+            drain_timeout: config.drain_timeout,
+        })
+    }
+}
+
+/// A thread's life: serves one front end after another, the first of which a predecessor may have left.
+fn sit(
+    listener: &Arc<Listener>,
+    place: &Place,
+    orders: &Orders,
+    first: Option<(Channel, Session)>,
+    end: &SyncSender<Result<Option<Parked>, SuspendedError>>,
+) {
+    let mut parked = Ok(None);
+    if let Some((channel, session)) = first {
+        parked = attend(&channel, place.seat, orders, || Ok(session));
+    }
+    while !orders.is_ending() {
         match listener.accept() {
             Ok(Some(socket)) => {
-                let channel = Channel::new(socket);
                 tracing::info!("front end connected");
-                match serve_session(&channel, device, orders) {
-                    Ok(()) | Err(End::Stopped | End::Channel(ChannelError::Gone)) => {
-                        tracing::info!("front end disconnected")
-                    }
-                    Err(end) => tracing::warn!(reason = %end, "the session with a front end ended"),
-                }
+                let begin = || Session::new(place.clone());
+                parked = attend(&Channel::new(socket), place.seat, orders, begin);
             }
             Ok(None) => {
-                if let Err(errno) = await_readable(listener, &orders.waker) {
+                if let Err(errno) = await_readable(listener, &orders.wakers[place.seat]) {
                     tracing::error!(%errno, "cannot wait for front ends any more");
-                    return;
+                    break;
                 }
             }
             Err(errno) => {
@@ -198,35 +359,71 @@ fn serve(listener: &Listener, device: &Arc<Device>, orders: &Orders) {
             }
         }
     }
+    let _ = end.send(parked);
 }
 
-fn serve_session(channel: &Channel, device: &Arc<Device>, orders: &Orders) -> Result<(), End> {
-    let mut session = Session::new(Arc::clone(device)).map_err(Refusal::from)?;
+/// Serves one front end to its end: the session, if that is to be handed over.
+fn attend(
+    channel: &Channel,
+    seat: usize,
+    orders: &Orders,
+    begin: impl FnOnce() -> Result<Session, RegionError>,
+) -> Result<Option<Parked>, SuspendedError> {
+    let Some(_seat) = orders.seats.take(seat, channel.socket(), || orders.is_ending()) else {
+        return Ok(None);
+    };
+    let mut session = match begin() {
+        Ok(session) => session,
+        Err(error) => {
+            tracing::error!(%error, "a front end cannot be served");
+            return Ok(None);
+        }
+    };
+    match serve_session(channel, &mut session, &orders.wakers[seat], orders) {
+        End::Asked if orders.suspending.load(Ordering::SeqCst) => return park(channel, &mut session),
+        End::Asked | End::Channel(ChannelError::Gone) => tracing::info!("front end disconnected"),
+        end => tracing::warn!(reason = %end, "the session with a front end ended"),
+    }
+    Ok(None)
+}
+
+fn park(channel: &Channel, session: &mut Session) -> Result<Option<Parked>, SuspendedError> {
+    let mut files = Outgoing::default();
+    let socket = files.add(channel.socket())?;
+    Ok(Some((session.suspend(socket, &mut files)?, files)))
+}
+
+fn serve_session(channel: &Channel, session: &mut Session, waker: &Waker, orders: &Orders) -> End {
+    let mut announced = orders.config_changes.load(Ordering::SeqCst);
+    let mut step = || -> Result<(), End> {
+        if orders.is_ending() {
+            return Err(End::Asked);
+        }
+        let changes = orders.config_changes.load(Ordering::SeqCst);
+        if changes != announced {
+            announced = changes;
+            session.announce_config()?;
+        }
+        if let Received::Message(header, body, files) = channel.receive(waker)?
+            && let Some(answer) = session.handle(header, &body, files)?
+        {
+            channel.send(&answer)?;
+        }
+        Ok(())
+    };
     loop {
-        match channel.receive(&orders.waker)? {
-            Received::Message(header, body, files) => {
-                if let Some(answer) = session.handle(header, &body, files)? {
-                    channel.send(&answer)?;
-                }
-            }
-            Received::Woken if orders.stopping.load(Ordering::SeqCst) => return Err(End::Stopped),
-            Received::Woken => {
-                if orders.config_changed.swap(false, Ordering::SeqCst) {
-                    session.announce_config()?;
-                }
-            }
+        if let Err(end) = step() {
+            return end;
         }
     }
 }
 
 /// Makes everything durable that was written.
-fn flush(disk: &dyn Disk<Plain>) -> Result<(), IoError> {
+fn flush(disk: &dyn Disk<Plain>, ring: &Ring) -> Result<(), IoError> {
     if disk.limits().read_only {
         return Ok(());
     }
-    let no_memory = || IoError::from(Errno::NOMEM);
-    let ring = Ring::new(1).map_err(|_| no_memory())?;
-    let pool = BufferPool::new(STAGE_MEMORY_BYTES).map_err(|_| no_memory())?;
+    let pool = BufferPool::new(STAGE_MEMORY_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
     let mut channel = disk.open(&Thread { pool, reactor: Rc::new(ring.clone()) }, 1)?;
     channel.submit(Io { tag: 0, request: Request::Flush });
     channel.kick();

@@ -6,15 +6,23 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::fs::fstat;
 use strongroom_memory::{GuestError, GuestMemory};
+use strongroom_ring::Lanes;
 use thiserror::Error;
 
-use super::channel::{ChannelError, send_whole};
+use super::activity::{Activity, NotActive};
+use super::channel::{ChannelError, Reply, send_whole};
 use super::device::Device;
+use super::dirty_log::DirtyPages;
 use super::guest_memory::{REGIONS_MAX, RegionError, Regions};
-use super::message::{Header, Message, MessageError, RingState, encode};
-use super::protocol::{backend_request, feature, header_flag, protocol_feature};
-use super::ring_setup::{RingSetup, SetupError};
+use super::in_flight::{InFlightArea, InFlightDescription, InFlightError, Note};
+use super::message::{Header, LogDescription, Message, MessageError, RingState, encode};
+use super::protocol::{
+    ACTIVATION_TIMEOUT, LOG_BYTES_MAX, backend_request, feature, header_flag, protocol_feature,
+};
+use super::ring_setup::{RingSetup, SetupError, Surroundings};
+use super::suspended::{Incoming, Outgoing, SessionState, SuspendedError};
 
 /// A message that is refused. The front end is told where it asked to be; otherwise the session ends, since it would
 /// go on as if the message had been heeded.
@@ -44,6 +52,21 @@ pub enum Refusal {
     /// A ring.
     #[error(transparent)]
     Ring(#[from] SetupError),
+    /// The in-flight area.
+    #[error(transparent)]
+    InFlight(#[from] InFlightError),
+    /// The dirty log.
+    #[error("a dirty log of {0} bytes; at most {LOG_BYTES_MAX} are served, and its file must hold it")]
+    Log(u64),
+    /// Pages to be marked, and no log.
+    #[error("the guest's memory is to be logged, and there is no log")]
+    NoLog,
+    /// Another front end runs the device, or ran it since.
+    #[error(transparent)]
+    NotActive(#[from] NotActive),
+    /// A predecessor's session cannot be gone on with.
+    #[error(transparent)]
+    Suspended(#[from] SuspendedError),
 }
 
 impl From<GuestError> for Refusal {
@@ -58,56 +81,162 @@ enum Answer {
     Done,
     /// Always.
     Body(Vec<u8>),
+    /// Always, as long as the question was, and with a file.
+    InFlight(InFlightDescription, OwnedFd),
+}
+
+/// What sessions of one server share.
+#[derive(Clone)]
+pub struct Place {
+    /// The session's number among those connected.
+    pub seat: usize,
+    /// The disk, for every session to make its own view of.
+    pub device: Arc<Device>,
+    /// Which session runs it.
+    pub activity: Arc<Activity>,
+    /// The threads that queues run on.
+    pub lanes: Lanes,
 }
 
 /// The state of a connection.
 pub struct Session {
+    place: Place,
+    /// This session's view of the disk.
     device: Arc<Device>,
     features: u64,
     protocol_features: u64,
+    /// Virtio's device status, which we keep for the front end.
+    status: u8,
     regions: Regions,
     memory: Arc<GuestMemory>,
     rings: Vec<RingSetup>,
     /// Where this side may send messages of its own.
     backend_channel: Option<OwnedFd>,
+    in_flight: Option<Arc<InFlightArea>>,
+    log: Option<Arc<DirtyPages>>,
+    /// The last run of the device that this front end had.
+    run: Option<u64>,
 }
 
 impl Session {
     /// A session of which nothing is known.
-    pub fn new(device: Arc<Device>) -> Result<Self, GuestError> {
-        device.reset();
+    pub fn new(place: Place) -> Result<Self, RegionError> {
         let regions = Regions::default();
         let mut session = Self {
+            device: Arc::new(place.device.for_another()),
+            place,
             features: 0,
             protocol_features: 0,
-            memory: regions.memory()?,
+            status: 0,
+            memory: regions.memory(None)?,
             regions,
             rings: Vec::new(),
-            device,
             backend_channel: None,
+            in_flight: None,
+            log: None,
+            run: None,
         };
         session.reset_rings();
         Ok(session)
     }
 
-    /// Does what a message asks for: the bytes of the answer, if there is one.
+    /// Ends the queues, after they have answered what they took, and writes down everything that a successor needs, but
+    /// for the socket.
+    pub fn suspend(&mut self, socket: usize, files: &mut Outgoing) -> Result<SessionState, SuspendedError> {
+        self.end();
+        let regions = self.regions.iter();
+        let regions: Result<_, SuspendedError> =
+            regions.map(|(region, file)| Ok((region, files.add(file)?))).collect();
+        let rings: Result<_, SuspendedError> = self.rings.iter().map(|ring| ring.suspend(files)).collect();
+        let in_flight = self.in_flight.as_ref().map(|area| (area.description(), area.file()));
+        let log = self.log.as_ref().map(|log| log.place());
+        Ok(SessionState {
+            socket,
+            features: self.features,
+            protocol_features: self.protocol_features,
+            status: self.status,
+            writeback: self.device.writeback(),
+            run: self.run,
+            is_active: self.run.is_some() && !self.rings.iter().all(RingSetup::is_stopped),
+            regions: regions?,
+            rings: rings?,
+            backend_channel: files.add_some(self.backend_channel.as_ref())?,
+            in_flight: in_flight
+                .map(|(area, file)| Ok::<_, SuspendedError>((area, files.add(file)?)))
+                .transpose()?,
+            log: log
+                .map(|(file, offset, bytes)| {
+                    Ok::<_, SuspendedError>((LogDescription { bytes, offset }, files.add(file)?))
+                })
+                .transpose()?,
+        })
+    }
+
+    /// Goes on with a predecessor's session.
+    pub fn take_over(place: Place, state: &SessionState, files: &mut Incoming) -> Result<Self, Refusal> {
+        let mut session = Self::new(place)?;
+        let device = &session.device;
+        if state.features & !device.features() != 0
+            || state.protocol_features & !protocol_feature::OFFERED != 0
+        {
+            return Err(SuspendedError::DoesNotFit("a feature that was agreed on is not served").into());
+        }
+        if state.rings.len() > session.rings.len() {
+            return Err(SuspendedError::DoesNotFit("rings").into());
+        }
+        device.set_writeback(state.writeback);
+        session.features = state.features;
+        session.protocol_features = state.protocol_features;
+        session.status = state.status;
+        session.run = state.run;
+        let regions: Result<_, SuspendedError> =
+            state.regions.iter().map(|(region, file)| Ok((*region, files.take(*file)?))).collect();
+        session.regions = Regions::new(regions?)?;
+        for (index, ring) in state.rings.iter().enumerate() {
+            session.rings[index] = RingSetup::take_over(index, ring, files)?;
+        }
+        session.backend_channel = files.take_some(state.backend_channel)?;
+        if let Some((area, file)) = state.in_flight {
+            session.in_flight = Some(Arc::new(InFlightArea::map(area, files.take(file)?)?));
+        }
+        if let Some((log, file)) = state.log {
+            session.log = Some(map_log(log, files.take(file)?)?);
+        }
+        if state.is_active {
+            session.place.activity.continue_run(session.place.seat);
+        }
+        session.set_memory()?;
+        Ok(session)
+    }
+
+    /// Does what a message asks for: the answer, if there is one.
     pub fn handle(
         &mut self,
         header: Header,
         body: &[u8],
         files: Vec<OwnedFd>,
-    ) -> Result<Option<Vec<u8>>, Refusal> {
+    ) -> Result<Option<Reply>, Refusal> {
+        let reply = |body: &[u8]| Some(Reply { bytes: header.reply(body), file: None });
         let done = Message::parse(header.request, body, files)
             .map_err(Refusal::from)
             .and_then(|message| self.obey(message));
         let acknowledges = header.needs_reply && self.protocol_features & protocol_feature::REPLY_ACK != 0;
         match done {
-            Ok(Answer::Body(body)) => Ok(Some(header.reply(&body))),
-            Ok(Answer::Done) if acknowledges => Ok(Some(header.reply(&0_u64.to_le_bytes()))),
+            Ok(Answer::Body(body)) => Ok(reply(&body)),
+            Ok(Answer::InFlight(area, file)) => {
+                let mut answer = Vec::with_capacity(body.len());
+                answer.extend(area.bytes.to_le_bytes());
+                answer.extend(area.offset.to_le_bytes());
+                answer.extend(area.queues.to_le_bytes());
+                answer.extend(area.queue_size.to_le_bytes());
+                answer.resize(body.len(), 0);
+                Ok(Some(Reply { bytes: header.reply(&answer), file: Some(file) }))
+            }
+            Ok(Answer::Done) if acknowledges => Ok(reply(&0_u64.to_le_bytes())),
             Ok(Answer::Done) => Ok(None),
             Err(refusal) if acknowledges => {
                 tracing::warn!(request = header.request, %refusal, "a front end's message is refused");
-                Ok(Some(header.reply(&1_u64.to_le_bytes())))
+                Ok(reply(&1_u64.to_le_bytes()))
             }
             Err(refusal) => Err(refusal),
         }
@@ -121,7 +250,7 @@ impl Session {
     /// Tells the front end that the configuration space is not as it was.
     pub fn announce_config(&self) -> Result<(), ChannelError> {
         let Some(channel) = &self.backend_channel else { return Ok(()) };
-        send_whole(channel, &encode(backend_request::CONFIG_CHANGE, header_flag::VERSION, &[]))
+        send_whole(channel, &encode(backend_request::CONFIG_CHANGE, header_flag::VERSION, &[]), None)
     }
 
     fn obey(&mut self, message: Message) -> Result<Answer, Refusal> {
@@ -135,6 +264,8 @@ impl Session {
                 self.reset_rings();
                 self.features = 0;
                 self.device.reset();
+                self.in_flight = None;
+                self.run = None;
             }
             Message::GetProtocolFeatures => return Ok(number(protocol_feature::OFFERED)),
             Message::SetProtocolFeatures(features) => {
@@ -154,6 +285,38 @@ impl Session {
             Message::SetMemoryTable(described) => {
                 self.end();
                 self.set_regions(Regions::new(described)?)?;
+            }
+            Message::SetLog(log, file) => {
+                self.need(protocol_feature::LOG_SHMFD)?;
+                self.log = Some(map_log(log, file)?);
+                self.set_memory()?;
+                return Ok(number(0));
+            }
+            Message::SetLogEvent => {}
+            Message::GetInFlight(wanted) => {
+                self.need(protocol_feature::INFLIGHT_SHMFD)?;
+                let area = InFlightArea::create(wanted.queues, wanted.queue_size)?;
+                let file = area.file().try_clone().map_err(SuspendedError::from)?;
+                return Ok(Answer::InFlight(area.description(), file));
+            }
+            Message::SetInFlight(area, file) => {
+                self.need(protocol_feature::INFLIGHT_SHMFD)?;
+                self.set_in_flight(InFlightArea::map(area, file)?)?;
+            }
+            Message::GetStatus => {
+                self.need(protocol_feature::STATUS)?;
+                return Ok(number(u64::from(self.status)));
+            }
+            Message::SetStatus(status) => {
+                self.need(protocol_feature::STATUS)?;
+                self.status = u8::try_from(status).map_err(|_| Refusal::Number(status as u32))?;
+                // Virtio's reset.
+                if self.status == 0 {
+                    self.rings.iter_mut().for_each(|ring| {
+                        ring.stop();
+                    });
+                    self.release();
+                }
             }
             Message::AddRegion(description, file) => {
                 self.need(protocol_feature::CONFIGURE_MEM_SLOTS)?;
@@ -179,6 +342,7 @@ impl Session {
                 if !self.device.write_config(range, &bytes) {
                     return Err(Refusal::Config);
                 }
+                self.write_note()?;
             }
             ring => return self.obey_for_ring(ring),
         }
@@ -189,6 +353,7 @@ impl Session {
         let index = match message {
             Message::GetRingBase(index) => {
                 let base = self.ring(index)?.stop();
+                self.release();
                 let body = [index, u32::from(base)].iter().flat_map(|word| word.to_le_bytes()).collect();
                 return Ok(Answer::Body(body));
             }
@@ -242,28 +407,79 @@ impl Session {
         if features & feature::PROTOCOL_FEATURES == 0 {
             self.rings.iter_mut().for_each(|ring| ring.enable(true));
         }
-        self.resume(0..self.rings.len())
+        self.set_memory()
     }
 
     fn set_regions(&mut self, regions: Regions) -> Result<(), Refusal> {
-        let memory = regions.memory()?;
         self.end();
         self.regions = regions;
-        self.memory = memory;
+        self.set_memory()
+    }
+
+    /// Has the queues go on with the memory as it is described now, and what they write there logged or not.
+    fn set_memory(&mut self) -> Result<(), Refusal> {
+        self.end();
+        let is_logged = self.features & feature::LOG_ALL != 0;
+        if is_logged && self.log.is_none() {
+            return Err(Refusal::NoLog);
+        }
+        self.memory = self.regions.memory(self.log.as_ref().filter(|_| is_logged))?;
         self.resume(0..self.rings.len())
+    }
+
+    /// Takes up an area: a new one, or what a predecessor left in it.
+    fn set_in_flight(&mut self, area: InFlightArea) -> Result<(), Refusal> {
+        self.end();
+        if let Some(note) = area.note()? {
+            self.run = self.run.or(Some(note.run));
+            self.device.set_writeback(!note.write_through);
+        }
+        self.in_flight = Some(Arc::new(area));
+        self.write_note()?;
+        self.resume(0..self.rings.len())
+    }
+
+    /// Notes what a successor could not learn from the front end.
+    fn write_note(&self) -> Result<(), InFlightError> {
+        match (&self.in_flight, self.run) {
+            (Some(area), Some(run)) => area.set_note(Note { run, write_through: !self.device.writeback() }),
+            _ => Ok(()),
+        }
     }
 
     fn reset_rings(&mut self) {
         self.end();
         self.rings =
             (0..usize::from(self.device.queues())).map(|index| RingSetup::new(index, false)).collect();
+        self.release();
     }
 
     fn resume(&mut self, indices: std::ops::Range<usize>) -> Result<(), Refusal> {
+        if self.regions.is_empty() || !self.rings[indices.clone()].iter().any(RingSetup::can_resume) {
+            return Ok(());
+        }
+        let Place { seat, activity, lanes, .. } = &self.place;
+        self.run = Some(activity.begin(*seat, self.run, ACTIVATION_TIMEOUT)?);
+        self.write_note()?;
+        let surroundings = Surroundings {
+            regions: &self.regions,
+            memory: &self.memory,
+            device: &self.device,
+            features: self.features,
+            in_flight: self.in_flight.as_ref(),
+            lanes,
+        };
         for ring in &mut self.rings[indices] {
-            ring.resume(&self.regions, &self.memory, &self.device, self.features)?;
+            ring.resume(&surroundings)?;
         }
         Ok(())
+    }
+
+    /// Lets another session run the device once the front end has stopped every ring.
+    fn release(&self) {
+        if self.rings.iter().all(RingSetup::is_stopped) {
+            self.place.activity.end(self.place.seat);
+        }
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut RingSetup, Refusal> {
@@ -278,7 +494,20 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.end();
+        self.place.activity.end(self.place.seat);
     }
+}
+
+fn map_log(
+    LogDescription { bytes, offset }: LogDescription,
+    file: OwnedFd,
+) -> Result<Arc<DirtyPages>, Refusal> {
+    let file_bytes = fstat(&file).map_err(GuestError::Map)?.st_size;
+    let reaches = offset.checked_add(bytes).is_some_and(|end| end <= u64::try_from(file_bytes).unwrap_or(0));
+    if bytes > LOG_BYTES_MAX || !reaches {
+        return Err(Refusal::Log(bytes));
+    }
+    Ok(Arc::new(DirtyPages::map(file, offset, bytes)?))
 }
 
 fn number(number: u64) -> Answer {

@@ -1,12 +1,14 @@
 //! A split virtqueue as its device sees it (VIRTIO 1.2, 2.7): which chains the driver made available, and which are
 //! used.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use strongroom_memory::{GuestAddress, GuestError, GuestMemory};
 use thiserror::Error;
 
+use super::in_flight::{InFlight, InFlightArea, InFlightError, Recovered};
 use super::protocol::{DESCRIPTOR_BYTES, QUEUE_SIZE_MAX};
 
 /// A ring that cannot be served any further.
@@ -36,6 +38,9 @@ pub enum RingError {
     /// No byte for the status of a request.
     #[error("a request has no byte for its status")]
     NoStatus,
+    /// What is noted of requests in flight is of no use, or the driver contradicts it.
+    #[error(transparent)]
+    InFlight(#[from] InFlightError),
 }
 
 /// Where a queue's parts are.
@@ -113,18 +118,33 @@ pub struct SplitRing {
     uncalled: bool,
     /// Without event index: whether the driver was asked not to kick.
     quiet: bool,
+    /// Where it is noted what is in flight, if the front end keeps that.
+    in_flight: Option<InFlight>,
+    /// What a predecessor took and did not answer, to be done again before anything new.
+    replayed: VecDeque<u16>,
 }
 
 impl SplitRing {
-    /// Takes a queue up at an entry of its available ring.
+    /// Takes a queue up at an entry of its available ring. Where an in-flight area knows better at which, that counts; it
+    /// comes with the queue's number there.
     pub fn new(
         memory: &Arc<GuestMemory>,
         layout: Layout,
         next_available: u16,
         event_index: bool,
+        in_flight: Option<(&Arc<InFlightArea>, usize)>,
     ) -> Result<Self, RingError> {
         Layout::check_size(layout.size)?;
         let next_used = memory.load_u16(at(layout.used, 2))?;
+        let recovered = in_flight
+            .map(|(area, index)| InFlight::recover(area, index, layout.size, next_used))
+            .transpose()?;
+        let (in_flight, replayed, next_available) = match recovered {
+            Some(Recovered { in_flight, heads, next_available: known }) => {
+                (Some(in_flight), heads.into(), known.unwrap_or(next_available))
+            }
+            None => (None, VecDeque::new(), next_available),
+        };
         // A predecessor may have asked not to be kicked.
         memory.store_u16(layout.used, 0)?;
         Ok(Self {
@@ -137,6 +157,8 @@ impl SplitRing {
             published_used: next_used,
             uncalled: true,
             quiet: false,
+            in_flight,
+            replayed,
         })
     }
 
@@ -150,6 +172,11 @@ impl SplitRing {
         &self.layout
     }
 
+    /// How many requests of a predecessor are to be done again.
+    pub fn replayed(&self) -> usize {
+        self.replayed.len()
+    }
+
     /// The entry at which a successor takes the queue up.
     pub fn next_available(&self) -> u16 {
         self.next_available
@@ -157,12 +184,18 @@ impl SplitRing {
 
     /// The first descriptor of the next chain, if there is one.
     pub fn take(&mut self) -> Result<Option<u16>, RingError> {
+        if let Some(head) = self.replayed.pop_front() {
+            return Ok(Some(head));
+        }
         if !self.look()? {
             return Ok(None);
         }
         let head = u16::from_le_bytes(self.memory.read(self.layout.available_entry(self.next_available))?);
         if head >= self.layout.size {
             return Err(RingError::Descriptor(head));
+        }
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.take(head)?;
         }
         self.next_available = self.next_available.wrapping_add(1);
         Ok(Some(head))
@@ -189,6 +222,9 @@ impl SplitRing {
         entry[4..].copy_from_slice(&written_bytes.to_le_bytes());
         self.memory.write(self.layout.used_entry(self.next_used), &entry)?;
         self.next_used = self.next_used.wrapping_add(1);
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.put_used(head)?;
+        }
         Ok(())
     }
 
@@ -200,6 +236,9 @@ impl SplitRing {
         }
         self.memory.store_u16(at(self.layout.used, 2), new)?;
         self.published_used = new;
+        if let Some(in_flight) = &mut self.in_flight {
+            in_flight.publish(new)?;
+        }
         // The driver writes its wish and then looks at our index; we write the index and then look at the wish. With
         // a full fence on both sides at least one of the two sees the other's.
         fence(Ordering::SeqCst);

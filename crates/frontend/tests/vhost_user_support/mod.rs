@@ -6,6 +6,7 @@
 pub mod driver;
 pub mod front_end;
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,17 +15,22 @@ use strongroom_crypto::xts::{UnitSize, Xts};
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys};
+use strongroom_frontend::listen::{Address, Listener};
 use strongroom_frontend::vhost_user_blk::{VhostUserConfig, VhostUserServer};
 use strongroom_io::{
     Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Request, RequestKind, Sealed,
     Thread,
 };
 use strongroom_memory::secret::SecretBytes;
+use strongroom_ring::Lanes;
 use strongroom_types::{Extent, KeyEpoch, VolumeSize};
 use tempfile::TempDir;
 
 /// How long a test waits for what must happen.
 pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Queues of a server.
+pub const QUEUES: u16 = 4;
 
 /// Bytes of the disk of most tests.
 pub const DISK_BYTES: u64 = 16 << 20;
@@ -44,21 +50,49 @@ pub fn stages() -> (Arc<MemoryDisk>, Arc<BlocksizeDisk>) {
     (blocks, Arc::new(highest))
 }
 
-/// A server in a directory of its own.
+/// A server in a directory of its own. The socket is the test's, so that one server can follow another.
 pub struct Local {
     pub server: VhostUserServer,
     pub directory: TempDir,
     pub socket: PathBuf,
+    listener: Listener,
 }
 
 impl Local {
     pub fn start(disk: Arc<dyn Disk<Plain>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("vhost.sock");
-        let config = VhostUserConfig { queues_max: 4, ..VhostUserConfig::new(socket.clone(), "room-1") };
-        let server = VhostUserServer::start(config, disk).unwrap();
-        Self { server, directory, socket }
+        let listener = Listener::bind(&Address::Unix(socket.clone())).unwrap();
+        let server = VhostUserServer::start(config(), adopt(&listener), disk, lanes()).unwrap();
+        Self { server, directory, socket, listener }
     }
+
+    /// Hands all sessions over to a new server, of another disk perhaps.
+    pub fn upgrade(self, disk: Arc<dyn Disk<Plain>>) -> Self {
+        let suspended = self.server.suspend().unwrap();
+        let server =
+            VhostUserServer::resume(config(), adopt(&self.listener), disk, lanes(), suspended).unwrap();
+        Self { server, ..self }
+    }
+
+    /// Ends the server and starts a new one on the same socket.
+    pub fn restart(self, disk: Arc<dyn Disk<Plain>>) -> Self {
+        self.server.stop().unwrap();
+        let server = VhostUserServer::start(config(), adopt(&self.listener), disk, lanes()).unwrap();
+        Self { server, ..self }
+    }
+}
+
+pub fn config() -> VhostUserConfig {
+    VhostUserConfig { queues_max: QUEUES, ..VhostUserConfig::new("room-1") }
+}
+
+pub fn lanes() -> Lanes {
+    Lanes::start("queue", usize::from(QUEUES), 256).unwrap()
+}
+
+fn adopt(listener: &Listener) -> Listener {
+    Listener::adopt(listener.as_fd().try_clone_to_owned().unwrap()).unwrap()
 }
 
 /// What a disk was asked to write or flush: the kind, the bytes, and whether it had to be durable.

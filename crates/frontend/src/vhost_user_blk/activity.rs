@@ -1,0 +1,162 @@
+//! Which front end runs the device: at most one, and never one that missed a run.
+//!
+//! While a guest migrates on one host, two front ends are connected: the source, whose queues run, and the destination,
+//! which waits. The source's queues are drained before the destination's start. Each time the device begins to run for a
+//! front end, that is a new *run*, with a number. A front end that ran before may run again only if it had the last run:
+//! after another one has run, the guest it holds is older than the disk, and would destroy it.
+//!
+//! The number is with the front end's session, and in its in-flight area ([`super::in_flight`]), where it survives the
+//! end of a connection and of this process. A server that has just started knows of no run and believes the first one
+//! that comes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+/// Why a front end may not run the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NotActive {
+    /// Another one runs it, and did not stop in time.
+    #[error("another front end runs the device; stop its guest first")]
+    Busy,
+    /// Another one ran it since.
+    #[error(
+        "this front end's guest is of run {known} and the disk is of run {last}: another front end ran the device \
+         meanwhile, and going on would destroy its disk"
+    )]
+    Stale {
+        /// The last run that this front end had.
+        known: u64,
+        /// The last run there was.
+        last: u64,
+    },
+}
+
+/// Who runs the device.
+#[derive(Default)]
+pub struct Activity {
+    state: Mutex<State>,
+    released: Condvar,
+    /// Nobody waits any more.
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    /// The session that runs it.
+    holder: Option<usize>,
+    /// The last run; 0 before the first.
+    last: u64,
+}
+
+impl Activity {
+    /// Of a device whose last run was this one, as a predecessor knew it.
+    pub fn after(last: u64) -> Self {
+        let state = Mutex::new(State { holder: None, last });
+        Self { state, ..Self::default() }
+    }
+
+    /// The last run.
+    pub fn last(&self) -> u64 {
+        self.state().last
+    }
+
+    /// Begins a run for `session`, whose last run was `known`; waits for another session to end its run. The new run's
+    /// number. A session whose run goes on gets the same number again.
+    pub fn begin(&self, session: usize, known: Option<u64>, patience: Duration) -> Result<u64, NotActive> {
+        let deadline = Instant::now() + patience;
+        let mut state = self.state();
+        while state.holder.is_some_and(|holder| holder != session) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.closed.load(Ordering::SeqCst) {
+                return Err(NotActive::Busy);
+            }
+            state = self.released.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if state.holder == Some(session) {
+            return Ok(state.last);
+        }
+        let last = state.last;
+        if let Some(known) = known.filter(|known| last != 0 && *known != last) {
+            return Err(NotActive::Stale { known, last });
+        }
+        state.last = last.max(known.unwrap_or(0)) + 1;
+        state.holder = Some(session);
+        Ok(state.last)
+    }
+
+    /// Takes a run up that goes on, as a predecessor handed it over.
+    pub fn continue_run(&self, session: usize) {
+        self.state().holder = Some(session);
+    }
+
+    /// Ends the run of `session`, if it has one.
+    pub fn end(&self, session: usize) {
+        let mut state = self.state();
+        if state.holder == Some(session) {
+            state.holder = None;
+            self.released.notify_all();
+        }
+    }
+
+    /// Lets nobody wait any more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        let _state = self.state();
+        self.released.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_runs_and_who_missed_a_run_never_again() {
+        let activity = Activity::default();
+        assert_eq!(activity.begin(0, None, Duration::ZERO), Ok(1));
+        assert_eq!(activity.begin(0, Some(1), Duration::ZERO), Ok(1));
+        assert_eq!(activity.begin(1, None, Duration::ZERO), Err(NotActive::Busy));
+        activity.end(1);
+        assert_eq!(activity.begin(1, None, Duration::ZERO), Err(NotActive::Busy));
+        activity.end(0);
+        // A migration that failed: the source goes on.
+        assert_eq!(activity.begin(0, Some(1), Duration::ZERO), Ok(2));
+        activity.end(0);
+        assert_eq!(activity.begin(1, None, Duration::ZERO), Ok(3));
+        activity.end(1);
+        assert_eq!(activity.begin(0, Some(2), Duration::ZERO), Err(NotActive::Stale { known: 2, last: 3 }));
+        assert_eq!(activity.begin(1, Some(3), Duration::ZERO), Ok(4));
+    }
+
+    #[test]
+    fn a_new_server_believes_the_first_and_counts_on() {
+        let activity = Activity::default();
+        assert_eq!(activity.begin(0, Some(41), Duration::ZERO), Ok(42));
+        let successor = Activity::after(42);
+        successor.continue_run(1);
+        assert_eq!(successor.begin(0, None, Duration::ZERO), Err(NotActive::Busy));
+        assert_eq!(successor.begin(1, Some(42), Duration::ZERO), Ok(42));
+    }
+
+    #[test]
+    fn whoever_waits_is_let_in_or_sent_away() {
+        let activity = Activity::default();
+        activity.begin(0, None, Duration::ZERO).unwrap();
+        let patience = Duration::from_secs(60);
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(|| activity.begin(1, None, patience));
+            activity.end(0);
+            assert_eq!(waiting.join().unwrap(), Ok(2));
+            let waiting = threads.spawn(|| activity.begin(0, Some(1), patience));
+            activity.close();
+            assert_eq!(waiting.join().unwrap(), Err(NotActive::Busy));
+        });
+    }
+}

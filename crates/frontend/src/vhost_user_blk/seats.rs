@@ -1,0 +1,94 @@
+//! The places of the front ends that are connected, and who has to wait for whom.
+//!
+//! A front end that lost its connection connects again and tells each ring to go on where the used ring ended. What the old
+//! session has taken and not answered would then be done twice, and an old write might land on a newer one. So a new
+//! session begins only when every session whose front end is gone has ended. It does not matter whether that session has
+//! noticed: the newcomer looks at the sockets of the others itself.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// The sockets of the sessions, by seat.
+pub struct Seats {
+    sockets: Mutex<Vec<Option<Arc<OwnedFd>>>>,
+    left: Condvar,
+}
+
+/// A seat that is taken, until it is dropped.
+pub struct Seat<'a> {
+    seats: &'a Seats,
+    number: usize,
+}
+
+impl Seats {
+    /// So many seats, all free.
+    pub fn new(count: usize) -> Self {
+        Self { sockets: Mutex::new(vec![None; count]), left: Condvar::new() }
+    }
+
+    /// Takes a seat for the front end behind `socket`, once those who are gone have left theirs; `None` if `is_ending`
+    /// says so first.
+    pub fn take(
+        &self,
+        number: usize,
+        socket: &Arc<OwnedFd>,
+        is_ending: impl Fn() -> bool,
+    ) -> Option<Seat<'_>> {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        while sockets.iter().flatten().any(|other| is_gone(other)) {
+            if is_ending() {
+                return None;
+            }
+            sockets = self.left.wait(sockets).unwrap_or_else(PoisonError::into_inner);
+        }
+        sockets[number] = Some(Arc::clone(socket));
+        Some(Seat { seats: self, number })
+    }
+
+    /// Lets those who wait look again.
+    pub fn wake(&self) {
+        let _sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        self.left.notify_all();
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.seats.sockets.lock().unwrap_or_else(PoisonError::into_inner)[self.number] = None;
+        self.seats.left.notify_all();
+    }
+}
+
+/// Whether the front end has closed its end.
+fn is_gone(socket: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+    let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    matches!(poll(&mut polled, Some(&now)), Ok(1)) && polled[0].revents().intersects(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_newcomer_waits_for_those_who_are_gone_and_for_nobody_else() {
+        let seats = Seats::new(2);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (second, _second_end) = UnixStream::pair().unwrap();
+        let (ours, second) = (Arc::new(ours.into()), Arc::new(second.into()));
+        let first = seats.take(0, &ours, || false).unwrap();
+        drop(seats.take(1, &second, || false).unwrap());
+        drop(theirs);
+        assert!(seats.take(1, &second, || true).is_none());
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(|| seats.take(1, &second, || false).is_some());
+            drop(first);
+            assert!(waiting.join().unwrap());
+        });
+    }
+}
