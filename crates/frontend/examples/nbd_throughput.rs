@@ -8,8 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-use strongroom_frontend::nbd::{Export, Listen, NbdConfig, NbdServer};
+use strongroom_frontend::listen::{Address, Listener};
+use strongroom_frontend::nbd::{Export, LANE_DEPTH, NbdConfig, NbdServer};
 use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, Request, Thread};
+use strongroom_ring::Lanes;
 use strongroom_types::Extent;
 
 const SIZE_BYTES: u64 = 1 << 30;
@@ -26,8 +28,10 @@ fn main() -> Result<()> {
     let ours = directory.path().join("ours.sock");
     let theirs = directory.path().join("theirs.sock");
 
-    let export = Export { name: String::new(), description: String::new() };
-    let server = NbdServer::start(NbdConfig::new(Listen::Unix(ours.clone()), export), Arc::new(Ram::new()))?;
+    let config = NbdConfig::new(Export { name: String::new(), description: String::new() });
+    let listener = Listener::bind(&Address::Unix(ours.clone()))?;
+    let lanes = Lanes::start("nbd", config.lanes(), LANE_DEPTH)?;
+    let server = NbdServer::start(config, listener, Arc::new(Ram::new()), lanes)?;
     let nbdkit = Killed(
         Command::new("nbdkit")
             .args(["--foreground", "--unix"])

@@ -10,24 +10,29 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rcgen::SanType;
-use strongroom_frontend::nbd::{Identity, Listen, NbdConfig, NbdServer, TlsConfig};
+use strongroom_frontend::listen::{Address, Listener};
+use strongroom_frontend::nbd::{Identity, NbdConfig, NbdServer, StartError, TlsConfig};
 use support::certificates::Authority;
 use support::client::*;
 use support::memory_disk::{DEADLINE, MemoryDisk, Served};
-use support::{export, log, noise, run, run_well};
+use support::{export, lanes, log, noise, run, run_well};
 
 fn start(disk: &Arc<MemoryDisk>, authority: &Authority, admitted: &[&str]) -> NbdServer {
-    let server = authority.path("server");
+    let mut config = NbdConfig::new(export());
+    config.tls = Some(tls(authority, admitted));
+    let lanes = lanes(&config);
+    NbdServer::start(config, on_tcp(), Arc::new(Served(Arc::clone(disk))), lanes).unwrap()
+}
+
+fn tls(authority: &Authority, admitted: &[&str]) -> TlsConfig {
+    let pem = |name: &str| fs::read(authority.path("server").join(name)).unwrap();
     let admitted: Vec<Identity> = admitted.iter().map(|identity| identity.parse().unwrap()).collect();
-    let tls = TlsConfig::from_pem_files(
-        &server.join("server-cert.pem"),
-        &server.join("server-key.pem"),
-        &server.join("ca-cert.pem"),
-        admitted,
-    )
-    .unwrap();
-    let listen = Listen::Tls { address: "127.0.0.1:0".parse().unwrap(), tls };
-    NbdServer::start(NbdConfig::new(listen, export()), Arc::new(Served(Arc::clone(disk)))).unwrap()
+    let (certificate, key) = (pem("server-cert.pem"), pem("server-key.pem"));
+    TlsConfig::from_pem(&certificate, &key, &pem("ca-cert.pem"), admitted).unwrap()
+}
+
+fn on_tcp() -> Listener {
+    Listener::bind(&Address::Tcp("127.0.0.1:0".parse().unwrap())).unwrap()
 }
 
 /// The server's port.
@@ -77,6 +82,21 @@ fn admitted_clients_are_served_by_name_uri_or_fingerprint() {
     run_well("nbdcopy", &["--request-size=33554432", &uri, back]);
     assert!(disk.content() == fs::read(back).unwrap());
     server.stop().unwrap();
+}
+
+#[test]
+fn tcp_is_served_under_tls_and_nothing_else_is() {
+    let (disk, authority) = (MemoryDisk::new(1 << 20), Authority::new());
+    let mut config = NbdConfig::new(export());
+    let lanes = lanes(&config);
+    let start = |config: &NbdConfig, listener| {
+        let disk = Arc::new(Served(Arc::clone(&disk)));
+        NbdServer::start(config.clone(), listener, disk, lanes.clone())
+    };
+    assert!(matches!(start(&config, on_tcp()), Err(StartError::TcpWithoutTls)));
+    config.tls = Some(tls(&authority, &["dns:admitted.example"]));
+    let unix = Listener::bind(&Address::Unix(authority.path("nbd.sock"))).unwrap();
+    assert!(matches!(start(&config, unix), Err(StartError::TlsWithoutTcp)));
 }
 
 #[test]

@@ -124,6 +124,11 @@ impl Lanes {
         Ok(Job { end, ended: None })
     }
 
+    /// Count of lanes, idle or not.
+    pub fn count(&self) -> usize {
+        self.crew.threads.len()
+    }
+
     /// Wakes `waker` once when a lane is idle, at once if one is.
     pub fn wake_when_idle(&self, waker: &Arc<Waker>) {
         let mut idle = self.crew.roster.idle();

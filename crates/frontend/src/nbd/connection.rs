@@ -1,4 +1,4 @@
-//! One connection: a thread that moves bytes between a client's socket and a [`Session`].
+//! One connection: a lane that moves bytes between a client's socket and a [`Session`].
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::rc::Rc;
@@ -71,7 +71,7 @@ impl From<IoError> for End {
     }
 }
 
-/// A connection, on its own thread.
+/// A connection, on its own lane.
 pub struct Connection {
     shared: Arc<Shared>,
     ring: Ring,
@@ -106,8 +106,8 @@ enum Stage {
 impl Connection {
     /// Serves a client on the calling thread until one of the two ends it, and until the disk is done with whatever the
     /// client had asked for.
-    pub fn serve(shared: Arc<Shared>, membership: Membership) -> End {
-        match Self::new(shared, membership) {
+    pub fn serve(shared: Arc<Shared>, membership: Membership, ring: &Ring) -> End {
+        match Self::new(shared, membership, ring.clone()) {
             Ok(mut connection) => {
                 let end = connection.run();
                 connection.wind_down(&end);
@@ -117,8 +117,7 @@ impl Connection {
         }
     }
 
-    fn new(shared: Arc<Shared>, membership: Membership) -> Result<Self, End> {
-        let ring = Ring::new(IOS_IN_FLIGHT_MAX).map_err(|error| End::Resources(error.to_string()))?;
+    fn new(shared: Arc<Shared>, membership: Membership, ring: Ring) -> Result<Self, End> {
         membership.member().wake_by(ring.waker());
         let pool =
             BufferPool::new(PAYLOAD_MEMORY_BYTES).map_err(|error| End::Resources(error.to_string()))?;

@@ -1,6 +1,6 @@
 //! An NBD server.
 //!
-//! One server serves one disk, as one export, on a unix socket or over TCP with mutual TLS. Each connection has a thread
+//! One server serves one disk, as one export, on a unix socket or over TCP with mutual TLS. Each connection has a lane
 //! with its own event loop, memory and channel to the disk; what goes wrong on one harms that one alone.
 //!
 //! Layout, from the wire up:
@@ -8,7 +8,7 @@
 //!   [`reply`];
 //! - transmission without sockets: [`inbox`], [`outbox`], [`transfers`] (requests in the disk), [`session`];
 //! - sockets: [`socket`], [`transport`] and [`tls`];
-//! - threads: [`connection`], [`connections`] (who may start when) and [`server`].
+//! - lanes: [`connection`], [`connections`] (who may start when) and [`server`].
 
 mod connection;
 mod connections;
@@ -29,7 +29,7 @@ mod transport;
 mod uri;
 
 pub use export::Export;
-pub use protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT};
-pub use server::{Listen, NbdConfig, NbdServer, StartError, StopError};
+pub use protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT, LANE_DEPTH};
+pub use server::{NbdConfig, NbdServer, StartError, StopError};
 pub use tls::{Identity, IdentityError, TlsConfig, TlsError};
 pub use uri::uri;

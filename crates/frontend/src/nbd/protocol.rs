@@ -136,6 +136,9 @@ pub const REQUESTS_IN_FLIGHT_MAX: usize = 128;
 /// largest request beside one for every other request.
 pub const IOS_IN_FLIGHT_MAX: usize = 256;
 
+/// Depth of the rings of the lanes that a server runs on.
+pub const LANE_DEPTH: usize = IOS_IN_FLIGHT_MAX;
+
 /// The most descriptors of one answer to BLOCK_STATUS (the protocol allows 2^20): a client asks again from
 /// where the answer ended.
 pub const DESCRIPTORS_MAX: usize = 4096;

@@ -1,20 +1,16 @@
-//! The server: a thread that accepts connections, and the life of all of them.
+//! The server: a lane that accepts connections, and the life of all of them.
 
 use std::fmt;
-use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use strongroom_io::{Disk, Io, IoError, Plain, Reactor, Request, Thread, Waker};
 use strongroom_memory::BufferPool;
-use strongroom_ring::{Interest, Ring, RingError};
+use strongroom_ring::{Busy, Interest, Job, Lanes, Ring};
 use thiserror::Error;
 
 use super::connection::{Connection, End, Shared};
@@ -24,35 +20,18 @@ use super::protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT, STAGE_M
 use super::socket::Socket;
 use super::tls::TlsConfig;
 use super::uri::uri;
-use crate::listen::{Address, ListenError, Listener};
+use crate::listen::{Address, Listener};
 
 /// How long the server sleeps after the system had no descriptor for another connection.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
-/// Submission entries of the accepting thread's ring: a listener, a waker, and the last flush.
-const ACCEPT_RING_DEPTH: usize = 8;
-
-/// Where a server listens. TCP comes with TLS, always.
-#[derive(Clone, Debug)]
-pub enum Listen {
-    /// A unix socket.
-    Unix(PathBuf),
-    /// TCP with mutual TLS.
-    Tls {
-        /// The address.
-        address: SocketAddr,
-        /// Who may come.
-        tls: TlsConfig,
-    },
-}
-
 /// What a server serves, and how.
 #[derive(Clone, Debug)]
 pub struct NbdConfig {
-    /// Where.
-    pub listen: Listen,
     /// Under which name.
     pub export: Export,
+    /// Who may come over TCP. A unix socket is for whom its file's mode admits.
+    pub tls: Option<TlsConfig>,
     /// The most connections at once.
     pub connections_max: usize,
     /// How long a client's negotiation may take.
@@ -62,42 +41,55 @@ pub struct NbdConfig {
 }
 
 impl NbdConfig {
-    /// The usual limits.
-    pub fn new(listen: Listen, export: Export) -> Self {
+    /// A unix socket's configuration, with the usual limits.
+    pub fn new(export: Export) -> Self {
         Self {
-            listen,
             export,
+            tls: None,
             connections_max: CONNECTIONS_MAX,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             drain_timeout: DRAIN_TIMEOUT,
         }
+    }
+
+    /// Count of lanes that a server takes: one that accepts, and one for each connection.
+    pub fn lanes(&self) -> usize {
+        self.connections_max + 1
     }
 }
 
 /// Why a server cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// Nowhere to listen.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
+    /// TCP without TLS, which would show the volume to everybody.
+    #[error("over TCP NBD is served under TLS alone")]
+    TcpWithoutTls,
+    /// TLS on a unix socket, whose peers are known by other means.
+    #[error("on a unix socket NBD is served without TLS")]
+    TlsWithoutTcp,
     /// A name or description beyond the protocol's longest string.
     #[error("the name or description of the export has more than 4096 bytes")]
     LongName,
-    /// No event loop.
-    #[error(transparent)]
-    Ring(#[from] RingError),
+    /// Fewer lanes than [`NbdConfig::lanes`], or none of them idle.
+    #[error("NBD with {connections_max} connections takes {} threads, and there are {lanes:?}", connections_max + 1)]
+    Lanes {
+        /// The most connections at once.
+        connections_max: usize,
+        /// What there is.
+        lanes: Lanes,
+    },
     /// The event loop cannot watch the listening socket.
     #[error("cannot wait for connections: {0}")]
     Watch(#[source] IoError),
-    /// No thread.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[source] io::Error),
+    /// The lane that was to accept ended by a bug.
+    #[error("a thread of the server panicked")]
+    Panicked,
 }
 
 /// What went wrong while a server stopped.
 #[derive(Debug, Error)]
 pub enum StopError {
-    /// The disk did not finish in time. Clients are cut off; the threads end when the disk does.
+    /// The disk did not finish in time. Clients are cut off; the lanes are idle when the disk has done its part.
     #[error("{connections} connections still had requests in the disk after {timeout:?}")]
     Busy {
         /// Count of connections that are not ended.
@@ -118,7 +110,7 @@ pub struct NbdServer {
     uri: String,
     stopping: Arc<AtomicBool>,
     waker: Arc<Waker>,
-    thread: Option<JoinHandle<Result<(), StopError>>>,
+    acceptor: Option<Job<Result<(), StopError>>>,
 }
 
 impl fmt::Debug for NbdServer {
@@ -128,30 +120,38 @@ impl fmt::Debug for NbdServer {
 }
 
 impl NbdServer {
-    /// Starts to serve `disk`. When it returns, clients can connect.
-    pub fn start(config: NbdConfig, disk: Arc<dyn Disk<Plain>>) -> Result<Self, StartError> {
+    /// Starts to serve `disk` to those who connect to `listener`, on [so many](NbdConfig::lanes) lanes. When it returns,
+    /// clients are accepted. It makes no thread and no ring of its own, then or later.
+    pub fn start(
+        config: NbdConfig,
+        listener: Listener,
+        disk: Arc<dyn Disk<Plain>>,
+        lanes: Lanes,
+    ) -> Result<Self, StartError> {
+        match (listener.address(), &config.tls) {
+            (Address::Tcp(_), None) => return Err(StartError::TcpWithoutTls),
+            (Address::Unix(_), Some(_)) => return Err(StartError::TlsWithoutTcp),
+            (Address::Tcp(_), Some(_)) | (Address::Unix(_), None) => {}
+        }
         if !config.export.is_valid() {
             return Err(StartError::LongName);
         }
-        let listener = Listener::bind(&match &config.listen {
-            Listen::Unix(path) => Address::Unix(path.clone()),
-            Listen::Tls { address, .. } => Address::Tcp(*address),
-        })?;
+        let connections_max = config.connections_max;
+        if lanes.count() < config.lanes() {
+            return Err(StartError::Lanes { connections_max, lanes });
+        }
         let uri = uri(listener.address(), &config.export.name);
         let stopping = Arc::new(AtomicBool::new(false));
         let (started, start) = sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name("nbd".to_owned())
-            .spawn({
-                let stopping = Arc::clone(&stopping);
-                move || Acceptor::run(config, listener, disk, &stopping, &started)
-            })
-            .map_err(StartError::Thread)?;
-        match start.recv() {
-            Ok(Ok(waker)) => Ok(Self { uri, stopping, waker, thread: Some(thread) }),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(StartError::Thread(io::Error::other("the thread ended at once"))),
-        }
+        let acceptor = lanes.run({
+            let (stopping, lanes) = (Arc::clone(&stopping), lanes.clone());
+            move |ring| Acceptor::run(config, listener, disk, lanes, ring, &stopping, &started)
+        });
+        let Ok(acceptor) = acceptor else {
+            return Err(StartError::Lanes { connections_max, lanes });
+        };
+        let waker = start.recv().unwrap_or(Err(StartError::Panicked))?;
+        Ok(Self { uri, stopping, waker, acceptor: Some(acceptor) })
     }
 
     /// What a client is to be given to connect.
@@ -159,8 +159,8 @@ impl NbdServer {
         &self.uri
     }
 
-    /// Stops: accepts no more connections, answers what is in flight and refuses what is new, flushes the disk, and ends
-    /// all threads. Clients that stay longer than the configured time are cut off.
+    /// Stops: accepts no more connections, answers what is in flight and refuses what is new, flushes the disk, and gives
+    /// all lanes back. Clients that stay longer than the configured time are cut off.
     pub fn stop(mut self) -> Result<(), StopError> {
         self.stop_and_join()
     }
@@ -168,8 +168,8 @@ impl NbdServer {
     fn stop_and_join(&mut self) -> Result<(), StopError> {
         self.stopping.store(true, Ordering::SeqCst);
         self.waker.wake();
-        match self.thread.take() {
-            Some(thread) => thread.join().map_err(|_| StopError::Panicked)?,
+        match self.acceptor.take() {
+            Some(acceptor) => acceptor.join().map_err(|_| StopError::Panicked)?,
             None => Ok(()),
         }
     }
@@ -183,63 +183,59 @@ impl Drop for NbdServer {
     }
 }
 
-/// The accepting thread.
+/// The lane that accepts.
 struct Acceptor<'a> {
     config: NbdConfig,
     shared: Arc<Shared>,
-    ring: Ring,
+    lanes: Lanes,
+    ring: &'a Ring,
     stopping: &'a AtomicBool,
     connections: Arc<Connections>,
     /// Accepted while all places were taken, and about to get that of the connection that negotiates longest.
     newcomer: Option<Socket>,
-    threads: Vec<JoinHandle<()>>,
+    /// Has a place, and waits for the lane of the connection that had it, which comes a moment later.
+    unstarted: Option<Service>,
+    jobs: Vec<Job<()>>,
     count: u64,
 }
+
+/// A connection, from its first byte to its last.
+type Service = Box<dyn FnOnce(&Ring) + Send>;
 
 impl<'a> Acceptor<'a> {
     fn run(
         config: NbdConfig,
         listener: Listener,
         disk: Arc<dyn Disk<Plain>>,
+        lanes: Lanes,
+        ring: &'a Ring,
         stopping: &'a AtomicBool,
         started: &SyncSender<Result<Arc<Waker>, StartError>>,
     ) -> Result<(), StopError> {
-        let ring = match Ring::new(ACCEPT_RING_DEPTH) {
-            Ok(ring) => ring,
-            Err(error) => {
-                let _ = started.send(Err(error.into()));
-                return Ok(());
-            }
-        };
-        let tls = match &config.listen {
-            Listen::Unix(_) => None,
-            Listen::Tls { tls, .. } => Some(Arc::clone(&tls.server)),
-        };
         let shared = Arc::new(Shared {
             export: config.export.clone(),
             disk,
-            tls,
+            tls: config.tls.as_ref().map(|tls| Arc::clone(&tls.server)),
             handshake_timeout: config.handshake_timeout,
         });
         let mut acceptor = Self {
             connections: Connections::new(ring.waker()),
             config,
             shared,
+            lanes,
             ring,
             stopping,
             newcomer: None,
-            threads: Vec::new(),
+            unstarted: None,
+            jobs: Vec::new(),
             count: 0,
         };
         let serving = acceptor.serve(&listener, started);
         drop(listener);
-        match serving {
-            Ok(()) => acceptor.stop(),
-            Err(error) => {
-                tracing::error!(%error, "the NBD server cannot wait for connections any more");
-                acceptor.stop()
-            }
+        if let Err(error) = serving {
+            tracing::error!(%error, "the NBD server cannot wait for connections any more");
         }
+        acceptor.stop()
     }
 
     /// Accepts until it is told to stop.
@@ -259,7 +255,7 @@ impl<'a> Acceptor<'a> {
         while !self.stopping.load(Ordering::SeqCst) {
             self.join_ended();
             let pause = self.accept(listener);
-            if pause.is_none() && self.newcomer.is_none() {
+            if pause.is_none() && self.newcomer.is_none() && self.unstarted.is_none() {
                 self.ring.rearm(token, Interest::READABLE);
             }
             self.ring.wait(pause)?;
@@ -272,6 +268,12 @@ impl<'a> Acceptor<'a> {
     /// Accepts whoever waits, as far as there is room. Says how long to pause where the system has no room.
     fn accept(&mut self, listener: &Listener) -> Option<Duration> {
         loop {
+            if let Some(service) = self.unstarted.take() {
+                self.start(service);
+                if self.unstarted.is_some() {
+                    return None;
+                }
+            }
             let socket = match self.newcomer.take() {
                 Some(newcomer) => newcomer,
                 None => match listener.accept() {
@@ -286,7 +288,7 @@ impl<'a> Acceptor<'a> {
                 },
             };
             if self.connections.len() < self.config.connections_max {
-                self.start(socket);
+                self.unstarted = self.admit(socket);
             } else if self.connections.abandon_oldest_negotiation() {
                 self.newcomer = Some(socket);
                 return None;
@@ -297,43 +299,47 @@ impl<'a> Acceptor<'a> {
         }
     }
 
-    fn start(&mut self, socket: Socket) {
+    /// Gives a connection its place among the others.
+    fn admit(&mut self, socket: Socket) -> Option<Service> {
         if self.shared.tls.is_some()
             && let Err(error) = socket.prepare_tcp()
         {
             tracing::warn!(%error, "an NBD connection failed before it began");
-            return;
+            return None;
         }
         self.count += 1;
         let id = self.count;
         let membership = self.connections.join(id, Arc::new(socket));
         let shared = Arc::clone(&self.shared);
-        let spawned = std::thread::Builder::new().name(format!("nbd-{id}")).spawn(move || {
+        Some(Box::new(move |ring| {
             let peer = membership.member().peer.clone();
             tracing::debug!(%peer, id, "NBD connection");
-            match Connection::serve(shared, membership) {
+            match Connection::serve(shared, membership, ring) {
                 End::Closed | End::Gone | End::Abandoned => {
                     tracing::debug!(%peer, id, "NBD connection ended")
                 }
                 end => tracing::warn!(%peer, id, reason = %end, "NBD connection ended"),
             }
-        });
-        match spawned {
-            Ok(thread) => self.threads.push(thread),
-            Err(error) => tracing::error!(%error, "no thread for an NBD connection"),
+        }))
+    }
+
+    /// Starts to serve a connection, or keeps it until a lane is idle.
+    fn start(&mut self, service: Service) {
+        match self.lanes.run(service) {
+            Ok(job) => self.jobs.push(job),
+            Err(Busy(service)) => {
+                self.unstarted = Some(service);
+                self.lanes.wake_when_idle(&self.ring.waker());
+            }
         }
     }
 
-    /// Joins the threads that have ended. A thread's place is free before it has ended, hence the list may be longer than
-    /// the count of connections for a moment.
+    /// Forgets the connections that have ended. A connection's place is free before its lane is, hence the list may be
+    /// longer than the count of connections for a moment.
     fn join_ended(&mut self) {
-        let (ended, running) =
-            std::mem::take(&mut self.threads).into_iter().partition(|thread| thread.is_finished());
-        self.threads = running;
-        let ended: Vec<JoinHandle<()>> = ended;
-        for thread in ended {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the NBD server panicked");
+        for job in self.jobs.extract_if(.., |job| job.is_finished()) {
+            if job.join().is_err() {
+                tracing::error!("a connection of the NBD server panicked");
             }
         }
     }
@@ -341,6 +347,7 @@ impl<'a> Acceptor<'a> {
     /// Ends all connections and flushes the disk.
     fn stop(&mut self) -> Result<(), StopError> {
         self.newcomer = None;
+        self.unstarted = None;
         let deadline = Instant::now() + self.config.drain_timeout;
         self.connections.tell_all(Order::Drain);
         if !self.await_connections(deadline) {
@@ -354,8 +361,8 @@ impl<'a> Acceptor<'a> {
                 });
             }
         }
-        for thread in self.threads.drain(..) {
-            thread.join().map_err(|_| StopError::Panicked)?;
+        for job in self.jobs.drain(..) {
+            job.join().map_err(|_| StopError::Panicked)?;
         }
         self.flush().map_err(StopError::Flush)
     }

@@ -1,7 +1,6 @@
 //! Who may connect over TCP: certificates, and the identities that a volume admits.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -92,13 +91,11 @@ impl FromStr for Identity {
 /// Why TLS cannot be offered.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A file that is missing or no PEM.
-    #[error("cannot read {what} from {path}: {source}")]
+    /// No PEM, or PEM of something else.
+    #[error("the {what} cannot be used: {source}")]
     Pem {
-        /// What the file should hold.
+        /// What it should be.
         what: &'static str,
-        /// The file.
-        path: PathBuf,
         /// What is wrong with it.
         source: rustls::pki_types::pem::Error,
     },
@@ -151,30 +148,26 @@ impl TlsConfig {
         Ok(Self { server: Arc::new(server) })
     }
 
-    /// As [`TlsConfig::new`], from PEM files.
-    pub fn from_pem_files(
-        certificates: &Path,
-        key: &Path,
-        authorities: &Path,
+    /// As [`TlsConfig::new`], from the contents of PEM files: who serves opens none.
+    pub fn from_pem(
+        certificates: &[u8],
+        key: &[u8],
+        authorities: &[u8],
         admitted: Vec<Identity>,
     ) -> Result<Self, TlsError> {
-        let certificates_in = |path: &Path, what| {
-            CertificateDer::pem_file_iter(path)
-                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-                .map_err(pem_error(path, what))
+        let certificates_in = |pem, what| {
+            let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+            all.map_err(|source| TlsError::Pem { what, source })
         };
-        let key = PrivateKeyDer::from_pem_file(key).map_err(pem_error(key, "a private key"))?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|source| TlsError::Pem { what: "server's private key", source })?;
         Self::new(
-            certificates_in(certificates, "certificates")?,
+            certificates_in(certificates, "server's certificate")?,
             key,
-            certificates_in(authorities, "certificates of authorities")?,
+            certificates_in(authorities, "certificates of the authorities")?,
             admitted,
         )
     }
-}
-
-fn pem_error(path: &Path, what: &'static str) -> impl Fn(rustls::pki_types::pem::Error) -> TlsError {
-    move |source| TlsError::Pem { what, path: path.to_owned(), source }
 }
 
 /// Admits a client whose certificate is valid and names somebody on the list. It decides within the TLS handshake, so

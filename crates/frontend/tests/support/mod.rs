@@ -17,9 +17,11 @@ use std::time::Instant;
 use strongroom_crypto::xts::{UnitSize, Xts};
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys};
-use strongroom_frontend::nbd::{Export, Listen, NbdConfig, NbdServer};
+use strongroom_frontend::listen::{Address, Listener};
+use strongroom_frontend::nbd::{Export, LANE_DEPTH, NbdConfig, NbdServer};
 use strongroom_io::{Disk, Plain, RangeLocks};
 use strongroom_memory::secret::SecretBytes;
+use strongroom_ring::Lanes;
 use strongroom_types::{KeyEpoch, VolumeSize};
 use tempfile::TempDir;
 
@@ -48,11 +50,18 @@ impl Local {
     pub fn serve(disk: Arc<dyn Disk<Plain>>, change: impl FnOnce(&mut NbdConfig)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("nbd.sock");
-        let mut config = NbdConfig::new(Listen::Unix(socket.clone()), export());
+        let mut config = NbdConfig::new(export());
         change(&mut config);
-        let server = NbdServer::start(config, disk).unwrap();
+        let listener = Listener::bind(&Address::Unix(socket.clone())).unwrap();
+        let lanes = lanes(&config);
+        let server = NbdServer::start(config, listener, disk, lanes).unwrap();
         Self { server, directory, socket }
     }
+}
+
+/// As many lanes as a server takes.
+pub fn lanes(config: &NbdConfig) -> Lanes {
+    Lanes::start("nbd", config.lanes(), LANE_DEPTH).unwrap()
 }
 
 /// The stages of an encrypted volume, over a datastore in memory.
