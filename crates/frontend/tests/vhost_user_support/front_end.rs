@@ -25,6 +25,7 @@ pub const EVENT_INDEX: u64 = 1 << 29;
 pub const INDIRECT: u64 = 1 << 28;
 pub const FLUSH: u64 = 1 << 9;
 pub const WCE: u64 = 1 << 11;
+pub const LOG_ALL: u64 = 1 << 26;
 /// VERSION_1, MQ, DISCARD, WRITE_ZEROES and protocol features.
 pub const BASIC: u64 = 1 << 32 | 1 << 30 | 1 << 12 | 1 << 13 | 1 << 14;
 
@@ -104,6 +105,13 @@ impl FrontEnd {
     pub fn ask(&mut self, request: u32, body: &[u64]) -> u64 {
         self.send(request, body, &[]);
         self.number(request)
+    }
+
+    /// Sets up the log of the pages that the device writes to, and has it log or not.
+    pub fn set_log(&mut self, log: &OwnedFd, bytes: u64) {
+        self.send(6, &[bytes, 0], &[log.as_fd()]);
+        assert_eq!(self.number(6), 0);
+        self.acknowledged(2, &[self.features | LOG_ALL], &[]);
     }
 
     fn number(&mut self, request: u32) -> u64 {
