@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use strongroom_datastore::file::DatastoreError;
+use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
 use strongroom_frontend::vhost_user_blk;
 use strongroom_keys::KeyError;
 use strongroom_memory::secret::SecretError;
+use strongroom_ring::RingError;
 use strongroom_types::SizeError;
 use strongroom_worker::{ProcessError, StackError, TransferError};
 use thiserror::Error;
@@ -71,6 +73,12 @@ pub enum CliError {
     /// The stages of the volume do not fit together.
     #[error(transparent)]
     Stack(#[from] StackError),
+    /// Nowhere to listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// No threads, or no event loops for them.
+    #[error(transparent)]
+    Lanes(#[from] RingError),
     /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -160,7 +168,7 @@ impl CliError {
             Self::PassphrasesDiffer => "passphrases_differ",
             Self::File { .. } => "file",
             Self::Stack(_) => "stack",
-            Self::Start(_) | Self::StartVhostUser(_) => "start",
+            Self::Listen(_) | Self::Lanes(_) | Self::Start(_) | Self::StartVhostUser(_) => "start",
             Self::Stop(_) | Self::StopVhostUser(_) => "stop",
             Self::Tls(_) => "tls",
             Self::Signals(_) => "signals",

@@ -6,8 +6,10 @@ use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use strongroom_frontend::nbd::{Export, Listen, NbdConfig, NbdServer};
+use strongroom_frontend::listen::{Address, Listener};
+use strongroom_frontend::nbd::{Export, LANE_DEPTH, NbdConfig, NbdServer};
 use strongroom_io::{Disk, Plain};
+use strongroom_ring::Lanes;
 
 use super::ImageError;
 use crate::error::CliError;
@@ -31,8 +33,10 @@ impl PrivateServer {
         let failed = |error| ImageError::Sandbox { action: "make a private directory", error };
         let directory = PrivateDirectory::make().map_err(failed)?;
         let socket = directory.path.join(SOCKET_NAME);
-        let export = Export { name: String::new(), description: String::new() };
-        let server = NbdServer::start(NbdConfig::new(Listen::Unix(socket.clone()), export), disk)?;
+        let config = NbdConfig::new(Export { name: String::new(), description: String::new() });
+        let lanes = Lanes::start("nbd", config.lanes(), LANE_DEPTH)?;
+        let listener = Listener::bind(&Address::Unix(socket.clone()))?;
+        let server = NbdServer::start(config, listener, disk, lanes)?;
         if let Some((user, group)) = user {
             chown(&socket, Some(user), Some(group)).map_err(failed)?;
             chown(&directory.path, Some(user), Some(group)).map_err(failed)?;

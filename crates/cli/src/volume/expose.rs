@@ -8,8 +8,10 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::Access;
-use strongroom_frontend::nbd::{Export, Identity, Listen, NbdConfig, NbdServer, TlsConfig};
+use strongroom_frontend::listen::{self, Listener};
+use strongroom_frontend::nbd::{Export, Identity, LANE_DEPTH, NbdConfig, NbdServer, TlsConfig};
 use strongroom_frontend::vhost_user_blk::{VhostUserConfig, VhostUserServer};
+use strongroom_ring::Lanes;
 use strongroom_types::display_bytes;
 use strongroom_worker::assemble;
 
@@ -151,7 +153,7 @@ enum Place {
 
 /// Where the volume is exposed.
 enum Target {
-    Nbd(Listen),
+    Nbd(listen::Address, Option<TlsConfig>),
     VhostUser(PathBuf),
 }
 
@@ -197,17 +199,22 @@ impl ExposeArguments {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let read_only = self.read_only;
         let (server, place, qemu_arguments) = match target {
-            Target::Nbd(listen) => {
-                let qemu_arguments = qemu_arguments(&listen, &name, read_only);
+            Target::Nbd(address, tls) => {
+                let listener = Listener::bind(&address)?;
+                let qemu_arguments = qemu_arguments(listener.address(), &name, read_only);
                 let export = Export { name: name.clone(), description: String::new() };
-                let server = NbdServer::start(NbdConfig::new(listen, export), assemble(volume)?)?;
+                let config = NbdConfig { tls, ..NbdConfig::new(export) };
+                let lanes = Lanes::start("nbd", config.lanes(), LANE_DEPTH)?;
+                let server = NbdServer::start(config, listener, assemble(volume)?, lanes)?;
                 let place = Place::Nbd { uri: server.uri().to_owned(), export: name };
                 (Server::Nbd(server), place, qemu_arguments)
             }
             Target::VhostUser(socket) => {
                 let qemu_arguments = vhost_user_arguments(&socket);
-                let config = VhostUserConfig::new(socket.clone(), &name);
-                let server = VhostUserServer::start(config, assemble(volume)?)?;
+                let config = VhostUserConfig::new(&name);
+                let listener = Listener::bind(&listen::Address::Unix(socket.clone()))?;
+                let lanes = Lanes::start("queue", usize::from(config.queues_max), LANE_DEPTH)?;
+                let server = VhostUserServer::start(config, listener, assemble(volume)?, lanes)?;
                 (Server::VhostUser(server), Place::VhostUser { vhost_user: socket }, qemu_arguments)
             }
         };
@@ -224,24 +231,24 @@ impl ExposeArguments {
     /// Where the person wants it; without a word of theirs, over NBD on a socket beside the volume.
     fn target(&self) -> Result<Target, CliError> {
         match (&self.address.nbd, &self.address.vhost_user) {
-            (Some(address), _) => Ok(Target::Nbd(self.listen(address)?)),
+            (Some(address), _) => self.listen(address),
             (None, Some(_)) if self.tls.is_given() => Err(CliError::Usage(TLS_FOR_TCP.to_owned())),
             (None, Some(UnixAddress(socket))) => Ok(Target::VhostUser(absolute(socket)?)),
             (None, None) => {
                 let mut name = self.path.file_name().unwrap_or_default().to_owned();
                 name.push(".sock");
-                Ok(Target::Nbd(self.listen(&NbdAddress::Unix(self.path.with_file_name(name)))?))
+                self.listen(&NbdAddress::Unix(self.path.with_file_name(name)))
             }
         }
     }
 
-    fn listen(&self, address: &NbdAddress) -> Result<Listen, CliError> {
+    fn listen(&self, address: &NbdAddress) -> Result<Target, CliError> {
         let TlsArguments { tls_ca, tls_cert, tls_key, authorize } = &self.tls;
         let usage = |text: &str| Err(CliError::Usage(text.to_owned()));
         match (address, tls_ca, tls_cert, tls_key) {
             (NbdAddress::Unix(_), ..) if self.tls.is_given() => usage(TLS_FOR_TCP),
             // Clients that start in another directory must find it too.
-            (NbdAddress::Unix(socket), ..) => Ok(Listen::Unix(absolute(socket)?)),
+            (NbdAddress::Unix(socket), ..) => Ok(Target::Nbd(listen::Address::Unix(absolute(socket)?), None)),
             (NbdAddress::Tcp(_), Some(_), Some(_), Some(_)) if authorize.is_empty() => {
                 usage("tcp needs to know who may connect: give --authorize IDENTITY")
             }
@@ -250,8 +257,13 @@ impl ExposeArguments {
                 let Ok(Some(address)) = resolved else {
                     return usage(&format!("'{address}' is no address of this machine; write tcp:HOST:PORT"));
                 };
-                let tls = TlsConfig::from_pem_files(certificate, key, authorities, authorize.clone())?;
-                Ok(Listen::Tls { address, tls })
+                let read = |path: &PathBuf| {
+                    let failed = |error| CliError::File { action: "read", path: path.clone(), error };
+                    std::fs::read(path).map_err(failed)
+                };
+                let (certificate, key, authorities) = (read(certificate)?, read(key)?, read(authorities)?);
+                let tls = TlsConfig::from_pem(&certificate, &key, &authorities, authorize.clone())?;
+                Ok(Target::Nbd(listen::Address::Tcp(address), Some(tls)))
             }
             (NbdAddress::Tcp(_), ..) => usage(
                 "tcp is served under TLS alone: give --tls-ca, --tls-cert, --tls-key and --authorize, or use unix:SOCKET",
@@ -266,15 +278,15 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
 }
 
 /// What QEMU's command line needs. A client that waits for a restarted server gives its guest a pause, not an error.
-fn qemu_arguments(listen: &Listen, export: &str, read_only: bool) -> String {
+fn qemu_arguments(address: &listen::Address, export: &str, read_only: bool) -> String {
     // In QEMU's key=value lists a comma is written twice.
     let value = |text: &str| text.replace(',', ",,");
-    let (before, server, after) = match listen {
-        Listen::Unix(path) => {
+    let (before, server, after) = match address {
+        listen::Address::Unix(path) => {
             let path = value(&path.to_string_lossy());
             (String::new(), format!("server.type=unix,server.path={path}"), "")
         }
-        Listen::Tls { address, .. } => (
+        listen::Address::Tcp(address) => (
             "-object tls-creds-x509,id=tls0,endpoint=client,dir=CERTIFICATES ".to_owned(),
             format!("server.type=inet,server.host={},server.port={}", address.ip(), address.port()),
             ",tls-creds=tls0",
@@ -323,9 +335,9 @@ mod tests {
 
     #[test]
     fn odd_names_survive_qemus_syntax_and_the_shells() {
-        let listen = Listen::Unix("/run/a,b c'd".into());
+        let address = listen::Address::Unix("/run/a,b c'd".into());
         assert_eq!(
-            qemu_arguments(&listen, "vm,1", false),
+            qemu_arguments(&address, "vm,1", false),
             r"-blockdev 'driver=nbd,node-name=disk0,server.type=unix,server.path=/run/a,,b c'\''d,export=vm,,1,reconnect-delay=60,discard=unmap' -device virtio-blk-pci,drive=disk0"
         );
     }
