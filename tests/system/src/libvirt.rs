@@ -1,0 +1,171 @@
+//! libvirt's daemon, started for one test.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::build;
+use crate::guest::Machine;
+use crate::process::{Process, run};
+use crate::scratch::Scratch;
+use crate::session::Session;
+use crate::socket::Listener;
+
+/// From its start to its word that it serves.
+const READY_DEADLINE: Duration = Duration::from_secs(60);
+/// One command of virsh. The first asks QEMU for all that it can do, which takes seconds emulated.
+const VIRSH_DEADLINE: Duration = Duration::from_secs(120);
+/// From the start of a domain to the guest's first connection.
+const GUEST_CONNECTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// In name spaces of its own the daemon finds empty directories wherever it keeps anything, and whatever it has started
+/// ends with it: `unshare --kill-child` ends the first process of its process ids, and with that the kernel ends the rest.
+/// The shell stays, because the first process is the one that has to reap QEMU. The daemon insists that the user exists
+/// whom its system-wide package makes for QEMU, whatever its configuration says.
+const IN_EMPTY_DIRECTORIES: &str = r#"
+for directory in /etc/libvirt /run /var/lib /var/cache /var/log; do mount -t tmpfs none "$directory"; done
+cp "$1/qemu.conf" /etc/libvirt/
+for table in passwd group; do
+    (grep -v '^libvirt-qemu:' "/etc/$table"; cat "$1/$table") >"/run/$table"
+    mount --bind "/run/$table" "/etc/$table"
+done
+/usr/sbin/libvirtd --config "$1/libvirtd.conf" &
+wait
+"#;
+
+/// Neither confinement nor other users: those need what a test machine lacks. QEMU's own log goes to a file, because
+/// there is no virtlogd.
+const QEMU_CONF: &str = r#"
+security_driver = "none"
+user = "root"
+group = "root"
+dynamic_ownership = 0
+remember_owner = 0
+namespaces = []
+cgroup_controllers = []
+stdio_handler = "file"
+"#;
+
+/// A libvirt daemon that knows of nothing on this machine, and of which nothing on this machine knows.
+pub struct Libvirt<'test> {
+    scratch: &'test Scratch,
+    uri: String,
+    _daemon: Process,
+}
+
+impl<'test> Libvirt<'test> {
+    /// Starts it, and waits until it serves.
+    #[track_caller]
+    pub fn start(scratch: &'test Scratch) -> Self {
+        let directory = scratch.make_directory("libvirt");
+        let write =
+            |name: &str, text: &str| fs::write(directory.join(name), text).expect("a file can be written");
+        write("qemu.conf", QEMU_CONF);
+        write("passwd", "libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\n");
+        write("group", "libvirt-qemu:x:64055:\n");
+        write(
+            "libvirtd.conf",
+            &format!("unix_sock_dir = \"{}\"\nauth_unix_rw = \"none\"\n", directory.display()),
+        );
+        let notified = UnixDatagram::bind(directory.join("ready")).expect("a socket can be made");
+        notified.set_read_timeout(Some(READY_DEADLINE)).expect("a time-out can be set");
+
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]);
+        if !rustix::process::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        command.args(["sh", "-euc", IN_EMPTY_DIRECTORIES, "libvirtd"]).arg(&directory);
+        command.env("NOTIFY_SOCKET", directory.join("ready"));
+        let daemon = Process::start(scratch, "libvirtd", &command);
+        let mut word = [0; 64];
+        let length = notified.recv(&mut word).unwrap_or_else(|error| {
+            panic!("libvirtd is not ready: {error}; its stderr is in {}", daemon.stderr_log().display())
+        });
+        assert!(word[..length].starts_with(b"READY=1"), "libvirtd said {:?}", &word[..length]);
+        let socket = directory.join("libvirt-sock");
+        let uri = format!("qemu+unix:///system?socket={}", socket.display());
+        Self { scratch, uri, _daemon: daemon }
+    }
+
+    /// Runs `virsh ARGUMENTS`, which must succeed; returns what it said.
+    #[track_caller]
+    pub fn virsh(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("virsh");
+        command.args(["--quiet", "--connect", &self.uri]).args(arguments);
+        run(self.scratch, &command, VIRSH_DEADLINE).success()
+    }
+
+    /// Defines the domain `name` with the test guest, and with `parts` of `<domain>` and `devices` of `<devices>` besides;
+    /// starts it, and waits until the guest is ready for commands.
+    #[track_caller]
+    pub fn boot(&self, name: &str, machine: Machine, parts: &str, devices: &str) -> Session {
+        let serial = Listener::new(self.scratch, name, "session");
+        let file = self.scratch.path(&format!("{name}.xml"));
+        let xml = self.domain(name, machine, parts, devices, &serial);
+        fs::write(&file, xml).expect("a file can be written");
+        let file = file.to_string_lossy();
+        // Debian 12's libvirt 9.0 passes over the reconnect delay of an NBD disk, and its schema does not know it.
+        let strictly: &[_] = if devices.contains("<reconnect delay") { &[] } else { &["--validate"] };
+        self.virsh(&[&["define", &file], strictly].concat());
+        self.virsh(&["start", name]);
+        let console = self.scratch.path(&format!("{name}.console"));
+        let stream = serial.accept(GUEST_CONNECTS_WITHIN, &console);
+        let mut session = Session::new(stream, &serial.path().with_extension("log"));
+        session.wait_until_ready();
+        session
+    }
+
+    fn domain(&self, name: &str, machine: Machine, parts: &str, devices: &str, serial: &Listener) -> String {
+        let guest = build::guest_directory().display();
+        let mut run_guest = Command::new(build::script("run-guest"));
+        run_guest.arg("--print-kernel-arguments");
+        let arguments = run(self.scratch, &run_guest, VIRSH_DEADLINE).success();
+        let ports = match machine {
+            Machine::Pc => "",
+            Machine::Q35 => {
+                "<controller type='pci' model='pcie-root-port'/><controller type='pci' model='pcie-root-port'/>"
+            }
+        };
+        format!(
+            "<domain type='qemu'>
+  <name>{name}</name>
+  <memory unit='MiB'>256</memory>
+  <vcpu>1</vcpu>
+  {parts}
+  <os>
+    <type arch='x86_64' machine='{machine}'>hvm</type>
+    <kernel>{guest}/vmlinux</kernel>
+    <initrd>{guest}/initramfs.cpio</initrd>
+    <cmdline>{arguments}</cmdline>
+  </os>
+  <features><acpi/></features>
+  <cpu mode='custom'><model>qemu64</model></cpu>
+  <on_reboot>destroy</on_reboot>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    {devices}
+    {ports}
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>
+    <serial type='unix'><source mode='connect' path='{serial}'/><target port='0'/></serial>
+    <serial type='file'><source path='{console}'/><target port='1'/></serial>
+  </devices>
+</domain>
+",
+            machine = machine.name(),
+            arguments = arguments.trim(),
+            serial = serial.path().display(),
+            console = self.scratch.path(&format!("{name}.console")).display(),
+        )
+    }
+}

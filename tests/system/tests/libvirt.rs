@@ -1,0 +1,113 @@
+//! A user of libvirt pastes what `volume expose --show libvirt` prints: the domain boots from the volume, goes on after
+//! the volume's vhost-user server was killed, and takes a second volume while it runs.
+
+#![cfg(feature = "full")]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use strongroom_system_tests::{
+    CommandLine, Exercise, ExerciseReport, Libvirt, Machine, Process, Protection, Scratch, Session, Volume,
+};
+
+const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
+/// Done before and after the server is killed.
+const OPERATIONS: u64 = 200;
+/// A plugged disk is a device node within this many tenths of a second, or the guest has not seen it.
+const PLUG_TENTHS: u32 = 600;
+const EXERCISE: &str = "diskexercise --device /dev/vdb --length 16M --threads 4 --ops 100";
+
+#[test]
+fn libvirt_boots_from_vhost_user_and_takes_nbd() {
+    boots_and_takes(Machine::Q35, "--vhost-user", "--nbd");
+}
+
+#[test]
+fn libvirt_boots_from_nbd_and_takes_vhost_user() {
+    boots_and_takes(Machine::Pc, "--nbd", "--vhost-user");
+}
+
+fn boots_and_takes(machine: Machine, first: &str, second: &str) {
+    let scratch = Scratch::new();
+    let libvirt = Libvirt::start(&scratch);
+    let boot = Volume::create(&scratch, "boot", "64M", Protection::Encrypted);
+    let plugged = Volume::create(&scratch, "plugged", "64M", Protection::Encrypted);
+    let (mut boot_server, boot_lines) = expose(&scratch, &boot, first);
+    let (plugged_server, plugged_lines) = expose(&scratch, &plugged, second);
+    // A domain that a vhost-user disk is plugged into needs its memory shared from the beginning.
+    let memory_backing =
+        boot_lines.memory_backing.or(plugged_lines.memory_backing).expect("one is vhost-user");
+    let mut guest = libvirt.boot("vm1", machine, &memory_backing, &boot_lines.disk);
+
+    let mut exercise = Exercise::start_in(&mut guest, "/dev/vda", "32M", 4);
+    exercise.wait_for_more(OPERATIONS);
+    // Debian 12's libvirt 9.0 does not hand an NBD disk's reconnect delay on to QEMU.
+    if first == "--vhost-user" {
+        boot_server.kill();
+        (boot_server, _) = expose(&scratch, &boot, first);
+        exercise.wait_for_more(OPERATIONS);
+    }
+    exercise.stop().assert_clean();
+
+    // The second disk's name is the one thing to be changed in what was printed.
+    let disk = plugged_lines.disk.replace("<target dev='vda'", "<target dev='vdb'");
+    let file = scratch.path("plugged.xml");
+    fs::write(&file, disk).expect("a file can be written");
+    plug_and_unplug(&libvirt, &mut guest, &file);
+    plug_and_unplug(&libvirt, &mut guest, &file);
+
+    libvirt.virsh(&["destroy", "vm1"]);
+    for server in [boot_server, plugged_server] {
+        assert!(server.terminate(EXPOSE_DEADLINE).success());
+    }
+}
+
+fn plug_and_unplug(libvirt: &Libvirt<'_>, guest: &mut Session, file: &Path) {
+    let file = file.to_string_lossy();
+    libvirt.virsh(&["attach-device", "vm1", &file, "--live"]);
+    wait_in_guest(guest, "[ -b /dev/vdb ]");
+    ExerciseReport::parse(&guest.run(EXERCISE)).assert_clean();
+    ExerciseReport::parse(&guest.run(&format!("{EXERCISE} --verify-only"))).assert_clean();
+    libvirt.virsh(&["detach-device", "vm1", &file, "--live"]);
+    wait_in_guest(guest, "! [ -e /dev/vdb ]");
+}
+
+fn wait_in_guest(guest: &mut Session, condition: &str) {
+    guest.run(&format!(
+        "n=0; until {condition}; do n=$((n+1)); [ $n -le {PLUG_TENTHS} ] || exit 1; usleep 100000; done"
+    ));
+}
+
+/// What the program printed for libvirt.
+struct Lines {
+    memory_backing: Option<String>,
+    disk: String,
+}
+
+/// Exposes a volume by the protocol whose option is given, on the same socket each time.
+fn expose(scratch: &Scratch, volume: &Volume<'_>, protocol: &str) -> (Process, Lines) {
+    let [path, key_file] = [volume.path(), volume.key_file()].map(|path| path.to_string_lossy().into_owned());
+    let address = format!("unix:{path}.socket");
+    let mut server = CommandLine::new(scratch).start(
+        "expose",
+        &["volume", "expose", &path, "--key-file", &key_file, protocol, &address, "--show", "libvirt"],
+    );
+    let mut memory_backing = None;
+    let mut text = String::new();
+    loop {
+        let line = server.wait_for_line("what libvirt needs", EXPOSE_DEADLINE, |_| true);
+        match line.trim() {
+            "<memoryBacking>" => text.clear(),
+            comment if comment.starts_with("<!-- in <devices>") => text.clear(),
+            _ => {}
+        }
+        text.push_str(&line);
+        text.push('\n');
+        match line.trim() {
+            "</memoryBacking>" => memory_backing = Some(text.clone()),
+            "</disk>" => return (server, Lines { memory_backing, disk: text }),
+            _ => {}
+        }
+    }
+}
