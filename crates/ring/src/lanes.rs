@@ -124,9 +124,9 @@ impl Lanes {
         Ok(Job { end, ended: None })
     }
 
-    /// Count of lanes, idle or not.
-    pub fn count(&self) -> usize {
-        self.crew.threads.len()
+    /// How many lanes are idle now.
+    pub fn idle(&self) -> usize {
+        self.crew.roster.idle().seats.len()
     }
 
     /// Wakes `waker` once when a lane is idle, at once if one is.
@@ -249,8 +249,7 @@ impl Drop for Crew {
 
 impl fmt::Debug for Lanes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Crew { roster, threads } = &*self.crew;
-        write!(f, "Lanes({} of {} idle)", roster.idle().seats.len(), threads.len())
+        write!(f, "Lanes({} of {} idle)", self.idle(), self.crew.threads.len())
     }
 }
 

@@ -70,13 +70,13 @@ pub enum StartError {
     /// A name or description beyond the protocol's longest string.
     #[error("the name or description of the export has more than 4096 bytes")]
     LongName,
-    /// Fewer lanes than [`NbdConfig::lanes`], or none of them idle.
-    #[error("NBD with {connections_max} connections takes {} threads, and there are {lanes:?}", connections_max + 1)]
+    /// Fewer idle lanes than [`NbdConfig::lanes`].
+    #[error("the server takes {needed} threads, and {idle} are free")]
     Lanes {
-        /// The most connections at once.
-        connections_max: usize,
-        /// What there is.
-        lanes: Lanes,
+        /// How many it takes.
+        needed: usize,
+        /// How many there are.
+        idle: usize,
     },
     /// The event loop cannot watch the listening socket.
     #[error("cannot wait for connections: {0}")]
@@ -136,9 +136,9 @@ impl NbdServer {
         if !config.export.is_valid() {
             return Err(StartError::LongName);
         }
-        let connections_max = config.connections_max;
-        if lanes.count() < config.lanes() {
-            return Err(StartError::Lanes { connections_max, lanes });
+        let (needed, idle) = (config.lanes(), lanes.idle());
+        if idle < needed {
+            return Err(StartError::Lanes { needed, idle });
         }
         let uri = uri(listener.address(), &config.export.name);
         let stopping = Arc::new(AtomicBool::new(false));
@@ -148,7 +148,7 @@ impl NbdServer {
             move |ring| Acceptor::run(config, listener, disk, lanes, ring, &stopping, &started)
         });
         let Ok(acceptor) = acceptor else {
-            return Err(StartError::Lanes { connections_max, lanes });
+            return Err(StartError::Lanes { needed, idle: 0 });
         };
         let waker = start.recv().unwrap_or(Err(StartError::Panicked))?;
         Ok(Self { uri, stopping, waker, acceptor: Some(acceptor) })
