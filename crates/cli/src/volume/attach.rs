@@ -88,8 +88,7 @@ impl Attachment {
                 if let Some(memory_backing) = self.libvirt_memory_backing {
                     let _ = writeln!(text, "<!-- in <domain> -->\n{memory_backing}");
                 }
-                let _ =
-                    write!(text, "<!-- in <devices>, or a file for: virsh attach-device DOMAIN FILE -->\n");
+                text.push_str("<!-- in <devices>, or a file for: virsh attach-device DOMAIN FILE -->\n");
                 text.push_str(&self.libvirt_disk);
             }
         }

@@ -15,6 +15,7 @@ use strongroom_ring::Lanes;
 use strongroom_types::display_bytes;
 use strongroom_worker::assemble;
 
+use super::attach::{Attachment, Show, shell_word};
 use super::open::OpenArguments;
 use crate::error::CliError;
 use crate::output::Output;
@@ -32,7 +33,7 @@ Over TCP every client needs a certificate that the authority signed and that nam
 Examples:
   strongroom volume expose ./ds/vm1
   strongroom volume expose ./ds/vm1 --nbd unix:/run/vm1.sock
-  strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock
+  strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock --show libvirt
   strongroom volume expose ./ds/vm1 --nbd tcp:[::]:10809 --key-file vm1.key \\
     --authorize dns:host1.example.org --tls-ca ca.pem --tls-cert cert.pem --tls-key key.pem"
 )]
@@ -46,6 +47,10 @@ pub struct ExposeArguments {
     /// Take no writes; others can read beside it
     #[arg(long)]
     read_only: bool,
+
+    /// For whom lines to paste are printed; with --json, all of them are
+    #[arg(long, value_enum, value_name = "WHOM", default_value_t)]
+    show: Show,
 
     #[command(flatten)]
     open: OpenArguments,
@@ -95,6 +100,9 @@ impl TlsArguments {
     }
 }
 
+/// Printed for a vhost-user disk: a guest uses as many as it has processors, up to this.
+const SUGGESTED_QUEUES: u16 = 4;
+
 const TLS_FOR_TCP: &str =
     "--tls-ca, --tls-cert, --tls-key and --authorize are for tcp: a unix socket is its owner's alone";
 
@@ -140,7 +148,10 @@ struct Exposed {
     size_bytes: u64,
     encrypted: bool,
     read_only: bool,
-    qemu_arguments: String,
+    #[serde(flatten)]
+    attachment: Attachment,
+    #[serde(skip)]
+    show: Show,
 }
 
 /// What clients are given to find the volume.
@@ -177,9 +188,9 @@ impl fmt::Display for Exposed {
             "{} ({size}, {protection}{access}) is exposed until Control-C or SIGTERM. To use it:",
             self.path.display()
         )?;
-        write!(f, "  qemu-system-x86_64 ... {}", self.qemu_arguments)?;
-        if let Place::Nbd { uri, .. } = &self.place {
-            let uri = quoted(uri);
+        write!(f, "{}", self.attachment.show(self.show))?;
+        if let (Place::Nbd { uri, .. }, Show::Qemu) = (&self.place, self.show) {
+            let uri = shell_word(uri);
             write!(f, "\n  qemu-img info {uri}\n  nbdcopy {uri} - | sha256sum")?;
         }
         Ok(())
@@ -198,28 +209,29 @@ impl ExposeArguments {
 
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let read_only = self.read_only;
-        let (server, place, qemu_arguments) = match target {
+        let (server, place, attachment) = match target {
             Target::Nbd(address, tls) => {
                 let listener = Listener::bind(&address)?;
-                let qemu_arguments = qemu_arguments(listener.address(), &name, read_only);
+                let attachment = Attachment::nbd(listener.address(), &name, read_only);
                 let export = Export { name: name.clone(), description: String::new() };
                 let config = NbdConfig { tls, ..NbdConfig::new(export) };
                 let lanes = Lanes::start("nbd", config.lanes(), LANE_DEPTH)?;
                 let server = NbdServer::start(config, listener, assemble(volume)?, lanes)?;
                 let place = Place::Nbd { uri: server.uri().to_owned(), export: name };
-                (Server::Nbd(server), place, qemu_arguments)
+                (Server::Nbd(server), place, attachment)
             }
             Target::VhostUser(socket) => {
-                let qemu_arguments = vhost_user_arguments(&socket);
                 let config = VhostUserConfig::new(&name);
+                let attachment = Attachment::vhost_user(&socket, SUGGESTED_QUEUES);
                 let listener = Listener::bind(&listen::Address::Unix(socket.clone()))?;
                 let lanes = Lanes::start("queue", usize::from(config.queues_max), LANE_DEPTH)?;
                 let server = VhostUserServer::start(config, listener, assemble(volume)?, lanes)?;
-                (Server::VhostUser(server), Place::VhostUser { vhost_user: socket }, qemu_arguments)
+                (Server::VhostUser(server), Place::VhostUser { vhost_user: socket }, attachment)
             }
         };
         let path = self.path.clone();
-        output.answer(&Exposed { path, place, size_bytes, encrypted, read_only, qemu_arguments })?;
+        let show = self.show;
+        output.answer(&Exposed { path, place, size_bytes, encrypted, read_only, attachment, show })?;
         signals.wait().map_err(|errno| CliError::Signals(errno.into()))?;
         tracing::info!("ending: what is in flight is done and flushed first");
         match server {
@@ -277,45 +289,6 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
     std::path::absolute(path).map_err(failed)
 }
 
-/// What QEMU's command line needs. A client that waits for a restarted server gives its guest a pause, not an error.
-fn qemu_arguments(address: &listen::Address, export: &str, read_only: bool) -> String {
-    // In QEMU's key=value lists a comma is written twice.
-    let value = |text: &str| text.replace(',', ",,");
-    let (before, server, after) = match address {
-        listen::Address::Unix(path) => {
-            let path = value(&path.to_string_lossy());
-            (String::new(), format!("server.type=unix,server.path={path}"), "")
-        }
-        listen::Address::Tcp(address) => (
-            "-object tls-creds-x509,id=tls0,endpoint=client,dir=CERTIFICATES ".to_owned(),
-            format!("server.type=inet,server.host={},server.port={}", address.ip(), address.port()),
-            ",tls-creds=tls0",
-        ),
-    };
-    let access = if read_only { ",read-only=on" } else { ",discard=unmap" };
-    let export = value(export);
-    let blockdev = quoted(&format!(
-        "driver=nbd,node-name=disk0,{server},export={export},reconnect-delay=60{access}{after}"
-    ));
-    format!("{before}-blockdev {blockdev} -device virtio-blk-pci,drive=disk0")
-}
-
-/// What QEMU's command line needs for a virtio disk in shared memory: the guest's memory must be shareable.
-fn vhost_user_arguments(socket: &Path) -> String {
-    let path = socket.to_string_lossy().replace(',', ",,");
-    let chardev = quoted(&format!("socket,id=disk0,path={path},reconnect=1"));
-    format!(
-        "-m 1G -object memory-backend-memfd,id=memory0,size=1G,share=on -machine memory-backend=memory0 \
-         -chardev {chardev} -device vhost-user-blk-pci,chardev=disk0"
-    )
-}
-
-/// The text as one word of a shell.
-fn quoted(text: &str) -> String {
-    let plain = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
-    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,14 +304,5 @@ mod tests {
         for text in ["", "unix:", "tcp:", "tcp:host", "/run/vm1.sock", "udp:host:1"] {
             assert!(NbdAddress::from_str(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn odd_names_survive_qemus_syntax_and_the_shells() {
-        let address = listen::Address::Unix("/run/a,b c'd".into());
-        assert_eq!(
-            qemu_arguments(&address, "vm,1", false),
-            r"-blockdev 'driver=nbd,node-name=disk0,server.type=unix,server.path=/run/a,,b c'\''d,export=vm,,1,reconnect-delay=60,discard=unmap' -device virtio-blk-pci,drive=disk0"
-        );
     }
 }

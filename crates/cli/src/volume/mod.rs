@@ -1,5 +1,6 @@
 //! `strongroom volume`: one file per command.
 
+mod attach;
 mod check;
 mod create;
 mod delete;
