@@ -133,7 +133,9 @@ impl<'test> Libvirt<'test> {
         let ports = match machine {
             Machine::Pc => "",
             Machine::Q35 => {
-                "<controller type='pci' model='pcie-root-port'/><controller type='pci' model='pcie-root-port'/>"
+                "<controller type='pci' index='0' model='pcie-root'/>
+    <controller type='pci' model='pcie-root-port'/>
+    <controller type='pci' model='pcie-root-port'/>"
             }
         };
         format!(
