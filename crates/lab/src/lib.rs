@@ -1,0 +1,12 @@
+//! Studies, load generators and reports: what shows that Strongroom does what it says, and how fast.
+//!
+//! - [`vhost_user`]: a vhost-user-blk front end and driver of our own, and a load generator that verifies every sector.
+//!   `strongroom-lab vhost-user-verify` runs it against any server.
+//!
+//! **Promise:** the lab knows the programs it studies only by their public interfaces, so that it judges another's as
+//! it judges ours, and shares no mistake with what it judges.
+//!
+//! **May not enter:** anything that Strongroom itself needs to run.
+#![forbid(unsafe_code)]
+
+pub mod vhost_user;

@@ -1,0 +1,367 @@
+//! A whole front end: memory, queues and a session with a server, and with its successor after it died.
+//!
+//! The order of the messages is QEMU's (`vhost_user_backend_init`, `vhost_user_blk_start`, `vhost_dev_start`).
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use strongroom_memory::{GuestAddress, GuestError};
+use thiserror::Error;
+
+use super::connection::{Connection, ConnectionError, RingAddresses, RingFile};
+use super::guest::Guest;
+use super::inflight::InflightArea;
+use super::protocol::{device_status, feature, protocol_feature};
+use super::queue::{Queue, QueueError, SLOT_META_BYTES, Slot};
+use super::ring::{DriverRing, RingPlace};
+
+/// The most content of one request, in bytes.
+pub const CONTENT_BYTES_MAX: u64 = 1 << 20;
+
+/// Memory of a slot's content: gaps between its pieces take some.
+const SLOT_CONTENT_BYTES: u64 = CONTENT_BYTES_MAX + (64 << 10);
+
+/// Bytes of the configuration space that are read (`struct virtio_blk_config` up to `write_zeroes_may_unmap`).
+const CONFIG_BYTES: u32 = 60;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// What of the device and the protocol is used, where the server offers it.
+const PROTOCOL_FEATURES: u64 = protocol_feature::MQ
+    | protocol_feature::REPLY_ACK
+    | protocol_feature::CONFIG
+    | protocol_feature::BACKEND_REQ
+    | protocol_feature::INFLIGHT_SHMFD
+    | protocol_feature::CONFIGURE_MEM_SLOTS
+    | protocol_feature::STATUS;
+const FEATURES: u64 = feature::SEG_MAX
+    | feature::RO
+    | feature::BLK_SIZE
+    | feature::FLUSH
+    | feature::TOPOLOGY
+    | feature::CONFIG_WCE
+    | feature::MQ
+    | feature::DISCARD
+    | feature::WRITE_ZEROES
+    | feature::RING_INDIRECT_DESC
+    | feature::RING_EVENT_IDX
+    | feature::PROTOCOL_FEATURES
+    | feature::VERSION_1;
+
+/// Why there is no session.
+#[derive(Debug, Error)]
+pub enum FrontEndError {
+    /// The messages.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    /// A queue.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The guest's memory.
+    #[error(transparent)]
+    Memory(#[from] GuestError),
+    /// No memory.
+    #[error("cannot make the guest's memory: {0}")]
+    Guest(#[source] io::Error),
+    /// Fewer queues than asked for.
+    #[error("the server has {offered} queues, not {wanted}")]
+    Queues {
+        /// How many it has.
+        offered: u64,
+        /// How many were asked for.
+        wanted: u16,
+    },
+    /// Something that this front end cannot do without.
+    #[error("the server does not offer {0}")]
+    NotOffered(&'static str),
+}
+
+impl FrontEndError {
+    /// Whether the server is gone, so that its successor may be looked for.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, FrontEndError::Connection(error) if error.is_gone())
+    }
+}
+
+/// What a front end is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Count of queues.
+    pub queues: u16,
+    /// Entries of each: a power of two.
+    pub queue_size: u16,
+    /// Requests of each queue that are in flight at once.
+    pub depth: u16,
+    /// Features not to agree on, though they are offered.
+    pub without_features: u64,
+    /// Protocol features not to agree on.
+    pub without_protocol_features: u64,
+}
+
+impl Settings {
+    /// All features, and rings as large as QEMU has them.
+    pub fn new(queues: u16, depth: u16) -> Self {
+        Self { queues, queue_size: 128, depth, without_features: 0, without_protocol_features: 0 }
+    }
+}
+
+/// What the configuration space says of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// Count of sectors of 512 bytes.
+    pub sectors: u64,
+    /// The most data descriptors of a request.
+    pub segments_max: u32,
+    /// The most sectors of one segment of a discard.
+    pub discard_sectors_max: u32,
+    /// The most segments of a discard.
+    pub discard_segments_max: u32,
+    /// The most sectors of one segment of a zeroing.
+    pub zero_sectors_max: u32,
+    /// The most segments of a zeroing.
+    pub zero_segments_max: u32,
+}
+
+impl DiskConfig {
+    fn parse(bytes: &[u8]) -> Self {
+        let word = |at| {
+            let four = bytes.get(at..at + 4).and_then(|four| four.try_into().ok());
+            four.map_or(0, u32::from_le_bytes)
+        };
+        Self {
+            sectors: u64::from(word(0)) | u64::from(word(4)) << 32,
+            segments_max: word(12),
+            discard_sectors_max: word(36),
+            discard_segments_max: word(40),
+            zero_sectors_max: word(48),
+            zero_segments_max: word(52),
+        }
+    }
+}
+
+/// A front end in a session.
+pub struct FrontEnd {
+    socket: PathBuf,
+    settings: Settings,
+    connection: Connection,
+    features: u64,
+    protocol_features: u64,
+    guest: Guest,
+    queues: Vec<Queue>,
+    inflight: Option<InflightArea>,
+    disk: DiskConfig,
+}
+
+impl fmt::Debug for FrontEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrontEnd({}, {:?})", self.socket.display(), self.settings)
+    }
+}
+
+impl FrontEnd {
+    /// Connects to the server at `socket`, as a new guest that finds its disk and starts its queues.
+    pub fn connect(socket: &Path, settings: Settings) -> Result<Self, FrontEndError> {
+        let guest = Guest::new(&regions(settings)).map_err(FrontEndError::Guest)?;
+        let mut connection = Connection::open(socket)?;
+        let greeting = greet(&mut connection, settings)?;
+        let mut front_end = Self {
+            socket: socket.to_owned(),
+            settings,
+            connection,
+            features: greeting.features,
+            protocol_features: greeting.protocol_features,
+            guest,
+            queues: Vec::new(),
+            inflight: None,
+            disk: greeting.disk,
+        };
+        front_end.queues =
+            (0..settings.queues).map(|index| front_end.new_queue(index)).collect::<Result<_, _>>()?;
+        front_end.start()?;
+        Ok(front_end)
+    }
+
+    /// Connects to a server after the last one died: everything is said anew, the memory and the area of what is in
+    /// flight are the same, and each ring begins at its used index, as QEMU has it.
+    pub fn reconnect(&mut self) -> Result<(), FrontEndError> {
+        let mut connection = Connection::open(&self.socket)?;
+        let greeting = greet(&mut connection, self.settings)?;
+        let is_same = greeting.features == self.features;
+        if !is_same {
+            return Err(FrontEndError::NotOffered("what its predecessor did"));
+        }
+        (self.connection, self.disk) = (connection, greeting.disk);
+        self.protocol_features = greeting.protocol_features;
+        self.queues.iter_mut().try_for_each(Queue::renew_files)?;
+        self.start()
+    }
+
+    /// Ends the session as a guest does that shuts down: each queue has answered everything when this returns.
+    pub fn stop(&mut self) -> Result<Vec<u16>, FrontEndError> {
+        let indices = 0..u32::from(self.settings.queues);
+        Ok(indices.map(|index| self.connection.stop_ring(index)).collect::<Result<_, _>>()?)
+    }
+
+    /// Starts the stopped queues again.
+    pub fn start(&mut self) -> Result<(), FrontEndError> {
+        let Self { connection, guest, settings, .. } = self;
+        connection.set_features(self.features)?;
+        if self.protocol_features & protocol_feature::INFLIGHT_SHMFD != 0 {
+            if self.inflight.is_none() {
+                let (description, file) = connection.inflight_area(settings.queues, settings.queue_size)?;
+                self.inflight = Some(InflightArea::map(description, file)?);
+            }
+            if let Some(area) = &self.inflight {
+                connection.set_inflight_area(area.description(), area.file().as_fd())?;
+            }
+        }
+        let regions = guest.regions();
+        if self.protocol_features & protocol_feature::CONFIGURE_MEM_SLOTS != 0 {
+            regions.into_iter().try_for_each(|(region, file)| connection.add_region(region, file))?;
+        } else {
+            connection.set_memory_table(&regions)?;
+        }
+        for index in 0..settings.queues {
+            self.start_ring(index)?;
+        }
+        if self.protocol_features & protocol_feature::STATUS != 0 {
+            use device_status::{ACKNOWLEDGE, DRIVER, DRIVER_OK, FEATURES_OK};
+            self.connection.set_status(ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK)?;
+        }
+        Ok(())
+    }
+
+    fn start_ring(&mut self, index: u16) -> Result<(), FrontEndError> {
+        let queue = &self.queues[usize::from(index)];
+        let place = queue.ring().place();
+        let user = |address| {
+            let user = self.guest.user_address(address);
+            user.ok_or(GuestError::NotMapped { address, length: 1 })
+        };
+        let addresses = RingAddresses {
+            descriptors: user(place.descriptors)?,
+            available: user(place.available)?,
+            used: user(place.used)?,
+            log: None,
+        };
+        let (connection, ring) = (&mut self.connection, u32::from(index));
+        connection.set_ring_size(ring, u32::from(queue.ring().size()))?;
+        connection.set_ring_base(ring, queue.ring().used_index()?)?;
+        connection.set_ring_addresses(ring, addresses)?;
+        let files = [
+            (RingFile::Error, queue.error_file().as_fd()),
+            (RingFile::Kick, queue.kick_file().as_fd()),
+            (RingFile::Call, queue.call_file().as_fd()),
+        ];
+        for (which, file) in files {
+            connection.set_ring_file(index as u8, which, file)?;
+        }
+        connection.enable_ring(ring, true)?;
+        Ok(())
+    }
+
+    fn new_queue(&self, index: u16) -> Result<Queue, FrontEndError> {
+        let Settings { queue_size, depth, .. } = self.settings;
+        let start = u64::from(index) * queue_bytes(self.settings);
+        let event_index = self.features & feature::RING_EVENT_IDX != 0;
+        let place = RingPlace::at(GuestAddress(start), queue_size);
+        let ring = DriverRing::new(self.guest.memory(), place, queue_size, event_index);
+        let metas = start + RingPlace::bytes(queue_size).next_multiple_of(PAGE_BYTES);
+        let contents = CONTENT_START + u64::from(index) * u64::from(depth) * SLOT_CONTENT_BYTES;
+        let slot = |slot: u64| {
+            let meta = GuestAddress(metas + slot * SLOT_META_BYTES);
+            Slot::new(meta, GuestAddress(contents + slot * SLOT_CONTENT_BYTES))
+        };
+        let slots = (0..u64::from(depth)).map(slot).collect();
+        Ok(Queue::new(self.guest.memory(), ring, slots)?)
+    }
+
+    /// What it is like.
+    pub fn settings(&self) -> Settings {
+        self.settings
+    }
+
+    /// What was agreed on with the device.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// What was agreed on with the server.
+    pub fn protocol_features(&self) -> u64 {
+        self.protocol_features
+    }
+
+    /// What the configuration space said of the disk.
+    pub fn disk(&self) -> DiskConfig {
+        self.disk
+    }
+
+    /// The queues.
+    pub fn queues(&mut self) -> &mut [Queue] {
+        &mut self.queues
+    }
+
+    /// The guest's memory.
+    pub fn guest(&self) -> &Guest {
+        &self.guest
+    }
+
+    /// The messages.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// What the server keeps of what is in flight, where it does.
+    pub fn inflight(&self) -> Option<&InflightArea> {
+        self.inflight.as_ref()
+    }
+}
+
+/// Where the content of slots begins. The rings lie in memory of their own, below.
+const CONTENT_START: u64 = 1 << 32;
+
+/// The regions of the guest's memory: one for rings, headers and tables; and two, one right behind the other, for
+/// content, so that some of it goes on from one file into the next.
+fn regions(settings: Settings) -> [(GuestAddress, u64); 3] {
+    let low = u64::from(settings.queues) * queue_bytes(settings);
+    let content = u64::from(settings.queues) * u64::from(settings.depth) * SLOT_CONTENT_BYTES;
+    let half = (content / 2).next_multiple_of(PAGE_BYTES);
+    let start = GuestAddress(CONTENT_START);
+    [(GuestAddress(0), low), (start, half), (GuestAddress(CONTENT_START + half), half)]
+}
+
+fn queue_bytes(settings: Settings) -> u64 {
+    let ring = RingPlace::bytes(settings.queue_size).next_multiple_of(PAGE_BYTES);
+    ring + u64::from(settings.depth) * SLOT_META_BYTES
+}
+
+struct Greeting {
+    features: u64,
+    protocol_features: u64,
+    disk: DiskConfig,
+}
+
+/// Agrees on features, and reads what the disk is like.
+fn greet(connection: &mut Connection, settings: Settings) -> Result<Greeting, FrontEndError> {
+    let offered = connection.features()?;
+    if offered & feature::PROTOCOL_FEATURES == 0 {
+        return Err(FrontEndError::NotOffered("protocol features"));
+    }
+    let wanted = PROTOCOL_FEATURES & !settings.without_protocol_features;
+    let protocol_features = connection.protocol_features()? & wanted;
+    connection.set_protocol_features(protocol_features)?;
+    if protocol_features & protocol_feature::CONFIG == 0 {
+        return Err(FrontEndError::NotOffered("its configuration space"));
+    }
+    let has_queues = protocol_features & protocol_feature::MQ != 0;
+    let queues = if has_queues { connection.queue_count()? } else { 1 };
+    if queues < u64::from(settings.queues) {
+        return Err(FrontEndError::Queues { offered: queues, wanted: settings.queues });
+    }
+    connection.set_owner()?;
+    let disk = DiskConfig::parse(&connection.config(0, CONFIG_BYTES)?);
+    let features = offered & FEATURES & !settings.without_features;
+    Ok(Greeting { features, protocol_features, disk })
+}

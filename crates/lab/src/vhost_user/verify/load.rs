@@ -1,0 +1,521 @@
+//! The load itself: keeps queues full, and has every answer verified.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use strongroom_memory::GuestError;
+use strongroom_types::{Extent, SECTOR_BYTES};
+use thiserror::Error;
+
+use super::oracle::{Change, Finding, Oracle};
+use super::plan::Plan;
+use super::report::Report;
+use super::stamp::UNTOUCHED;
+use crate::vhost_user::front_end::{CONTENT_BYTES_MAX, FrontEnd, FrontEndError};
+use crate::vhost_user::protocol::{STATUS_OK, feature};
+use crate::vhost_user::queue::{Answered, Operation, QueueError, Shape};
+
+/// The most findings that are told of: the first ones say what is wrong.
+const FINDINGS_MAX: usize = 16;
+
+/// What load to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadConfig {
+    /// From which everything follows but the order of answers.
+    pub seed: u64,
+    /// How much of the disk is used, from its beginning on, in bytes. Its content is lost.
+    pub area_bytes: u64,
+    /// How long no request may be answered while some are in flight.
+    pub stall_timeout: Duration,
+}
+
+impl LoadConfig {
+    /// Load on the first 64 MiB.
+    pub fn new(seed: u64) -> Self {
+        Self { seed, area_bytes: 64 << 20, stall_timeout: Duration::from_secs(60) }
+    }
+}
+
+/// When to pause. Requests stay in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// So many requests were answered in this run so far.
+    Operations(u64),
+    /// At this time.
+    Time(Instant),
+}
+
+/// Why a run ended.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// Sectors that do not hold what they must.
+    #[error("{}", Sentences(.0))]
+    Wrong(Vec<Finding>),
+    /// A request was answered as failed, or not as the standard says.
+    #[error(
+        "queue {queue}: {operation:?} was answered with status {status} and {written_bytes} bytes written"
+    )]
+    Answer {
+        /// The queue.
+        queue: usize,
+        /// What was asked.
+        operation: Operation,
+        /// The status byte.
+        status: u8,
+        /// What the device says that it wrote.
+        written_bytes: u32,
+    },
+    /// Nothing was answered for too long.
+    #[error("no answer in {after:?}, with {in_flight} requests in flight")]
+    Stalled {
+        /// How long.
+        after: Duration,
+        /// How many.
+        in_flight: usize,
+    },
+    /// The server says that a queue is broken.
+    #[error("the server gave up queue {0}")]
+    BrokenQueue(usize),
+    /// The server went away.
+    #[error("the server is gone")]
+    Disconnected,
+    /// A disk without a whole sector.
+    #[error("there is no sector to use")]
+    NoArea,
+    /// The front end.
+    #[error(transparent)]
+    FrontEnd(#[from] FrontEndError),
+}
+
+impl From<QueueError> for LoadError {
+    fn from(error: QueueError) -> Self {
+        FrontEndError::from(error).into()
+    }
+}
+
+impl From<GuestError> for LoadError {
+    fn from(error: GuestError) -> Self {
+        FrontEndError::from(error).into()
+    }
+}
+
+struct Sentences<'findings>(&'findings [Finding]);
+
+impl fmt::Display for Sentences<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} wrong sectors", self.0.len())?;
+        self.0.iter().take(FINDINGS_MAX).try_for_each(|finding| write!(f, "\n  {finding}"))
+    }
+}
+
+/// What a successor found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reconnected {
+    /// Requests that were not answered.
+    pub in_flight: usize,
+    /// Those of them that the dead server had taken from the rings.
+    pub taken: usize,
+}
+
+/// A request in flight.
+struct Request {
+    operation: Operation,
+    /// The number of a change.
+    sequence: u64,
+    /// What a read may find.
+    acknowledged: Vec<u64>,
+    /// Which it is of its queue's.
+    order: u64,
+}
+
+#[derive(Default)]
+struct QueueLoad {
+    requests: Vec<Option<Request>>,
+    free: Vec<usize>,
+    orders: BTreeSet<u64>,
+    next_order: u64,
+}
+
+/// Verified load on a server.
+pub struct Load {
+    front_end: FrontEnd,
+    config: LoadConfig,
+    oracle: Oracle,
+    plan: Plan,
+    queues: Vec<QueueLoad>,
+    in_flight: usize,
+    report: Report,
+    findings: Vec<Finding>,
+    serial: Option<Vec<u8>>,
+    started: Instant,
+    /// The last answer, or when the first request after a pause was sent.
+    last_sign: Instant,
+    content: Vec<u8>,
+    spare: Vec<Vec<u64>>,
+}
+
+impl Load {
+    /// Prepares load through `front_end`: the area becomes zeroes.
+    pub fn new(front_end: FrontEnd, config: LoadConfig) -> Result<Self, LoadError> {
+        let sectors = front_end.disk().sectors.min(config.area_bytes / SECTOR_BYTES);
+        if sectors == 0 {
+            return Err(LoadError::NoArea);
+        }
+        let settings = front_end.settings();
+        let queue = || QueueLoad {
+            requests: (0..settings.depth).map(|_| None).collect(),
+            free: (0..usize::from(settings.depth)).rev().collect(),
+            ..QueueLoad::default()
+        };
+        let now = Instant::now();
+        let mut load = Self {
+            oracle: Oracle::new(config.seed, sectors),
+            plan: Plan::new(config.seed, sectors, front_end.disk(), front_end.features(), settings),
+            queues: (0..settings.queues).map(|_| queue()).collect(),
+            front_end,
+            config,
+            in_flight: 0,
+            report: Report::default(),
+            findings: Vec::new(),
+            serial: None,
+            started: now,
+            last_sign: now,
+            content: Vec::new(),
+            spare: Vec::new(),
+        };
+        load.zero_area()?;
+        load.report = Report::default();
+        load.started = Instant::now();
+        Ok(load)
+    }
+
+    /// The front end.
+    pub fn front_end(&mut self) -> &mut FrontEnd {
+        &mut self.front_end
+    }
+
+    /// What was done so far.
+    pub fn report(&mut self) -> Report {
+        let kicks = self.front_end.queues().iter().map(|queue| queue.kicks()).sum();
+        Report { kicks, elapsed: self.started.elapsed(), ..self.report }
+    }
+
+    /// Requests that are in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Makes load, and leaves the queues full when it pauses.
+    pub fn run(&mut self, until: Until) -> Result<(), LoadError> {
+        let before = self.report.operations();
+        loop {
+            let answered = self.collect()?;
+            let submitted = self.fill()?;
+            match until {
+                Until::Operations(count) if self.report.operations() - before >= count => return Ok(()),
+                Until::Time(time) if Instant::now() >= time => return Ok(()),
+                _ if answered || submitted => {}
+                Until::Operations(_) => self.wait(None)?,
+                Until::Time(time) => self.wait(Some(time))?,
+            }
+        }
+    }
+
+    /// Waits until everything in flight is answered.
+    pub fn drain(&mut self) -> Result<(), LoadError> {
+        while self.in_flight > 0 {
+            if !self.collect()? {
+                self.wait(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the next answer.
+    pub fn await_answer(&mut self) -> Result<(), LoadError> {
+        while !self.collect()? {
+            self.wait(None)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the server is gone.
+    pub fn await_end(&mut self) -> Result<(), LoadError> {
+        loop {
+            match self.wait(None) {
+                Err(LoadError::Disconnected) => return Ok(()),
+                done => done?,
+            }
+        }
+    }
+
+    /// Goes on with a server's successor. Nothing is sent again: what was in flight, the successor finds in the area and
+    /// the rings.
+    pub fn reconnect(&mut self) -> Result<Reconnected, LoadError> {
+        let mut taken = 0;
+        for index in 0..self.queues.len() {
+            let used_index = self.front_end.queues()[index].ring().used_index()?;
+            if let Some(area) = self.front_end.inflight() {
+                taken += area.queue(index as u16).in_flight(used_index)?.len();
+            }
+        }
+        self.front_end.reconnect()?;
+        self.report.reconnects += 1;
+        self.report.replayed += taken as u64;
+        Ok(Reconnected { in_flight: self.in_flight, taken })
+    }
+
+    /// Ends the load: everything is answered, and every sector read once more.
+    pub fn finish(mut self) -> Result<Report, LoadError> {
+        self.drain()?;
+        let end = self.oracle.len() * SECTOR_BYTES;
+        for start in (0..end).step_by(CONTENT_BYTES_MAX as usize) {
+            let extent = Extent::between(start, end.min(start + CONTENT_BYTES_MAX));
+            self.run_one(Operation::Read(extent))?;
+        }
+        Ok(self.report())
+    }
+
+    fn zero_area(&mut self) -> Result<(), LoadError> {
+        let end = self.oracle.len() * SECTOR_BYTES;
+        let zeroes = self.front_end.features() & feature::WRITE_ZEROES != 0;
+        let longest = u64::from(self.front_end.disk().zero_sectors_max) * SECTOR_BYTES;
+        let step = if zeroes { longest.clamp(SECTOR_BYTES, 1 << 30) } else { CONTENT_BYTES_MAX };
+        for start in (0..end).step_by(step as usize) {
+            let extent = Extent::between(start, end.min(start + step));
+            if zeroes {
+                self.run_one(Operation::WriteZeroes(vec![extent], true))?;
+                continue;
+            }
+            let sequence = self.oracle.begin_change(&[extent], Change::Zero);
+            self.content.clear();
+            self.content.resize(extent.length() as usize, 0);
+            self.send(0, Operation::Write(extent), sequence, Vec::new(), &Shape::default())?;
+            self.publish()?;
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    /// Does one request by itself.
+    fn run_one(&mut self, operation: Operation) -> Result<(), LoadError> {
+        self.submit(0, operation, &Shape::default())?;
+        self.publish()?;
+        self.drain()
+    }
+
+    /// Gives every queue as much as it takes; whether that was anything.
+    fn fill(&mut self) -> Result<bool, LoadError> {
+        let mut any = false;
+        for index in 0..self.queues.len() {
+            while !self.queues[index].free.is_empty()
+                && let Some(operation) = self.plan.operation(&self.oracle)
+            {
+                let shape = self.plan.shape(&operation);
+                if !self.submit(index, operation, &shape)? {
+                    break;
+                }
+                any = true;
+            }
+        }
+        self.publish()?;
+        Ok(any)
+    }
+
+    fn publish(&mut self) -> Result<(), LoadError> {
+        Ok(self.front_end.queues().iter_mut().try_for_each(|queue| queue.publish())?)
+    }
+
+    /// Sends a request; `false` if the queue has no room for it.
+    fn submit(&mut self, index: usize, operation: Operation, shape: &Shape) -> Result<bool, LoadError> {
+        if self.queues[index].free.is_empty() || !self.front_end.queues()[index].has_room(shape) {
+            return Ok(false);
+        }
+        let mut acknowledged = Vec::new();
+        let mut sequence = 0;
+        match (&operation, change_of(&operation)) {
+            (Operation::Write(extent), _) => {
+                let extent = *extent;
+                sequence = self.oracle.begin_change(&[extent], Change::Write);
+                self.oracle.fill(extent, sequence, &mut self.content);
+            }
+            (_, Some(change)) => sequence = self.oracle.begin_change(operation.extents(), change),
+            _ => {
+                self.content.clear();
+                self.content.resize(operation.content_bytes() as usize, UNTOUCHED);
+                if let Operation::Read(extent) = operation {
+                    acknowledged = self.spare.pop().unwrap_or_default();
+                    self.oracle.begin_read(extent, &mut acknowledged);
+                }
+            }
+        }
+        self.send(index, operation, sequence, acknowledged, shape)?;
+        Ok(true)
+    }
+
+    fn send(
+        &mut self,
+        index: usize,
+        operation: Operation,
+        sequence: u64,
+        acknowledged: Vec<u64>,
+        shape: &Shape,
+    ) -> Result<(), LoadError> {
+        let queue = &mut self.queues[index];
+        let Some(slot) = queue.free.pop() else { return Ok(()) };
+        self.front_end.queues()[index].submit(slot, &operation, shape, &self.content)?;
+        let order = queue.next_order;
+        queue.next_order += 1;
+        queue.orders.insert(order);
+        queue.requests[slot] = Some(Request { operation, sequence, acknowledged, order });
+        if self.in_flight == 0 {
+            self.last_sign = Instant::now();
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Takes answers and has them verified; whether there were any.
+    fn collect(&mut self) -> Result<bool, LoadError> {
+        let mut any = false;
+        for index in 0..self.queues.len() {
+            while let Some(answered) = self.front_end.queues()[index].take_answered()? {
+                any = true;
+                self.answered(index, answered)?;
+            }
+        }
+        if any {
+            let now = Instant::now();
+            self.report.longest_stall = self.report.longest_stall.max(now - self.last_sign);
+            self.last_sign = now;
+        }
+        if self.findings.is_empty() { Ok(any) } else { Err(self.confirm()) }
+    }
+
+    fn answered(&mut self, index: usize, answered: Answered) -> Result<(), LoadError> {
+        let Answered { slot, status, written_bytes } = answered;
+        let queue = &mut self.queues[index];
+        let Some(request) = queue.requests[slot].take() else { return Ok(()) };
+        let Request { operation, sequence, acknowledged, order } = request;
+        queue.free.push(slot);
+        if queue.orders.first() != Some(&order) {
+            self.report.out_of_order += 1;
+        }
+        queue.orders.remove(&order);
+        self.in_flight -= 1;
+        let content_bytes = if operation.device_writes() { operation.content_bytes() } else { 0 };
+        if status != STATUS_OK || written_bytes != content_bytes + 1 {
+            return Err(LoadError::Answer { queue: index, operation, status, written_bytes });
+        }
+        self.report.count(&operation);
+        self.content.resize(content_bytes as usize, 0);
+        self.front_end.queues()[index].content(slot, &mut self.content)?;
+        match (&operation, change_of(&operation)) {
+            (Operation::Read(extent), _) => {
+                let (content, findings) = (&self.content, &mut self.findings);
+                self.report.mixed_sectors += self.oracle.end_read(*extent, &acknowledged, content, findings);
+                self.spare.push(acknowledged);
+            }
+            (Operation::Identify, _) => {
+                let first = self.serial.get_or_insert_with(|| self.content.clone());
+                if *first != self.content {
+                    return Err(LoadError::Answer { queue: index, operation, status, written_bytes });
+                }
+            }
+            (_, Some(change)) => self.oracle.end_change(operation.extents(), change, sequence),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Looks at wrong sectors once more, after everything has ended: a read may have been stale, or a write is lost.
+    fn confirm(&mut self) -> LoadError {
+        let mut first = std::mem::take(&mut self.findings);
+        first.truncate(FINDINGS_MAX);
+        // What else fails meanwhile does not say more than what was found.
+        while self.in_flight > 0 {
+            match self.collect_unconfirmed() {
+                Ok(true) => {}
+                Ok(false) if self.wait(None).is_ok() => {}
+                _ => return LoadError::Wrong(first),
+            }
+        }
+        for finding in &mut first {
+            let start = finding.sector * SECTOR_BYTES;
+            let read = Operation::Read(Extent::between(start, start + SECTOR_BYTES));
+            self.findings.clear();
+            let sent = self.submit(0, read, &Shape::default()).and_then(|_| self.publish());
+            while sent.is_ok() && self.in_flight > 0 {
+                match self.collect_unconfirmed() {
+                    Ok(true) => {}
+                    Ok(false) if self.wait(None).is_ok() => {}
+                    _ => break,
+                }
+            }
+            finding.stays = !self.findings.is_empty();
+        }
+        LoadError::Wrong(first)
+    }
+
+    fn collect_unconfirmed(&mut self) -> Result<bool, LoadError> {
+        let mut any = false;
+        for index in 0..self.queues.len() {
+            while let Some(answered) = self.front_end.queues()[index].take_answered()? {
+                any = true;
+                self.answered(index, answered)?;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Waits for an answer, at most until `time`.
+    fn wait(&mut self, time: Option<Instant>) -> Result<(), LoadError> {
+        for queue in self.front_end.queues() {
+            if queue.listen()? {
+                return Ok(());
+            }
+        }
+        let stalled = self.last_sign + self.config.stall_timeout;
+        let until = time.map_or(stalled, |time| time.min(stalled));
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        // A clone of the socket, so that the queues can be borrowed beside it.
+        let socket = self.front_end.connection().socket().try_clone().map_err(FrontEndError::Guest)?;
+        let queues = self.front_end.queues();
+        let mut files: Vec<_> = vec![PollFd::new(&socket, PollFlags::RDHUP)];
+        files.extend(
+            queues.iter().map(|queue| PollFd::from_borrowed_fd(queue.error_file().as_fd(), PollFlags::IN)),
+        );
+        files.extend(
+            queues.iter().map(|queue| PollFd::from_borrowed_fd(queue.call_file().as_fd(), PollFlags::IN)),
+        );
+        let ready = match poll(&mut files, Some(&timeout)) {
+            Ok(ready) => ready,
+            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(errno) => return Err(QueueError::from(errno).into()),
+        };
+        let happened: Vec<bool> = files.iter().map(|file| !file.revents().is_empty()).collect();
+        if happened[0] {
+            return Err(LoadError::Disconnected);
+        }
+        if let Some(broken) = happened[1..=self.queues.len()].iter().position(|happened| *happened) {
+            return Err(LoadError::BrokenQueue(broken));
+        }
+        if ready == 0 && Instant::now() >= stalled {
+            return Err(LoadError::Stalled { after: self.config.stall_timeout, in_flight: self.in_flight });
+        }
+        Ok(())
+    }
+}
+
+fn change_of(operation: &Operation) -> Option<Change> {
+    match operation {
+        Operation::Write(_) => Some(Change::Write),
+        Operation::WriteZeroes(..) => Some(Change::Zero),
+        Operation::Discard(_) => Some(Change::Discard),
+        Operation::Read(_) | Operation::Flush | Operation::Identify => None,
+    }
+}
