@@ -58,6 +58,8 @@ pub enum Wrong {
         from: usize,
         /// The eight bytes there.
         then: [u8; 8],
+        /// The eight bytes after these: where content is torn within eight bytes, they say by what.
+        after: [u8; 8],
         /// The write or zeroing that was acknowledged last.
         acknowledged: u64,
         /// The one that was sent last.
@@ -86,16 +88,16 @@ impl fmt::Display for Finding {
             Wrong::Misplaced(stamp) => {
                 write!(f, "misdirected: it holds write {} of sector {}", stamp.sequence, stamp.sector)
             }
-            Wrong::Torn { begins, from, then, acknowledged, sent } => {
+            Wrong::Torn { begins, from, then, after, acknowledged, sent } => {
                 let when = if self.stays { "and stays so" } else { "while it was read" };
                 write!(f, "torn, {when}: write {} up to byte {from}, then ", begins.sequence)?;
-                let is_of = |sequence| then == Stamp { sequence, ..begins }.word(from / 8);
-                match then {
+                let is_of = |sequence| after == Stamp { sequence, ..begins }.word(from / 8 + 1);
+                match after {
                     [0, ..] => write!(f, "zeroes")?,
                     [UNTOUCHED, ..] => write!(f, "what the guest's memory held before")?,
                     _ if is_of(acknowledged) => write!(f, "write {acknowledged}")?,
                     _ if is_of(sent) => write!(f, "write {sent}")?,
-                    _ => write!(f, "neither of these")?,
+                    _ => write!(f, "{then:02x?} {after:02x?}, of neither")?,
                 }
                 write!(f, "; {acknowledged} was acknowledged, and {sent} was sent last")
             }
@@ -252,8 +254,9 @@ impl Sector {
                 }
             }
             Found::Torn(begins, from) => {
-                let then = bytes.as_chunks::<8>().0[from / 8];
-                Some(Wrong::Torn { begins, from, then, acknowledged, sent: self.sent })
+                let words = bytes.as_chunks::<8>().0;
+                let (then, after) = (words[from / 8], words[(from / 8 + 1).min(words.len() - 1)]);
+                Some(Wrong::Torn { begins, from, then, after, acknowledged, sent: self.sent })
             }
             Found::Untouched => Some(Wrong::Untouched),
             Found::Foreign => Some(Wrong::Foreign),
