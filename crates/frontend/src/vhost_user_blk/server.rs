@@ -1,19 +1,17 @@
-//! The server: a thread for each front end that may be connected at once, all of which listen.
+//! The server: a lane for each front end that may be connected at once, all of which listen.
 
 use std::fmt;
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use strongroom_io::{Disk, Io, IoError, Plain, Request, Thread, Waker};
 use strongroom_memory::BufferPool;
-use strongroom_ring::{Lanes, Ring};
+use strongroom_ring::{Job, Lanes, Ring};
 use thiserror::Error;
 
 use super::activity::Activity;
@@ -32,7 +30,7 @@ const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 /// What a server serves, and how.
 #[derive(Clone, Debug)]
 pub struct VhostUserConfig {
-    /// The most queues of the device, 1 to 16; each takes a lane while it runs.
+    /// The most queues of the device, 1 to 16.
     pub queues_max: u16,
     /// The serial number that the guest reads, of which the first 20 bytes count.
     pub serial: String,
@@ -45,6 +43,11 @@ impl VhostUserConfig {
     pub fn new(serial: &str) -> Self {
         Self { queues_max: QUEUES_MAX, serial: serial.to_owned(), drain_timeout: DRAIN_TIMEOUT }
     }
+
+    /// How many lanes the server takes: one for each queue, and one for each session. It makes no thread of its own.
+    pub fn lanes(&self) -> usize {
+        usize::from(self.queues_max) + SESSIONS_MAX
+    }
 }
 
 /// Why a server cannot start.
@@ -56,9 +59,12 @@ pub enum StartError {
     /// No event to wake a thread by.
     #[error("cannot make an event: {0}")]
     Waker(#[source] IoError),
-    /// No thread.
-    #[error("cannot start a thread: {0}")]
-    Thread(#[source] io::Error),
+    /// The listening socket cannot be set not to block.
+    #[error("cannot listen: {0}")]
+    Listener(Errno),
+    /// Fewer lanes than [`VhostUserConfig::lanes`].
+    #[error("no thread is free for the server")]
+    NoLane,
 }
 
 /// Why a server cannot go on from where another was suspended.
@@ -109,8 +115,9 @@ pub struct VhostUserServer {
     activity: Arc<Activity>,
     device: Arc<Device>,
     lanes: Lanes,
-    threads: Vec<JoinHandle<()>>,
-    /// What each thread leaves when it ends.
+    /// The seats of the sessions, while they are served.
+    jobs: Vec<Job<()>>,
+    /// What each of them leaves when it ends.
     ended: Receiver<Result<Option<Parked>, SuspendedError>>,
     drain_timeout: Duration,
 }
@@ -146,7 +153,7 @@ impl fmt::Debug for VhostUserServer {
 }
 
 impl VhostUserServer {
-    /// Starts to serve `disk`. When it returns, front ends can connect, and every thread that it will ever have is there.
+    /// Starts to serve `disk`. When it returns, front ends can connect.
     pub fn start(
         config: VhostUserConfig,
         listener: Listener,
@@ -213,7 +220,7 @@ impl VhostUserServer {
         self.activity.close();
         self.orders.wake();
         let mut parked = Vec::new();
-        for _ in 0..self.threads.len() {
+        for _ in 0..self.jobs.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.ended.recv_timeout(left) {
                 Ok(session) => parked.extend(session?),
@@ -221,14 +228,14 @@ impl VhostUserServer {
                 Err(RecvTimeoutError::Disconnected) => return Err(StopError::Panicked),
             }
         }
-        for thread in self.threads.drain(..) {
-            thread.join().map_err(|_| StopError::Panicked)?;
+        for job in self.jobs.drain(..) {
+            job.join().map_err(|_| StopError::Panicked)?;
         }
         Ok(parked)
     }
 
     fn stop_and_flush(&mut self) -> Result<(), StopError> {
-        if self.threads.is_empty() {
+        if self.jobs.is_empty() {
             return Ok(());
         }
         self.orders.stopping.store(true, Ordering::SeqCst);
@@ -303,17 +310,16 @@ impl Foundation {
         });
         // Several threads wait for the same listener, and one of them is too late.
         let set = fcntl_getfl(&listener).and_then(|flags| fcntl_setfl(&listener, flags | OFlags::NONBLOCK));
-        set.map_err(|errno| StartError::Thread(errno.into()))?;
+        set.map_err(StartError::Listener)?;
         let listener = Arc::new(listener);
         let (end, ended) = sync_channel(SESSIONS_MAX);
         let mut sessions = sessions.into_iter();
-        let mut threads = Vec::new();
+        let mut jobs = Vec::new();
         for seat in 0..SESSIONS_MAX {
             let (orders, listener) = (Arc::clone(&orders), Arc::clone(&listener));
             let (place, first, end) = (self.place(seat), sessions.next(), end.clone());
-            let run = move || sit(&listener, &place, &orders, first, &end);
-            let thread = std::thread::Builder::new().name(format!("vhost-user-{seat}")).spawn(run);
-            threads.push(thread.map_err(StartError::Thread)?);
+            let job = self.lanes.run(move |_| sit(&listener, &place, &orders, first, &end));
+            jobs.push(job.map_err(|_| StartError::NoLane)?);
         }
         let Self { device, activity, lanes } = self;
         Ok(VhostUserServer {
@@ -321,14 +327,14 @@ impl Foundation {
             activity,
             device,
             lanes,
-            threads,
+            jobs,
             ended,
             drain_timeout: config.drain_timeout,
         })
     }
 }
 
-/// A thread's life: serves one front end after another, the first of which a predecessor may have left.
+/// Serves one front end after another, the first of which a predecessor may have left.
 fn sit(
     listener: &Arc<Listener>,
     place: &Place,

@@ -88,7 +88,7 @@ pub fn config() -> VhostUserConfig {
 }
 
 pub fn lanes() -> Lanes {
-    Lanes::start("queue", usize::from(QUEUES), 256).unwrap()
+    Lanes::start("lane", config().lanes(), 256).unwrap()
 }
 
 fn adopt(listener: &Listener) -> Listener {

@@ -180,6 +180,6 @@ impl Local {
 fn serve(listener: &Listener, disk: Arc<dyn Disk<Plain>>) -> VhostUserServer {
     let config = VhostUserConfig { queues_max: QUEUES, ..VhostUserConfig::new("room-1") };
     let listener = Listener::adopt(listener.as_fd().try_clone_to_owned().unwrap()).unwrap();
-    let lanes = Lanes::start("queue", usize::from(QUEUES), DEPTH).unwrap();
+    let lanes = Lanes::start("vhost-user", config.lanes(), DEPTH).unwrap();
     VhostUserServer::start(config, listener, disk, lanes).unwrap()
 }
