@@ -11,6 +11,11 @@ use super::{Measure, Report, SandboxError};
 /// as many again while an upgrade hands them over, and some hundred NBD connections.
 pub const DESCRIPTORS_MAX: u64 = 4096;
 
+/// Tasks of a worker. The filter of system calls lets it make none, but the kernel makes some for a ring whose file cannot
+/// be asked without waiting: up to four for each processor, and fewer where this ends them. If it could make none,
+/// that I/O would fail, so that the bound is far above the number of threads and rings.
+pub const TASKS_MAX: u32 = 4096;
+
 const UNLIMITED: Rlimit = Rlimit { current: None, maximum: None };
 
 /// No core file, a bounded number of descriptors, and no bound on the size of the volume's file.
@@ -28,9 +33,10 @@ pub(super) fn set(report: &mut Report) -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// No process and no thread from here on. Counted for each user, so that it can only be set when all threads are there.
-pub(super) fn no_more_tasks() -> Result<(), SandboxError> {
-    limit(Resource::Nproc, 0).map_err(SandboxError::step("set the limit of processes"))
+/// A bound on its threads together with those that the kernel makes for its rings, where they are counted apart: by a
+/// user of its own.
+pub(super) fn bound_tasks() -> Result<(), SandboxError> {
+    limit(Resource::Nproc, TASKS_MAX.into()).map_err(SandboxError::step("set the limit of threads"))
 }
 
 fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {

@@ -8,7 +8,7 @@
 //! single thread   limits -> no swap -> namespaces and an empty root -> own user -> no capability, no new privileges
 //!                 -> Landlock -> looked at again: is it all true?                                  confine
 //! then            threads and their rings are made
-//! all threads     no process, no thread, no system call that a worker does not need                deny_system_calls
+//! all threads     no system call that a worker does not need: no process, no thread, no file        deny_system_calls
 //! then            keys arrive, and guests
 //! ```
 //!
@@ -33,7 +33,7 @@ use rustix::thread::CapabilitySet;
 use thiserror::Error;
 
 pub use self::cgroup::{Cgroup, CgroupError};
-pub use self::limits::DESCRIPTORS_MAX;
+pub use self::limits::{DESCRIPTORS_MAX, TASKS_MAX};
 pub use self::system_calls::deny_system_calls;
 pub use self::uid_lease::{LeaseError, RUN_DIRECTORY, UidLease};
 
@@ -159,6 +159,8 @@ pub fn confine(confinement: &Confinement) -> Result<Report, SandboxError> {
     if threads != 1 {
         return Err(SandboxError::Threads(threads));
     }
+    // rustix looks it up at its first use, by ways that will be closed, and panics if it cannot.
+    let _ = rustix::param::page_size();
     let mut report = Report { must: confinement.must.clone(), ..Report::default() };
     limits::set(&mut report)?;
     limits::never_swap(&mut report)?;
@@ -169,6 +171,9 @@ pub fn confine(confinement: &Confinement) -> Result<Report, SandboxError> {
         // A user namespace gives the rights for the others, but no way to another user.
         identity::change_user(confinement.user, &mut report)?;
         namespaces::enter_as_ordinary_user(&mut report)?;
+    }
+    if report.has(Measure::OwnUser) {
+        limits::bound_tasks()?;
     }
     identity::give_up_privileges()?;
     landlock::deny_everything(&mut report)?;

@@ -149,11 +149,9 @@ pub(super) const DEADLY: &[c_long] = &[
     SYS_setfsuid, SYS_setfsgid, SYS_setgroups, SYS_capset,
     // The kernel itself, by its largest doors.
     SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_keyctl, SYS_add_key, SYS_request_key, SYS_personality,
-    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_reboot, SYS_swapon, SYS_swapoff,
+    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load, SYS_kexec_file_load, SYS_reboot, SYS_swapon, SYS_swapoff,
     SYS_syslog, SYS_acct, SYS_quotactl, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_clock_adjtime,
     SYS_sethostname, SYS_setdomainname,
-    #[cfg(target_arch = "x86_64")]
-    SYS_kexec_file_load,
     #[cfg(target_arch = "x86_64")]
     SYS_iopl,
     #[cfg(target_arch = "x86_64")]
