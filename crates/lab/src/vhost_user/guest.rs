@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use strongroom_memory::{GuestAddress, GuestError, GuestMemory, GuestRegion, GuestSlice};
+pub use strongroom_memory::GuestAddress;
+use strongroom_memory::{GuestError, GuestMemory, GuestRegion, GuestSlice};
 
 use super::connection::RegionDescription;
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use strongroom_memory::{GuestAddress, GuestMemory};
-use strongroom_types::{Extent, SECTOR_BYTES};
+pub use strongroom_types::Extent;
+use strongroom_types::SECTOR_BYTES;
 use thiserror::Error;
 
 use super::guest::{Run, gather, scatter};
