@@ -228,7 +228,7 @@ static void run_one(struct slice *slice) {
 static void count_op(void) {
     const uint64_t done = atomic_fetch_add(&ops_done, 1) + 1;
     if (options.progress_ops != 0 && done % options.progress_ops == 0)
-        printf("progress ops=%" PRIu64 " errors=%" PRIu64 " longest_gap_us=%" PRIu64 " end\n", done,
+        printf("progress ops=%" PRIu64 " errors=%" PRIu64 " longest_gap_us=%" PRIu64 "\n", done,
                (uint64_t)atomic_load(&io_errors), (uint64_t)atomic_exchange(&longest_gap_ns, 0) / 1000);
 }
 

@@ -35,11 +35,6 @@ impl<'session> Exercise<'session> {
         Self { command, longest_gap: Duration::ZERO }
     }
 
-    /// The same exercise in the session with the guest's new place, after a migration.
-    pub fn moved_to(self, session: &mut Session) -> Exercise<'_> {
-        Exercise { command: self.command.moved_to(session), longest_gap: self.longest_gap }
-    }
-
     /// The longest time without any operation's end, in the guest's clock, that it has told since this was last asked.
     pub fn take_longest_gap(&mut self) -> Duration {
         std::mem::take(&mut self.longest_gap)
@@ -66,8 +61,7 @@ impl<'session> Exercise<'session> {
 
     #[track_caller]
     fn wait_for_progress(&mut self) -> u64 {
-        // Whole: where a guest moves, a line may be cut in two.
-        let is_progress = |line: &str| line.starts_with("progress ") && line.ends_with(" end");
+        let is_progress = |line: &str| line.starts_with("progress ");
         let line = self.command.wait_for_line("progress of diskexercise", PROGRESS_DEADLINE, is_progress);
         self.longest_gap = self.longest_gap.max(Duration::from_micros(field(&line, "longest_gap_us")));
         field(&line, "ops")

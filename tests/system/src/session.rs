@@ -12,6 +12,8 @@ use crate::transcript::Transcript;
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
 /// One command in the guest that is not given a deadline of its own.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(180);
+/// How often a condition is tried, a tenth of a second apart by the guest's clock.
+const WAIT_TENTHS: u32 = 1200;
 
 /// The tags of commands differ even where a guest goes on elsewhere, in another session.
 static COMMANDS: AtomicU64 = AtomicU64::new(1);
@@ -46,6 +48,17 @@ impl Session {
     #[track_caller]
     pub fn try_run(&mut self, command: &str, deadline: Duration) -> Output {
         self.start(command).finish(deadline)
+    }
+
+    /// Waits in the guest until a condition of its shell holds.
+    #[track_caller]
+    pub fn wait_until(&mut self, condition: &str) {
+        let tries = WAIT_TENTHS;
+        let loop_with_deadline = format!(
+            "n=0; until {condition}; do n=$((n+1)); [ $n -le {tries} ] || break; usleep 100000; done; [ $n -le {tries} ]"
+        );
+        let output = self.try_run(&loop_with_deadline, COMMAND_DEADLINE);
+        assert_eq!(output.status, 0, "in the guest, never: {condition}\n{}", output.text);
     }
 
     /// Starts a line of shell, and returns while it runs.
@@ -100,12 +113,6 @@ impl RunningCommand<'_> {
     /// Sends a line to the command's stdin, if that was taken from the session (`< /dev/ttyS0`).
     pub fn send_line(&mut self, line: &str) {
         self.session.send(line);
-    }
-
-    /// The same command in the session with the guest's new place, after a migration. The line that was being said
-    /// may be cut in two: its beginning went to the old session.
-    pub fn moved_to(self, session: &mut Session) -> RunningCommand<'_> {
-        RunningCommand { session, command: self.command, tag: self.tag }
     }
 
     /// Waits for its end. The output is what came since the last line that was waited for.

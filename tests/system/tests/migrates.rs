@@ -1,0 +1,183 @@
+//! A guest with two vhost-user disks moves: into a file and out of it again, and alive into a second QEMU beside the
+//! first. Its I/O goes on without an error or a wrong block, and its memory came along, also what the worker wrote into
+//! it after it had been copied.
+//!
+//! That last point is what a dirty log is for, and direct I/O does not test it: whoever reads a buffer checks it where
+//! it was filled. So the guest reads a disk, the *witness*, into its page cache once all memory has been copied. Nobody
+//! but the worker writes those pages, and nobody looks at them before the guest has moved. There they must hold what
+//! the disk holds, and the guest must not have read the disk again for it.
+
+#![cfg(feature = "full")]
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::json;
+use strongroom_system_tests::{
+    ExerciseReport, Exposure, Guest, GuestPlan, Protection, Scratch, Session, Volume,
+};
+
+/// The whole witness; it stays in the guest's page cache.
+const WITNESS_MEGABYTES: u32 = 48;
+/// Lines of progress, of 20 operations each, before and after the move.
+const PROGRESS_LINES: u32 = 10;
+const EXERCISE: &str = "diskexercise --device /dev/vda --length 64M --threads 4 --progress 20";
+/// One pass over the guest's memory, or its last part, while two emulated guests' processors are busy.
+const MIGRATION_DEADLINE: Duration = Duration::from_secs(120);
+/// Bytes in a second: all memory that is not zero is copied in some seconds, and what [`DIRTY`] writes in half a one.
+const BANDWIDTH: u32 = 16 << 20;
+/// Without end, new content for eight megabytes of memory; pages of zeroes would hardly need to be sent.
+const DIRTY: &str = "while :; do cat /bin/busybox /bin/busybox /bin/busybox /bin/busybox >/tmp/dirty; done";
+/// Long enough that a guest that is always writing can move in the end, in milliseconds.
+const DOWNTIME_LIMIT_MS: u32 = 20_000;
+/// How often the destination waits half a second for the source to be refused.
+const REFUSAL_TRIES: u32 = 60;
+
+#[test]
+fn a_guest_goes_on_from_a_file() {
+    let scratch = Scratch::new();
+    let volumes = Volumes::create(&scratch);
+    let disks = volumes.expose();
+    let mut source = disks.plan(&scratch, "source").boot();
+    let witness = start_work(source.session());
+    let file = scratch.path("guest.state");
+    let passes = migrate(&mut source, &format!("exec:cat >{}", file.display()));
+    source.cut_power();
+
+    let mut destination = disks.plan(&scratch, "destination").await_migration();
+    destination.receive_from(&format!("exec:cat {}", file.display()));
+    let mut guest = destination.arrived();
+    check_witness(guest.session(), &witness);
+    let report = finish_work(guest.session());
+    guest.power_off();
+    disks.close();
+    println!("through a file, {passes} passes: {} operations, {:?}", report.operations, report.longest_stall);
+}
+
+#[test]
+fn a_guest_goes_on_in_another_qemu_and_not_in_the_first() {
+    let scratch = Scratch::new();
+    let volumes = Volumes::create(&scratch);
+    let disks = volumes.expose();
+    let mut source = disks.plan(&scratch, "source").boot();
+    let witness = start_work(source.session());
+    let mut destination = disks.plan(&scratch, "destination").await_migration();
+    let uri = format!("unix:{}", scratch.path("migration.sock").display());
+    destination.receive_from(&uri);
+    let passes = migrate(&mut source, &uri);
+    let mut guest = destination.arrived();
+    check_witness(guest.session(), &witness);
+
+    // The source still holds the guest as it was. QEMU would let it go on; the worker does not.
+    let _ = source.qmp().try_execute("cont", json!({}));
+    wait_for_refusal(&disks.exercised, guest.session());
+    source.cut_power();
+    let report = finish_work(guest.session());
+    guest.power_off();
+    disks.close();
+    println!("alive, {passes} passes: {} operations, {:?}", report.operations, report.longest_stall);
+}
+
+/// Writes the witness, forgets it, and starts an exercise of the other disk; the sum of what was written.
+fn start_work(session: &mut Session) -> String {
+    // A block device without users loses its page cache.
+    session.run("exec 9</dev/vdb");
+    session.run(&format!("dd if=/dev/urandom of=/dev/vdb bs=1M count={WITNESS_MEGABYTES} conv=fsync"));
+    let witness = session.run("md5sum </dev/vdb");
+    session.run("echo 3 >/proc/sys/vm/drop_caches");
+    session.run(&format!("{EXERCISE} >/tmp/exercise 2>&1 & exercise=$!"));
+    session.run(&format!("{DIRTY} & dirty=$!"));
+    session.wait_until(&format!("[ $(grep -c ^progress /tmp/exercise) -ge {PROGRESS_LINES} ]"));
+    witness
+}
+
+/// Moves the guest; it reads the witness after its memory has been copied once. How often memory was gone through.
+fn migrate(source: &mut Guest, uri: &str) -> u64 {
+    let (session, qmp) = source.session_and_qmp();
+    qmp.execute(
+        "migrate-set-capabilities",
+        json!({ "capabilities": [{ "capability": "events", "state": true }] }),
+    );
+    // The guest dirties more than can be sent in the shortest pause, so the copying goes on for as long as is wanted.
+    qmp.execute("migrate-set-parameters", json!({ "downtime-limit": 1, "max-bandwidth": BANDWIDTH }));
+    qmp.execute("migrate", json!({ "uri": uri }));
+    qmp.wait_for_event_that("MIGRATION_PASS", MIGRATION_DEADLINE, |data| data["pass"].as_u64() >= Some(2));
+    session.run("cat /dev/vdb >/dev/null");
+    let status = qmp.execute("query-migrate", json!({}));
+    assert_eq!(status["status"], "active", "the guest has moved before it read the witness: {status}");
+    qmp.execute(
+        "migrate-set-parameters",
+        json!({ "downtime-limit": DOWNTIME_LIMIT_MS, "max-bandwidth": 1_u64 << 32 }),
+    );
+    qmp.wait_for_event_that("MIGRATION", MIGRATION_DEADLINE, |data| data["status"] == "completed");
+    let status = qmp.execute("query-migrate", json!({}));
+    status["ram"]["dirty-sync-count"].as_u64().expect("QEMU counts its passes")
+}
+
+fn check_witness(session: &mut Session, written: &str) {
+    session.run("kill $dirty");
+    const READS: &str = "cut -c-24 /sys/block/vdb/stat";
+    let before = session.run(READS);
+    assert_eq!(session.run("md5sum </dev/vdb"), written, "the page cache is not what the disk was read as");
+    assert_eq!(session.run(READS), before, "the guest has read the disk again instead");
+}
+
+fn finish_work(session: &mut Session) -> ExerciseReport {
+    session.run("before=$(grep -c ^progress /tmp/exercise)");
+    session.wait_until(&format!("[ $(grep -c ^progress /tmp/exercise) -ge $((before+{PROGRESS_LINES})) ]"));
+    let text = session.run("kill $exercise && wait $exercise; cat /tmp/exercise");
+    let report = ExerciseReport::parse(&text);
+    report.assert_clean();
+    report
+}
+
+fn wait_for_refusal(exposure: &Exposure, clock: &mut Session) {
+    let log = exposure.process().stderr_log().to_owned();
+    for _ in 0..REFUSAL_TRIES {
+        let text = fs::read_to_string(&log).expect("the log of the server can be read");
+        if text.contains("another front end") {
+            return;
+        }
+        clock.run("usleep 500000");
+    }
+    panic!("the source was not refused; the server's log is {}", log.display());
+}
+
+struct Volumes<'test> {
+    exercised: Volume<'test>,
+    witness: Volume<'test>,
+}
+
+struct Disks {
+    exercised: Exposure,
+    witness: Exposure,
+}
+
+impl<'test> Volumes<'test> {
+    fn create(scratch: &'test Scratch) -> Self {
+        Self {
+            exercised: Volume::create(scratch, "exercised", "128M", Protection::Encrypted),
+            witness: Volume::create(
+                scratch,
+                "witness",
+                &format!("{WITNESS_MEGABYTES}M"),
+                Protection::Encrypted,
+            ),
+        }
+    }
+
+    fn expose(&self) -> Disks {
+        Disks { exercised: self.exercised.expose_vhost_user(), witness: self.witness.expose_vhost_user() }
+    }
+}
+
+impl Disks {
+    fn plan<'test>(&self, scratch: &'test Scratch, name: &str) -> GuestPlan<'test> {
+        GuestPlan::new(scratch, name).vhost_user(self.exercised.socket()).vhost_user(self.witness.socket())
+    }
+
+    fn close(self) {
+        assert!(self.exercised.close().success());
+        assert!(self.witness.close().success());
+    }
+}
