@@ -21,15 +21,16 @@ use strongroom_io::{FileIo, FileOperation, Reactor};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_memory::{BufferPool, GuestAddress, GuestMemory, GuestRegion};
 use strongroom_ring::{Ring, RingFile};
+use strongroom_worker::sandbox::{Confinement, Measure, SandboxError, Shortfall, confine};
 
 use super::deeds::Deed;
-use super::probe::{Before, say_ready};
+use super::probe::{Before, answer_as_an_old_kernel, say_ready};
 
 const AREA_BYTES: u64 = 1 << 20;
 
 /// The duty of a name.
 pub fn find(name: &str) -> Option<Deed> {
-    ALL.iter().find(|(known, _)| *known == name).map(|(_, duty)| *duty)
+    ALL.iter().chain(INSPECTIONS).find(|(known, _)| *known == name).map(|(_, duty)| *duty)
 }
 
 /// All that end.
@@ -39,6 +40,43 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Those that only end from outside, or end the process.
 const ENDLESS: [&str; 2] = ["serve", "abort"];
+
+/// What is said of the walls, of those who look at them.
+const INSPECTIONS: &[(&str, Deed)] = &[
+    ("have every wall", |before| {
+        let lower = |shortfall: &Shortfall| shortfall.measure != Measure::OwnUser;
+        match before.report.shortfalls.iter().find(|shortfall| lower(shortfall)) {
+            None => Ok(()),
+            Some(_) => Err(Errno::NOTSUP),
+        }
+    }),
+    ("know which walls are missing", |before| {
+        let mut missing: Vec<_> =
+            before.report.shortfalls.iter().map(|shortfall| shortfall.measure).collect();
+        missing.retain(|measure| *measure != Measure::OwnUser);
+        assert_eq!(missing, [Measure::Namespaces, Measure::EmptyRoot, Measure::Landlock]);
+        assert!(before.report.shortfalls.iter().all(|shortfall| !shortfall.reason.is_empty()));
+        Ok(())
+    }),
+    ("refuse to run without a wall that it must have", |_| {
+        answer_as_an_old_kernel();
+        let must = vec![Measure::Landlock];
+        let refused = confine(&Confinement { user: None, must });
+        assert!(
+            matches!(refused, Err(SandboxError::Lacks(Shortfall { measure: Measure::Landlock, .. }))),
+            "{refused:?}"
+        );
+        Ok(())
+    }),
+    ("refuse to be confined with a second thread", |_| {
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || ended.recv());
+        assert!(matches!(confine(&Confinement::default()), Err(SandboxError::Threads(2))));
+        drop(end);
+        assert!(thread.join().unwrap().is_err());
+        Ok(())
+    }),
+];
 
 const ALL: &[(&str, Deed)] = &[
     ("map memory that came with a message", map_received_memory),

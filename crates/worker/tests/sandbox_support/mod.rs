@@ -7,8 +7,9 @@ pub mod probe;
 pub mod raw;
 
 use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -77,6 +78,7 @@ pub struct World {
     tcp: TcpListener,
     _path: UnixListener,
     _abstract: UnixListener,
+    _datagrams: UnixDatagram,
 }
 
 impl World {
@@ -93,11 +95,13 @@ impl World {
         let path = UnixListener::bind(inside("socket")).unwrap();
         open_to_all(&inside("socket"), 0o777);
         let name = probe::abstract_address(directory.path());
+        let datagrams = SocketAddr::from_abstract_name(probe::datagrams_name(directory.path())).unwrap();
         Self {
             program: program.path(),
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
             _path: path,
             _abstract: UnixListener::bind_addr(&name).unwrap(),
+            _datagrams: UnixDatagram::bind_addr(&datagrams).unwrap(),
             directory,
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use strongroom_worker::sandbox::{DESCRIPTORS_MAX, TASKS_MAX};
+use strongroom_worker::sandbox::{Cgroup, DESCRIPTORS_MAX, TASKS_MAX};
 
 use super::{End, LEASED, NOBODY, Program, Running, Walls, World, user_name};
 
@@ -25,7 +25,7 @@ const INTRUSIONS: &[&str] = &[
 ];
 
 /// All of them, with a worker that `user` starts.
-pub fn trials(program: &Arc<Program>, user: Option<u32>) -> Vec<Trial> {
+pub fn trials(program: &Arc<Program>, user: Option<u32>, complete: bool) -> Vec<Trial> {
     let named = |name: &str| format!("{}::outside::{name}", user_name(user)).replace(' ', "_");
     let seen = |name, look: fn(&World, Option<u32>)| {
         let program = Arc::clone(program);
@@ -34,10 +34,14 @@ pub fn trials(program: &Arc<Program>, user: Option<u32>) -> Vec<Trial> {
             Ok(())
         })
     };
-    let mut trials = vec![
-        seen("it is what it should be", looks_powerless),
-        seen("a crash leaves no core", crash_leaves_no_core),
-    ];
+    let mut trials = vec![seen("a crash leaves no core", crash_leaves_no_core)];
+    if complete {
+        trials.push(seen("it is what it should be", looks_powerless));
+    }
+    // Here a hierarchy of version 2 is there, and is ours to divide.
+    if user.is_none() && Cgroup::create("probe", TASKS_MAX).is_ok() {
+        trials.push(seen("it has a cgroup, which goes with it", has_a_cgroup));
+    }
     // The same user, where it has none of its own: being non-dumpable keeps that one out too.
     for deed in INTRUSIONS {
         let program = Arc::clone(program);
@@ -104,6 +108,27 @@ fn looks_powerless(world: &World, user: Option<u32>) {
     if user.is_none() {
         assert_eq!(hard_limit("Max processes"), TASKS_MAX.to_string());
     }
+}
+
+fn has_a_cgroup(world: &World, user: Option<u32>) {
+    let worker = serving(world, user);
+    let pid = Pid::from_raw(worker.pid().cast_signed()).unwrap();
+    let cgroup = Cgroup::create("trial", TASKS_MAX).unwrap();
+    cgroup.add(pid).unwrap();
+    let path = cgroup.path().to_owned();
+    let processes = fs::read_to_string(path.join("cgroup.procs")).unwrap();
+    assert_eq!(processes.trim(), worker.pid().to_string());
+    let limit = |name| fs::read_to_string(path.join(name)).map(|limit| limit.trim().to_owned());
+    for (controller, file, wanted) in
+        [("memory", "memory.swap.max", "0"), ("pids", "pids.max", &*TASKS_MAX.to_string())]
+    {
+        let missing = cgroup.warnings().iter().any(|warning| warning.contains(controller));
+        // Without its controller a limit is neither there nor passed over in silence.
+        assert!(limit(file).map_or(missing, |limit| limit == wanted && !missing), "{:?}", cgroup.warnings());
+    }
+    drop(worker);
+    drop(cgroup);
+    assert!(!path.exists());
 }
 
 fn crash_leaves_no_core(world: &World, user: Option<u32>) {

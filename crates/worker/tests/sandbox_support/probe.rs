@@ -122,7 +122,7 @@ fn enter(walls: &Walls) -> Result<Before, Errno> {
 }
 
 /// Has the kernel refuse namespaces, and not know Landlock.
-fn answer_as_an_old_kernel() {
+pub fn answer_as_an_old_kernel() {
     for (call, errno) in [(libc::SYS_unshare, libc::EPERM), (libc::SYS_landlock_create_ruleset, libc::ENOSYS)]
     {
         let refuse = SeccompAction::Errno(errno.cast_unsigned());
@@ -138,6 +138,11 @@ pub fn say_ready() {
     let stdin = io::stdin();
     let socket = UnixStream::from(stdin.as_fd().try_clone_to_owned().unwrap());
     (&socket).write_all(b"r").unwrap();
+}
+
+/// A name outside of all files that takes datagrams.
+pub fn datagrams_name(directory: &Path) -> Vec<u8> {
+    [directory.as_os_str().as_bytes(), b"/datagrams"].concat()
 }
 
 /// A name outside of all files that a server has.
