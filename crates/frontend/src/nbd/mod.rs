@@ -8,8 +8,9 @@
 //!   [`reply`];
 //! - transmission without sockets: [`inbox`], [`outbox`], [`transfers`] (requests in the disk), [`session`];
 //! - sockets: [`socket`], [`transport`] and [`tls`];
-//! - lanes: [`connection`], [`connections`] (who may start when) and [`server`].
+//! - lanes: [`connection`], [`connections`] (who may start when), [`acceptor`] and [`server`].
 
+mod acceptor;
 mod connection;
 mod connections;
 mod export;

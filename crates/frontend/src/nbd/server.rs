@@ -1,29 +1,21 @@
-//! The server: a lane that accepts connections, and the life of all of them.
+//! The server, as its owner sees it: what it takes to start it, and how it ends.
 
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
-use rustix::io::Errno;
-use strongroom_io::{Disk, Io, IoError, Plain, Reactor, Request, Thread, Waker};
-use strongroom_memory::BufferPool;
-use strongroom_ring::{Busy, Interest, Job, Lanes, Ring};
+use strongroom_io::{Disk, IoError, Plain, Waker};
+use strongroom_ring::{Job, Lanes};
 use thiserror::Error;
 
-use super::connection::{Connection, End, Shared};
-use super::connections::{Connections, Order};
+use super::acceptor::Acceptor;
 use super::export::Export;
-use super::protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT, STAGE_MEMORY_BYTES};
-use super::socket::Socket;
+use super::protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT};
 use super::tls::TlsConfig;
 use super::uri::uri;
 use crate::listen::{Address, Listener};
-
-/// How long the server sleeps after the system had no descriptor for another connection.
-const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a server serves, and how.
 #[derive(Clone, Debug)]
@@ -179,221 +171,6 @@ impl Drop for NbdServer {
     fn drop(&mut self) {
         if let Err(error) = self.stop_and_join() {
             tracing::error!(uri = self.uri, %error, "the NBD server did not stop cleanly");
-        }
-    }
-}
-
-/// The lane that accepts.
-struct Acceptor<'a> {
-    config: NbdConfig,
-    shared: Arc<Shared>,
-    lanes: Lanes,
-    ring: &'a Ring,
-    stopping: &'a AtomicBool,
-    connections: Arc<Connections>,
-    /// Accepted while all places were taken, and about to get that of the connection that negotiates longest.
-    newcomer: Option<Socket>,
-    /// Has a place, and waits for the lane of the connection that had it, which comes a moment later.
-    unstarted: Option<Service>,
-    jobs: Vec<Job<()>>,
-    count: u64,
-}
-
-/// A connection, from its first byte to its last.
-type Service = Box<dyn FnOnce(&Ring) + Send>;
-
-impl<'a> Acceptor<'a> {
-    fn run(
-        config: NbdConfig,
-        listener: Listener,
-        disk: Arc<dyn Disk<Plain>>,
-        lanes: Lanes,
-        ring: &'a Ring,
-        stopping: &'a AtomicBool,
-        started: &SyncSender<Result<Arc<Waker>, StartError>>,
-    ) -> Result<(), StopError> {
-        let shared = Arc::new(Shared {
-            export: config.export.clone(),
-            disk,
-            tls: config.tls.as_ref().map(|tls| Arc::clone(&tls.server)),
-            handshake_timeout: config.handshake_timeout,
-        });
-        let mut acceptor = Self {
-            connections: Connections::new(ring.waker()),
-            config,
-            shared,
-            lanes,
-            ring,
-            stopping,
-            newcomer: None,
-            unstarted: None,
-            jobs: Vec::new(),
-            count: 0,
-        };
-        let serving = acceptor.serve(&listener, started);
-        drop(listener);
-        if let Err(error) = serving {
-            tracing::error!(%error, "the NBD server cannot wait for connections any more");
-        }
-        acceptor.stop()
-    }
-
-    /// Accepts until it is told to stop.
-    fn serve(
-        &mut self,
-        listener: &Listener,
-        started: &SyncSender<Result<Arc<Waker>, StartError>>,
-    ) -> Result<(), IoError> {
-        let token = match self.ring.watch(listener, Interest::default()) {
-            Ok(token) => token,
-            Err(error) => {
-                let _ = started.send(Err(StartError::Watch(error)));
-                return Ok(());
-            }
-        };
-        let _ = started.send(Ok(self.ring.waker()));
-        while !self.stopping.load(Ordering::SeqCst) {
-            self.join_ended();
-            let pause = self.accept(listener);
-            if pause.is_none() && self.newcomer.is_none() && self.unstarted.is_none() {
-                self.ring.rearm(token, Interest::READABLE);
-            }
-            self.ring.wait(pause)?;
-            self.ring.take_ready(&mut Vec::new());
-        }
-        self.ring.unwatch(token);
-        Ok(())
-    }
-
-    /// Accepts whoever waits, as far as there is room. Says how long to pause where the system has no room.
-    fn accept(&mut self, listener: &Listener) -> Option<Duration> {
-        loop {
-            if let Some(service) = self.unstarted.take() {
-                self.start(service);
-                if self.unstarted.is_some() {
-                    return None;
-                }
-            }
-            let socket = match self.newcomer.take() {
-                Some(newcomer) => newcomer,
-                None => match listener.accept() {
-                    Ok(Some(socket)) => Socket::new(socket),
-                    Ok(None) => return None,
-                    Err(errno) => {
-                        tracing::error!(%errno, "cannot accept an NBD connection");
-                        let full =
-                            matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS);
-                        return full.then_some(OUT_OF_DESCRIPTORS_PAUSE);
-                    }
-                },
-            };
-            if self.connections.len() < self.config.connections_max {
-                self.unstarted = self.admit(socket);
-            } else if self.connections.abandon_oldest_negotiation() {
-                self.newcomer = Some(socket);
-                return None;
-            } else {
-                let connections_max = self.config.connections_max;
-                tracing::warn!(peer = %socket.peer(), connections_max, "NBD connection refused: all places are taken");
-            }
-        }
-    }
-
-    /// Gives a connection its place among the others.
-    fn admit(&mut self, socket: Socket) -> Option<Service> {
-        if self.shared.tls.is_some()
-            && let Err(error) = socket.prepare_tcp()
-        {
-            tracing::warn!(%error, "an NBD connection failed before it began");
-            return None;
-        }
-        self.count += 1;
-        let id = self.count;
-        let membership = self.connections.join(id, Arc::new(socket));
-        let shared = Arc::clone(&self.shared);
-        Some(Box::new(move |ring| {
-            let peer = membership.member().peer.clone();
-            tracing::debug!(%peer, id, "NBD connection");
-            match Connection::serve(shared, membership, ring) {
-                End::Closed | End::Gone | End::Abandoned => {
-                    tracing::debug!(%peer, id, "NBD connection ended")
-                }
-                end => tracing::warn!(%peer, id, reason = %end, "NBD connection ended"),
-            }
-        }))
-    }
-
-    /// Starts to serve a connection, or keeps it until a lane is idle.
-    fn start(&mut self, service: Service) {
-        match self.lanes.run(service) {
-            Ok(job) => self.jobs.push(job),
-            Err(Busy(service)) => {
-                self.unstarted = Some(service);
-                self.lanes.wake_when_idle(&self.ring.waker());
-            }
-        }
-    }
-
-    /// Forgets the connections that have ended. A connection's place is free before its lane is, hence the list may be
-    /// longer than the count of connections for a moment.
-    fn join_ended(&mut self) {
-        for job in self.jobs.extract_if(.., |job| job.is_finished()) {
-            if job.join().is_err() {
-                tracing::error!("a connection of the NBD server panicked");
-            }
-        }
-    }
-
-    /// Ends all connections and flushes the disk.
-    fn stop(&mut self) -> Result<(), StopError> {
-        self.newcomer = None;
-        self.unstarted = None;
-        let deadline = Instant::now() + self.config.drain_timeout;
-        self.connections.tell_all(Order::Drain);
-        if !self.await_connections(deadline) {
-            tracing::warn!("NBD clients did not end in time and are cut off");
-            self.connections.tell_all(Order::Abandon);
-            // What is left then is the disk's, and it was given its time: once more is enough.
-            if !self.await_connections(Instant::now() + self.config.drain_timeout) {
-                return Err(StopError::Busy {
-                    connections: self.connections.len(),
-                    timeout: self.config.drain_timeout,
-                });
-            }
-        }
-        for job in self.jobs.drain(..) {
-            job.join().map_err(|_| StopError::Panicked)?;
-        }
-        self.flush().map_err(StopError::Flush)
-    }
-
-    /// Waits until every connection has ended; `false` if the deadline came first.
-    fn await_connections(&self, deadline: Instant) -> bool {
-        while self.connections.len() > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.ring.wait(Some(left)).is_err() {
-                return false;
-            }
-        }
-        true
-    }
-
-    fn flush(&self) -> Result<(), IoError> {
-        if self.shared.disk.limits().read_only {
-            return Ok(());
-        }
-        let pool = BufferPool::new(STAGE_MEMORY_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
-        let thread = Thread { pool, reactor: Rc::new(self.ring.clone()) };
-        let mut channel = self.shared.disk.open(&thread, 1)?;
-        channel.submit(Io { tag: 0, request: Request::Flush });
-        channel.kick();
-        let mut done = Vec::new();
-        loop {
-            channel.poll(&mut done);
-            if let Some(end) = done.pop() {
-                return end.result;
-            }
-            self.ring.wait(None)?;
         }
     }
 }
