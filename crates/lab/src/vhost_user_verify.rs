@@ -52,6 +52,9 @@ pub struct Arguments {
     /// Do without indirect descriptors.
     #[arg(long)]
     no_indirect: bool,
+    /// Let some descriptors' memory go on from one memory region into the next. QEMU 7.2's server gives up over it.
+    #[arg(long)]
+    split_regions: bool,
     /// When the server dies, go on with its successor, as QEMU does: nothing is sent again. Needs a server that keeps
     /// what is in flight (INFLIGHT_SHMFD).
     #[arg(long)]
@@ -68,6 +71,7 @@ fn queue_size(text: &str) -> Result<u16, String> {
 pub fn run(arguments: &Arguments) -> Result<(), LoadError> {
     let mut settings = Settings::new(arguments.queues, arguments.depth);
     settings.queue_size = arguments.queue_size;
+    settings.splits_regions = arguments.split_regions;
     let unless = |unwanted, feature| if unwanted { feature } else { 0 };
     settings.without_features = unless(arguments.no_event_index, feature::RING_EVENT_IDX)
         | unless(arguments.no_indirect, feature::RING_INDIRECT_DESC);

@@ -1,9 +1,15 @@
-//! Verified load on an exposed volume, with every combination of queues, depth and ring features that drivers use.
+//! Verified load on an exposed volume, with every combination of queues, depth and ring features that drivers use; and on
+//! QEMU's own server, which shows that the load asks for nothing but what the standards promise.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::protocol::feature;
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, Report, Until};
-use strongroom_system_tests::{Exposure, Protection, Scratch, Volume};
+use strongroom_system_tests::{Process, Protection, Scratch, Volume};
 
 /// Of each combination.
 const OPERATIONS: u64 = if cfg!(feature = "full") { 20_000 } else { 250 };
@@ -11,9 +17,12 @@ const OPERATIONS: u64 = if cfg!(feature = "full") { 20_000 } else { 250 };
 /// The volume is larger than what is used, so that requests do not only meet.
 const AREA_BYTES: u64 = 24 << 20;
 
-fn verify(exposure: &Exposure, settings: Settings, seed: u64) -> Report {
+/// From the start of QEMU's server until it listens, and until it has ended.
+const QEMU_DEADLINE: Duration = Duration::from_secs(30);
+
+fn verify(socket: &Path, settings: Settings, seed: u64) -> Report {
     let load = || {
-        let front_end = FrontEnd::connect(exposure.socket(), settings)?;
+        let front_end = FrontEnd::connect(socket, settings)?;
         let config = LoadConfig { area_bytes: AREA_BYTES, ..LoadConfig::new(seed) };
         let mut load = Load::new(front_end, config)?;
         load.run(Until::Operations(OPERATIONS))?;
@@ -37,7 +46,7 @@ fn every_combination_of_queues_depth_and_features_is_verified() {
                 // Rings that are too small for the depth, as QEMU has them, and large.
                 let queue_size = [128, 16, 1024, 256][seed as usize % 4];
                 let settings = Settings { queue_size, without_features, ..Settings::new(queues, depth) };
-                let report = verify(&exposure, settings, seed);
+                let report = verify(exposure.socket(), settings, seed);
                 assert!(depth == 1 || report.out_of_order > 0, "{settings:?}: {report}");
                 all = all.and(&report);
             }
@@ -45,4 +54,29 @@ fn every_combination_of_queues_depth_and_features_is_verified() {
     }
     println!("{seed} combinations: {all}");
     assert!(exposure.close().success());
+}
+
+#[test]
+fn qemus_own_server_passes_too() {
+    let scratch = Scratch::new();
+    let (image, socket) = (scratch.path("image"), scratch.path("qemu.sock"));
+    let file = File::create(&image).expect("an image can be made");
+    file.set_len(64 << 20).expect("an image can be made");
+    let mut command = Command::new("qemu-storage-daemon");
+    command.arg("--blockdev").arg(format!("file,node-name=disk,discard=unmap,filename={}", image.display()));
+    command.arg("--export").arg(format!(
+        "vhost-user-blk,id=export,node-name=disk,writable=on,num-queues=4,addr.type=unix,addr.path={}",
+        socket.display()
+    ));
+    // It greets after it has done what the options before ask for.
+    command.args(["--chardev", "stdio,id=greeting", "--monitor", "greeting"]);
+    let mut qemu = Process::start(&scratch, "qemu-storage-daemon", &command);
+    qemu.wait_for_line("its greeting", QEMU_DEADLINE, |line| line.contains("QMP"));
+    let mut all = Report::default();
+    for (seed, (queues, depth)) in [(1, 1), (1, 128), (2, 32), (4, 16)].into_iter().enumerate() {
+        let settings = Settings { splits_regions: false, ..Settings::new(queues, depth) };
+        all = all.and(&verify(&socket, settings, seed as u64));
+    }
+    println!("{all}");
+    assert!(qemu.terminate(QEMU_DEADLINE).success());
 }

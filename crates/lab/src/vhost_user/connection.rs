@@ -1,11 +1,13 @@
 //! Messages to a server, and its answers.
 //!
-//! Each message is a call here. Where the two sides agreed on REPLY_ACK, each that has no answer of its own is
+//! Each message is a call, in [`messages`]. Where the two sides agreed on REPLY_ACK, each that has no answer of its own is
 //! acknowledged before its call returns, so that a refusal names the message that was refused.
+
+mod messages;
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -16,10 +18,9 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-use super::inflight::InflightDescription;
-use super::protocol::{
-    ANSWER_BYTES_MAX, FILES_MAX, backend_request, header_flag as flag, protocol_feature, request,
-};
+pub use messages::{BackendChannel, RegionDescription, RingAddresses, RingFile};
+
+use super::protocol::{ANSWER_BYTES_MAX, FILES_MAX, header_flag as flag};
 
 /// How long a server may take for an answer. GET_VRING_BASE waits for everything in flight.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,49 +53,6 @@ impl ConnectionError {
     }
 }
 
-/// A region of the guest's memory, as a message describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegionDescription {
-    /// Where the guest sees it.
-    pub guest: u64,
-    /// Count of bytes.
-    pub bytes: u64,
-    /// Where the front end says that it sees it.
-    pub user: u64,
-    /// Where it begins in its file.
-    pub file_offset: u64,
-}
-
-impl RegionDescription {
-    fn words(&self) -> [u64; 4] {
-        [self.guest, self.bytes, self.user, self.file_offset]
-    }
-}
-
-/// Where a ring's parts are, as the front end sees them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingAddresses {
-    /// Descriptor table.
-    pub descriptors: u64,
-    /// Used ring.
-    pub used: u64,
-    /// Available ring.
-    pub available: u64,
-    /// Where writes into the used ring are logged, as the guest sees it; `None`: not.
-    pub log: Option<u64>,
-}
-
-/// A file for one ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RingFile {
-    /// Tells the server of new requests.
-    Kick,
-    /// Tells the driver of answers.
-    Call,
-    /// Tells the front end that the ring is broken.
-    Error,
-}
-
 /// An answer.
 #[derive(Debug)]
 pub struct Answer {
@@ -123,188 +81,6 @@ impl Connection {
     /// The socket: to wait on it, or to send what no call here would.
     pub fn socket(&self) -> &UnixStream {
         &self.socket
-    }
-
-    /// The device's features.
-    pub fn features(&mut self) -> Result<u64, ConnectionError> {
-        self.ask_number(request::GET_FEATURES)
-    }
-
-    /// Agrees on features.
-    pub fn set_features(&mut self, features: u64) -> Result<(), ConnectionError> {
-        self.tell(request::SET_FEATURES, &[features], &[])
-    }
-
-    /// Says that this is the front end whose device it is.
-    pub fn set_owner(&mut self) -> Result<(), ConnectionError> {
-        self.tell(request::SET_OWNER, &[], &[])
-    }
-
-    /// The server's protocol features.
-    pub fn protocol_features(&mut self) -> Result<u64, ConnectionError> {
-        self.ask_number(request::GET_PROTOCOL_FEATURES)
-    }
-
-    /// Agrees on protocol features.
-    pub fn set_protocol_features(&mut self, features: u64) -> Result<(), ConnectionError> {
-        self.acknowledges = false;
-        self.tell(request::SET_PROTOCOL_FEATURES, &[features], &[])?;
-        self.acknowledges = features & protocol_feature::REPLY_ACK != 0;
-        Ok(())
-    }
-
-    /// The most queues of the device.
-    pub fn queue_count(&mut self) -> Result<u64, ConnectionError> {
-        self.ask_number(request::GET_QUEUE_NUM)
-    }
-
-    /// The most memory regions.
-    pub fn memory_slots(&mut self) -> Result<u64, ConnectionError> {
-        self.ask_number(request::GET_MAX_MEM_SLOTS)
-    }
-
-    /// All of the guest's memory, in at most eight regions.
-    pub fn set_memory_table(
-        &mut self,
-        regions: &[(RegionDescription, BorrowedFd<'_>)],
-    ) -> Result<(), ConnectionError> {
-        // The count has 32 bits, and 32 of padding follow it.
-        let mut words = vec![regions.len() as u64];
-        words.extend(regions.iter().flat_map(|(region, _)| region.words()));
-        let files: Vec<_> = regions.iter().map(|(_, file)| *file).collect();
-        self.tell(request::SET_MEM_TABLE, &words, &files)
-    }
-
-    /// One more region of the guest's memory.
-    pub fn add_region(
-        &mut self,
-        region: RegionDescription,
-        file: BorrowedFd<'_>,
-    ) -> Result<(), ConnectionError> {
-        let [guest, bytes, user, file_offset] = region.words();
-        self.tell(request::ADD_MEM_REG, &[0, guest, bytes, user, file_offset], &[file])
-    }
-
-    /// A region that is no memory of the guest's any more.
-    pub fn remove_region(&mut self, region: RegionDescription) -> Result<(), ConnectionError> {
-        let [guest, bytes, user, file_offset] = region.words();
-        self.tell(request::REM_MEM_REG, &[0, guest, bytes, user, file_offset], &[])
-    }
-
-    /// Count of a ring's entries.
-    pub fn set_ring_size(&mut self, ring: u32, size: u32) -> Result<(), ConnectionError> {
-        self.tell(request::SET_VRING_NUM, &[pair(ring, size)], &[])
-    }
-
-    /// The first entry of the available ring to take.
-    pub fn set_ring_base(&mut self, ring: u32, base: u16) -> Result<(), ConnectionError> {
-        self.tell(request::SET_VRING_BASE, &[pair(ring, u32::from(base))], &[])
-    }
-
-    /// Stops a ring: the first entry that was not taken.
-    pub fn stop_ring(&mut self, ring: u32) -> Result<u16, ConnectionError> {
-        let state = self.ask(request::GET_VRING_BASE, &bytes_of(&[u64::from(ring)]), &[])?;
-        Ok((number(request::GET_VRING_BASE, &state)? >> 32) as u16)
-    }
-
-    /// Where a ring is.
-    pub fn set_ring_addresses(&mut self, ring: u32, at: RingAddresses) -> Result<(), ConnectionError> {
-        let flags = u32::from(at.log.is_some());
-        let words = [pair(ring, flags), at.descriptors, at.used, at.available, at.log.unwrap_or(0)];
-        self.tell(request::SET_VRING_ADDR, &words, &[])
-    }
-
-    /// A ring's file.
-    pub fn set_ring_file(
-        &mut self,
-        ring: u8,
-        which: RingFile,
-        file: BorrowedFd<'_>,
-    ) -> Result<(), ConnectionError> {
-        let request = match which {
-            RingFile::Kick => request::SET_VRING_KICK,
-            RingFile::Call => request::SET_VRING_CALL,
-            RingFile::Error => request::SET_VRING_ERR,
-        };
-        self.tell(request, &[u64::from(ring)], &[file])
-    }
-
-    /// Lets a ring run, or not.
-    pub fn enable_ring(&mut self, ring: u32, enabled: bool) -> Result<(), ConnectionError> {
-        self.tell(request::SET_VRING_ENABLE, &[pair(ring, u32::from(enabled))], &[])
-    }
-
-    /// `bytes` bytes of the configuration space.
-    pub fn config(&mut self, offset: u32, bytes: u32) -> Result<Vec<u8>, ConnectionError> {
-        let mut body = config_header(offset, bytes);
-        body.resize(body.len() + bytes as usize, 0);
-        let mut answer = self.ask(request::GET_CONFIG, &body, &[])?.body;
-        if answer.len() != body.len() {
-            return Err(ConnectionError::Answer(request::GET_CONFIG));
-        }
-        Ok(answer.split_off(12))
-    }
-
-    /// Writes into the configuration space.
-    pub fn set_config(&mut self, offset: u32, bytes: &[u8]) -> Result<(), ConnectionError> {
-        let mut body = config_header(offset, bytes.len() as u32);
-        body.extend_from_slice(bytes);
-        self.tell_bytes(request::SET_CONFIG, &body, &[])
-    }
-
-    /// Gives the server a channel for messages of its own: our end of it.
-    pub fn open_backend_channel(&mut self) -> Result<BackendChannel, ConnectionError> {
-        let (ours, theirs) = UnixStream::pair()?;
-        self.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
-        Ok(BackendChannel { socket: ours })
-    }
-
-    /// Has the server make an area for what is in flight.
-    pub fn inflight_area(
-        &mut self,
-        queues: u16,
-        queue_size: u16,
-    ) -> Result<(InflightDescription, OwnedFd), ConnectionError> {
-        let wanted = InflightDescription { mmap_size: 0, mmap_offset: 0, queues, queue_size };
-        let mut answer = self.ask(request::GET_INFLIGHT_FD, &wanted.to_bytes(), &[])?;
-        let description = InflightDescription::from_bytes(&answer.body);
-        match (description, answer.files.pop()) {
-            (Some(description), Some(file)) => Ok((description, file)),
-            _ => Err(ConnectionError::Answer(request::GET_INFLIGHT_FD)),
-        }
-    }
-
-    /// Gives the server the area that it, or its predecessor, made.
-    pub fn set_inflight_area(
-        &mut self,
-        description: InflightDescription,
-        file: BorrowedFd<'_>,
-    ) -> Result<(), ConnectionError> {
-        self.tell_bytes(request::SET_INFLIGHT_FD, &description.to_bytes(), &[file])
-    }
-
-    /// Where the server marks the pages of guest memory that it wrote: a bit each.
-    pub fn set_log(&mut self, bytes: u64, offset: u64, file: BorrowedFd<'_>) -> Result<(), ConnectionError> {
-        let answer = self.ask(request::SET_LOG_BASE, &bytes_of(&[bytes, offset]), &[file])?;
-        match number(request::SET_LOG_BASE, &answer)? {
-            0 => Ok(()),
-            code => Err(ConnectionError::Refused { request: request::SET_LOG_BASE, code }),
-        }
-    }
-
-    /// The device's status.
-    pub fn status(&mut self) -> Result<u64, ConnectionError> {
-        self.ask_number(request::GET_STATUS)
-    }
-
-    /// Sets the device's status.
-    pub fn set_status(&mut self, status: u64) -> Result<(), ConnectionError> {
-        self.tell(request::SET_STATUS, &[status], &[])
-    }
-
-    /// Sets the device back to where nothing was agreed on.
-    pub fn reset_device(&mut self) -> Result<(), ConnectionError> {
-        self.tell(request::RESET_DEVICE, &[], &[])
     }
 
     /// Sends a message of words, which must be heeded.
@@ -403,32 +179,6 @@ impl Connection {
         (&self.socket).read_exact(&mut into[received..])?;
         Ok(files)
     }
-}
-
-/// Where a server sends messages of its own.
-#[derive(Debug)]
-pub struct BackendChannel {
-    socket: UnixStream,
-}
-
-impl BackendChannel {
-    /// Waits until the server says that the configuration space has changed.
-    pub fn await_config_change(&mut self, timeout: Duration) -> Result<(), ConnectionError> {
-        self.socket.set_read_timeout(Some(timeout))?;
-        let mut header = [0; 12];
-        self.socket.read_exact(&mut header)?;
-        let expected = [backend_request::CONFIG_CHANGE, flag::VERSION, 0].map(u32::to_le_bytes);
-        let is_expected = header == *expected.as_flattened();
-        if is_expected { Ok(()) } else { Err(ConnectionError::Answer(backend_request::CONFIG_CHANGE)) }
-    }
-}
-
-fn pair(ring: u32, number: u32) -> u64 {
-    u64::from(ring) | u64::from(number) << 32
-}
-
-fn config_header(offset: u32, bytes: u32) -> Vec<u8> {
-    [offset, bytes, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 fn bytes_of(words: &[u64]) -> Vec<u8> {

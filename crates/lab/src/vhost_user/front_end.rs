@@ -2,6 +2,8 @@
 //!
 //! The order of the messages is QEMU's (`vhost_user_backend_init`, `vhost_user_blk_start`, `vhost_dev_start`).
 
+mod wait;
+
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
@@ -10,7 +12,10 @@ use std::path::{Path, PathBuf};
 use strongroom_memory::{GuestAddress, GuestError};
 use thiserror::Error;
 
+pub use wait::Wake;
+
 use super::connection::{Connection, ConnectionError, RingAddresses, RingFile};
+use super::disk_config::DiskConfig;
 use super::guest::Guest;
 use super::inflight::InflightArea;
 use super::protocol::{device_status, feature, protocol_feature};
@@ -98,45 +103,21 @@ pub struct Settings {
     pub without_features: u64,
     /// Protocol features not to agree on.
     pub without_protocol_features: u64,
+    /// Some descriptor's memory goes on from one region into the next. libvhost-user (QEMU 7.2) takes such a chain for a
+    /// circle where it fills its indirect table.
+    pub splits_regions: bool,
 }
 
 impl Settings {
     /// All features, and rings as large as QEMU has them.
     pub fn new(queues: u16, depth: u16) -> Self {
-        Self { queues, queue_size: 128, depth, without_features: 0, without_protocol_features: 0 }
-    }
-}
-
-/// What the configuration space says of the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DiskConfig {
-    /// Count of sectors of 512 bytes.
-    pub sectors: u64,
-    /// The most data descriptors of a request.
-    pub segments_max: u32,
-    /// The most sectors of one segment of a discard.
-    pub discard_sectors_max: u32,
-    /// The most segments of a discard.
-    pub discard_segments_max: u32,
-    /// The most sectors of one segment of a zeroing.
-    pub zero_sectors_max: u32,
-    /// The most segments of a zeroing.
-    pub zero_segments_max: u32,
-}
-
-impl DiskConfig {
-    fn parse(bytes: &[u8]) -> Self {
-        let word = |at| {
-            let four = bytes.get(at..at + 4).and_then(|four| four.try_into().ok());
-            four.map_or(0, u32::from_le_bytes)
-        };
         Self {
-            sectors: u64::from(word(0)) | u64::from(word(4)) << 32,
-            segments_max: word(12),
-            discard_sectors_max: word(36),
-            discard_segments_max: word(40),
-            zero_sectors_max: word(48),
-            zero_segments_max: word(52),
+            queues,
+            queue_size: 128,
+            depth,
+            without_features: 0,
+            without_protocol_features: 0,
+            splits_regions: true,
         }
     }
 }
@@ -322,14 +303,19 @@ impl FrontEnd {
 /// Where the content of slots begins. The rings lie in memory of their own, below.
 const CONTENT_START: u64 = 1 << 32;
 
-/// The regions of the guest's memory: one for rings, headers and tables; and two, one right behind the other, for
-/// content, so that some of it goes on from one file into the next.
-fn regions(settings: Settings) -> [(GuestAddress, u64); 3] {
+/// The regions of the guest's memory: one for rings, headers and tables; and one for content, or two, one right behind
+/// the other.
+fn regions(settings: Settings) -> Vec<(GuestAddress, u64)> {
     let low = u64::from(settings.queues) * queue_bytes(settings);
     let content = u64::from(settings.queues) * u64::from(settings.depth) * SLOT_CONTENT_BYTES;
-    let half = (content / 2).next_multiple_of(PAGE_BYTES);
-    let start = GuestAddress(CONTENT_START);
-    [(GuestAddress(0), low), (start, half), (GuestAddress(CONTENT_START + half), half)]
+    let mut regions = vec![(GuestAddress(0), low)];
+    if settings.splits_regions {
+        let half = (content / 2).next_multiple_of(PAGE_BYTES);
+        regions.extend([(GuestAddress(CONTENT_START), half), (GuestAddress(CONTENT_START + half), half)]);
+    } else {
+        regions.push((GuestAddress(CONTENT_START), content));
+    }
+    regions
 }
 
 fn queue_bytes(settings: Settings) -> u64 {

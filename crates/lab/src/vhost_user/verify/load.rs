@@ -1,25 +1,20 @@
 //! The load itself: keeps queues full, and has every answer verified.
 
+mod confirm;
+
 use std::collections::BTreeSet;
-use std::fmt;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use strongroom_memory::GuestError;
 use strongroom_types::{Extent, SECTOR_BYTES};
-use thiserror::Error;
 
+use super::error::LoadError;
 use super::oracle::{Change, Finding, Oracle};
 use super::plan::Plan;
 use super::report::Report;
 use super::stamp::UNTOUCHED;
-use crate::vhost_user::front_end::{CONTENT_BYTES_MAX, FrontEnd, FrontEndError};
+use crate::vhost_user::front_end::{CONTENT_BYTES_MAX, FrontEnd, Wake};
 use crate::vhost_user::protocol::{STATUS_OK, feature};
-use crate::vhost_user::queue::{Answered, Operation, QueueError, Shape};
-
-/// The most findings that are told of: the first ones say what is wrong.
-const FINDINGS_MAX: usize = 16;
+use crate::vhost_user::queue::{Answered, Operation, Shape};
 
 /// What load to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,69 +41,6 @@ pub enum Until {
     Operations(u64),
     /// At this time.
     Time(Instant),
-}
-
-/// Why a run ended.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    /// Sectors that do not hold what they must.
-    #[error("{}", Sentences(.0))]
-    Wrong(Vec<Finding>),
-    /// A request was answered as failed, or not as the standard says.
-    #[error(
-        "queue {queue}: {operation:?} was answered with status {status} and {written_bytes} bytes written"
-    )]
-    Answer {
-        /// The queue.
-        queue: usize,
-        /// What was asked.
-        operation: Operation,
-        /// The status byte.
-        status: u8,
-        /// What the device says that it wrote.
-        written_bytes: u32,
-    },
-    /// Nothing was answered for too long.
-    #[error("no answer in {after:?}, with {in_flight} requests in flight")]
-    Stalled {
-        /// How long.
-        after: Duration,
-        /// How many.
-        in_flight: usize,
-    },
-    /// The server says that a queue is broken.
-    #[error("the server gave up queue {0}")]
-    BrokenQueue(usize),
-    /// The server went away.
-    #[error("the server is gone")]
-    Disconnected,
-    /// A disk without a whole sector.
-    #[error("there is no sector to use")]
-    NoArea,
-    /// The front end.
-    #[error(transparent)]
-    FrontEnd(#[from] FrontEndError),
-}
-
-impl From<QueueError> for LoadError {
-    fn from(error: QueueError) -> Self {
-        FrontEndError::from(error).into()
-    }
-}
-
-impl From<GuestError> for LoadError {
-    fn from(error: GuestError) -> Self {
-        FrontEndError::from(error).into()
-    }
-}
-
-struct Sentences<'findings>(&'findings [Finding]);
-
-impl fmt::Display for Sentences<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} wrong sectors", self.0.len())?;
-        self.0.iter().take(FINDINGS_MAX).try_for_each(|finding| write!(f, "\n  {finding}"))
-    }
 }
 
 /// What a successor found.
@@ -242,13 +174,11 @@ impl Load {
         Ok(())
     }
 
-    /// Waits until the server is gone.
+    /// Waits until the server is gone. Answers stay where they are.
     pub fn await_end(&mut self) -> Result<(), LoadError> {
-        loop {
-            match self.wait(None) {
-                Err(LoadError::Disconnected) => return Ok(()),
-                done => done?,
-            }
+        match self.front_end.await_end(self.config.stall_timeout)? {
+            true => Ok(()),
+            false => Err(self.stalled()),
         }
     }
 
@@ -380,6 +310,17 @@ impl Load {
 
     /// Takes answers and has them verified; whether there were any.
     fn collect(&mut self) -> Result<bool, LoadError> {
+        let any = self.take_answers()?;
+        if any {
+            let now = Instant::now();
+            self.report.longest_stall = self.report.longest_stall.max(now - self.last_sign);
+            self.last_sign = now;
+        }
+        if self.findings.is_empty() { Ok(any) } else { Err(self.confirm()) }
+    }
+
+    /// Takes answers; what is wrong with them is in the findings.
+    fn take_answers(&mut self) -> Result<bool, LoadError> {
         let mut any = false;
         for index in 0..self.queues.len() {
             while let Some(answered) = self.front_end.queues()[index].take_answered()? {
@@ -387,12 +328,7 @@ impl Load {
                 self.answered(index, answered)?;
             }
         }
-        if any {
-            let now = Instant::now();
-            self.report.longest_stall = self.report.longest_stall.max(now - self.last_sign);
-            self.last_sign = now;
-        }
-        if self.findings.is_empty() { Ok(any) } else { Err(self.confirm()) }
+        Ok(any)
     }
 
     fn answered(&mut self, index: usize, answered: Answered) -> Result<(), LoadError> {
@@ -431,83 +367,21 @@ impl Load {
         Ok(())
     }
 
-    /// Looks at wrong sectors once more, after everything has ended: a read may have been stale, or a write is lost.
-    fn confirm(&mut self) -> LoadError {
-        let mut first = std::mem::take(&mut self.findings);
-        first.truncate(FINDINGS_MAX);
-        // What else fails meanwhile does not say more than what was found.
-        while self.in_flight > 0 {
-            match self.collect_unconfirmed() {
-                Ok(true) => {}
-                Ok(false) if self.wait(None).is_ok() => {}
-                _ => return LoadError::Wrong(first),
-            }
-        }
-        for finding in &mut first {
-            let start = finding.sector * SECTOR_BYTES;
-            let read = Operation::Read(Extent::between(start, start + SECTOR_BYTES));
-            self.findings.clear();
-            let sent = self.submit(0, read, &Shape::default()).and_then(|_| self.publish());
-            while sent.is_ok() && self.in_flight > 0 {
-                match self.collect_unconfirmed() {
-                    Ok(true) => {}
-                    Ok(false) if self.wait(None).is_ok() => {}
-                    _ => break,
-                }
-            }
-            finding.stays = !self.findings.is_empty();
-        }
-        LoadError::Wrong(first)
-    }
-
-    fn collect_unconfirmed(&mut self) -> Result<bool, LoadError> {
-        let mut any = false;
-        for index in 0..self.queues.len() {
-            while let Some(answered) = self.front_end.queues()[index].take_answered()? {
-                any = true;
-                self.answered(index, answered)?;
-            }
-        }
-        Ok(any)
-    }
-
     /// Waits for an answer, at most until `time`.
     fn wait(&mut self, time: Option<Instant>) -> Result<(), LoadError> {
-        for queue in self.front_end.queues() {
-            if queue.listen()? {
-                return Ok(());
-            }
-        }
         let stalled = self.last_sign + self.config.stall_timeout;
         let until = time.map_or(stalled, |time| time.min(stalled));
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // A clone of the socket, so that the queues can be borrowed beside it.
-        let socket = self.front_end.connection().socket().try_clone().map_err(FrontEndError::Guest)?;
-        let queues = self.front_end.queues();
-        let mut files: Vec<_> = vec![PollFd::new(&socket, PollFlags::RDHUP)];
-        files.extend(
-            queues.iter().map(|queue| PollFd::from_borrowed_fd(queue.error_file().as_fd(), PollFlags::IN)),
-        );
-        files.extend(
-            queues.iter().map(|queue| PollFd::from_borrowed_fd(queue.call_file().as_fd(), PollFlags::IN)),
-        );
-        let ready = match poll(&mut files, Some(&timeout)) {
-            Ok(ready) => ready,
-            Err(rustix::io::Errno::INTR) => return Ok(()),
-            Err(errno) => return Err(QueueError::from(errno).into()),
-        };
-        let happened: Vec<bool> = files.iter().map(|file| !file.revents().is_empty()).collect();
-        if happened[0] {
-            return Err(LoadError::Disconnected);
+        match self.front_end.wait(until.saturating_duration_since(Instant::now()))? {
+            Wake::Answers => Ok(()),
+            Wake::Gone => Err(LoadError::Disconnected),
+            Wake::Broken(queue) => Err(LoadError::BrokenQueue(queue)),
+            Wake::Nothing if Instant::now() < stalled => Ok(()),
+            Wake::Nothing => Err(self.stalled()),
         }
-        if let Some(broken) = happened[1..=self.queues.len()].iter().position(|happened| *happened) {
-            return Err(LoadError::BrokenQueue(broken));
-        }
-        if ready == 0 && Instant::now() >= stalled {
-            return Err(LoadError::Stalled { after: self.config.stall_timeout, in_flight: self.in_flight });
-        }
-        Ok(())
+    }
+
+    fn stalled(&self) -> LoadError {
+        LoadError::Stalled { after: self.config.stall_timeout, in_flight: self.in_flight }
     }
 }
 

@@ -5,7 +5,8 @@ use rand::{Rng, SeedableRng};
 use strongroom_types::{Extent, SECTOR_BYTES};
 
 use super::oracle::Oracle;
-use crate::vhost_user::front_end::{CONTENT_BYTES_MAX, DiskConfig, Settings};
+use crate::vhost_user::disk_config::DiskConfig;
+use crate::vhost_user::front_end::{CONTENT_BYTES_MAX, Settings};
 use crate::vhost_user::protocol::feature;
 use crate::vhost_user::queue::{DESCRIPTORS_MAX, Operation, Shape};
 
