@@ -7,11 +7,12 @@ use serde_json::json;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
-use strongroom_frontend::vhost_user_blk;
 use strongroom_keys::KeyError;
 use strongroom_memory::secret::SecretError;
 use strongroom_ring::RingError;
 use strongroom_types::SizeError;
+use strongroom_worker::control::{Answer, ControlError};
+use strongroom_worker::supervise::SuperviseError;
 use strongroom_worker::{ProcessError, StackError, TransferError};
 use thiserror::Error;
 
@@ -82,15 +83,29 @@ pub enum CliError {
     /// The server does not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The vhost-user server does not start.
-    #[error(transparent)]
-    StartVhostUser(#[from] vhost_user_blk::StartError),
     /// The server did not end in order.
     #[error("the volume was not closed in order: {0}")]
     Stop(#[from] StopError),
-    /// The vhost-user server did not end in order.
-    #[error("the volume was not closed in order: {0}")]
-    StopVhostUser(#[from] vhost_user_blk::StopError),
+    /// The volume is not, or no longer, exposed.
+    #[error(transparent)]
+    Supervise(#[from] SuperviseError),
+    /// The process that exposes the volume cannot be asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// That process said no.
+    #[error("{message}")]
+    Refused {
+        /// Its name for why.
+        code: String,
+        /// Why.
+        message: String,
+    },
+    /// Nobody exposes the volume.
+    #[error("{path} is not exposed; nothing is to be upgraded")]
+    NotExposed {
+        /// The volume.
+        path: PathBuf,
+    },
     /// TLS cannot be offered.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -151,16 +166,26 @@ impl CliError {
         }
     }
 
+    /// The failure that another process's answer tells.
+    pub fn of_answer(path: &Path, answer: Answer) -> Self {
+        match answer {
+            Answer::Refused { code, message } => Self::Refused { code, message },
+            other => {
+                Self::Control(ControlError::Answer { path: path.to_owned(), reason: format!("{other:?}") })
+            }
+        }
+    }
+
     /// The exit status: 2 for a command line that makes no sense, 1 for everything else.
     pub fn status(&self) -> u8 {
         if matches!(self, Self::Usage(_)) { 2 } else { 1 }
     }
 
     /// A stable name for programs.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> &str {
         match self {
-            Self::Datastore(error) => datastore_code(error),
-            Self::Key(error) => key_code(error),
+            Self::Datastore(error) => error.code(),
+            Self::Key(error) => error.code(),
             Self::Secret(_) => "no_secret_memory",
             Self::Process(_) => "process",
             Self::WrongPassphrase { .. } | Self::WrongKeyFile { .. } => "wrong_key",
@@ -168,8 +193,17 @@ impl CliError {
             Self::PassphrasesDiffer => "passphrases_differ",
             Self::File { .. } => "file",
             Self::Stack(_) => "stack",
-            Self::Listen(_) | Self::Lanes(_) | Self::Start(_) | Self::StartVhostUser(_) => "start",
-            Self::Stop(_) | Self::StopVhostUser(_) => "stop",
+            Self::Listen(_) | Self::Lanes(_) | Self::Start(_) => "start",
+            Self::Stop(_) => "stop",
+            Self::Supervise(error) => match error {
+                SuperviseError::Start(_) => "start",
+                SuperviseError::Lost(error) => error.code(),
+                SuperviseError::Stop(_) => "stop",
+                SuperviseError::Wait(_) => "signals",
+            },
+            Self::Control(_) => "control",
+            Self::Refused { code, .. } => code,
+            Self::NotExposed { .. } => "not_exposed",
             Self::Tls(_) => "tls",
             Self::Signals(_) => "signals",
             Self::Size { .. } => "size",
@@ -210,47 +244,6 @@ fn without_numbers(message: &str) -> String {
         rest = rest.strip_prefix(')').unwrap_or(rest);
     }
     kept + rest
-}
-
-fn datastore_code(error: &DatastoreError) -> &'static str {
-    match error {
-        DatastoreError::NotAVolume { .. } => "not_a_volume",
-        DatastoreError::BadName { .. } => "bad_name",
-        DatastoreError::Exists { .. } => "exists",
-        DatastoreError::System { .. } => "system",
-        DatastoreError::Full { .. } => "full",
-        DatastoreError::FileSystem { .. } => "file_system",
-        DatastoreError::Damaged { .. } => "damaged",
-        DatastoreError::NotAuthentic { .. } => "not_authentic",
-        DatastoreError::NewerFormat { .. } => "newer_format",
-        DatastoreError::RolledBack { .. } => "rolled_back",
-        DatastoreError::Replaced { .. } => "replaced",
-        DatastoreError::NotEncrypted { .. } => "not_encrypted",
-        DatastoreError::Encrypted { .. } => "encrypted",
-        DatastoreError::Key { error, .. } => key_code(error),
-        DatastoreError::InUse { .. } => "in_use",
-        DatastoreError::Truncated { .. } => "truncated",
-        DatastoreError::MissingLayer { .. } => "missing_layer",
-        DatastoreError::Layers { .. } => "layers",
-        DatastoreError::Shrink { .. } => "shrink",
-        DatastoreError::Stranger { .. } => "stranger",
-        DatastoreError::ReadOnly { .. } => "read_only",
-    }
-}
-
-fn key_code(error: &KeyError) -> &'static str {
-    match error {
-        KeyError::WrongKek { .. } => "wrong_key",
-        KeyError::WrongSource { .. } => "wrong_key_source",
-        KeyError::Envelope { .. } => "not_authentic",
-        KeyError::PassphraseLength(_) => "passphrase_length",
-        KeyError::KeyFileUnreadable { .. } | KeyError::KeyFileMode { .. } | KeyError::KeyFileForm { .. } => {
-            "key_file"
-        }
-        KeyError::Parameters(_) => "damaged",
-        KeyError::Crypto(_) => "cipher",
-        KeyError::Secret(_) => "no_secret_memory",
-    }
 }
 
 #[cfg(test)]

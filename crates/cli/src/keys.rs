@@ -51,6 +51,14 @@ impl VolumeKey {
         }
     }
 
+    /// The key, to be kept, if there is one.
+    pub fn into_kek(self) -> Option<Kek> {
+        match self {
+            Self::Kek(kek) => Some(kek),
+            Self::Unencrypted => None,
+        }
+    }
+
     /// The key, if there is one.
     pub fn kek(&self) -> Option<&Kek> {
         match self {

@@ -21,6 +21,7 @@ mod progress;
 mod signals;
 mod terminal;
 mod volume;
+mod worker;
 
 fn main() -> std::process::ExitCode {
     program::run()

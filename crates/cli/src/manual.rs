@@ -53,7 +53,8 @@ impl ManArguments {
         page.render(&mut content)?;
         std::fs::write(self.directory.join(&name), content)?;
         pages.push(name);
-        let described = command.get_subcommands().filter(|command| command.get_name() != "help");
+        let is_described = |command: &&clap::Command| command.get_name() != "help" && !command.is_hide_set();
+        let described = command.get_subcommands().filter(is_described);
         for command in described {
             self.write(command, pages)?;
         }

@@ -1,5 +1,6 @@
 //! The command line as a whole.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -14,6 +15,7 @@ use crate::error::CliError;
 use crate::manual::ManArguments;
 use crate::output::{Output, printable};
 use crate::volume::VolumeCommand;
+use crate::worker::{WORKER_COMMAND, WorkerArguments};
 
 /// The environment variable with a filter for the log, as `--log` takes it.
 const LOG_VARIABLE: &str = "STRONGROOM_LOG";
@@ -58,13 +60,16 @@ pub struct Program {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make, show, expose, grow, check, convert and delete volumes
+    /// Make, show, expose, grow, upgrade, check, convert and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Print a completion script for a shell
     Completions(CompletionsArguments),
     /// Write the manual pages
     Man(ManArguments),
+    /// Serve a volume; started by `volume expose`
+    #[command(hide = true, name = WORKER_COMMAND)]
+    Worker(WorkerArguments),
 }
 
 /// The whole command line, for what is generated from it.
@@ -90,16 +95,18 @@ pub fn run() -> ExitCode {
 
 impl Program {
     fn execute(mut self) -> Result<ExitCode, CliError> {
-        self.start_log()?;
+        let log = self.start_log()?;
         let output = Output::new(self.json);
         match &self.command {
-            Command::Volume(command) => command.run(&output),
+            Command::Volume(command) => command.run(&output, &log),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(&output),
+            Command::Worker(arguments) => arguments.run(),
         }
     }
 
-    fn start_log(&mut self) -> Result<(), CliError> {
+    /// Starts the log. What it returns makes another process of this program log alike.
+    fn start_log(&mut self) -> Result<Vec<OsString>, CliError> {
         let filter = match (self.log.take(), self.verbose) {
             (Some(filter), _) => filter,
             (None, 0) => match std::env::var(LOG_VARIABLE) {
@@ -111,6 +118,8 @@ impl Program {
             (None, 1) => EnvFilter::new("debug"),
             (None, _) => EnvFilter::new("trace"),
         };
+        let mut alike = vec!["--log".into(), filter.to_string().into()];
+        alike.extend((0..self.verbose).map(|_| "--verbose".into()));
         let subscriber =
             tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
         let subscriber = subscriber.with_writer(std::io::stderr);
@@ -120,7 +129,8 @@ impl Program {
         } else {
             subscriber.without_time().with_target(false).try_init()
         };
-        started.map_err(|error| CliError::Usage(format!("the log cannot be started: {error}")))
+        started.map_err(|error| CliError::Usage(format!("the log cannot be started: {error}")))?;
+        Ok(alike)
     }
 }
 

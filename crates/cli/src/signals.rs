@@ -6,8 +6,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// From when it is made on, signals no longer end the process: the command ends by itself, in order.
@@ -33,22 +31,6 @@ impl Signals {
     /// Set when a signal came.
     pub fn stop_flag(&self) -> &AtomicBool {
         &self.stop
-    }
-
-    /// Whether a signal came.
-    pub fn came(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Waits for a signal.
-    pub fn wait(&self) -> Result<(), Errno> {
-        while !self.came() {
-            match poll(&mut [PollFd::new(self, PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
     }
 }
 

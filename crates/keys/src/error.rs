@@ -74,3 +74,19 @@ pub enum KeyError {
     #[error(transparent)]
     Secret(#[from] SecretError),
 }
+
+impl KeyError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::WrongKek { .. } => "wrong_key",
+            Self::WrongSource { .. } => "wrong_key_source",
+            Self::Envelope { .. } => "not_authentic",
+            Self::PassphraseLength(_) => "passphrase_length",
+            Self::KeyFileUnreadable { .. } | Self::KeyFileMode { .. } | Self::KeyFileForm { .. } => "key_file",
+            Self::Parameters(_) => "damaged",
+            Self::Crypto(_) => "cipher",
+            Self::Secret(_) => "no_secret_memory",
+        }
+    }
+}

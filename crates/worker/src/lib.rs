@@ -1,5 +1,8 @@
 //! Wires the stages of one VM's volumes, and makes the process that they run in fit for keys.
 //!
+//! - [`supervise`]: keeps a worker running, for whoever exposes a volume; [`control`]: how other commands speak to it.
+//! - [`birth`]: what supervisor and worker say to each other.
+//! - [`process_main`]: the worker itself; `service`: what clients connect to in it.
 //! - [`process`]: no dumps, no core files, ciphers that answer rightly; before the first key.
 //! - [`sandbox`]: what a worker that obeys an attacker cannot do.
 //! - [`stack`]: an open volume becomes a disk of plain bytes, and its keys go where only the cipher finds them.
@@ -9,9 +12,14 @@
 //! plane and command line stand above.
 #![forbid(unsafe_code)]
 
+pub mod birth;
+pub mod control;
 pub mod process;
+pub mod process_main;
 pub mod sandbox;
+mod service;
 pub mod stack;
+pub mod supervise;
 pub mod transfer;
 
 pub use process::{ProcessError, prepare_for_keys};

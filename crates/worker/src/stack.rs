@@ -4,17 +4,17 @@
 //! frontend -> blocksize (any byte, exact size, range locks) -> crypt or cleartext -> the volume's blocks
 //! ```
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use strongroom_crypto::CryptoError;
 use strongroom_crypto::xts::{UnitSize, Xts};
-use strongroom_datastore::file::OpenVolume;
+use strongroom_datastore::file::{Deks, FileDisk, LayerFacts, OpenLayer, OpenVolume};
 use strongroom_filters::blocksize::{BlocksizeDisk, BlocksizeError};
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
 use strongroom_io::{Disk, Plain, RangeLocks, Sealed};
-use strongroom_memory::secret::SecretBytes;
-use strongroom_types::KeyEpoch;
+use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
 /// The unit that clients address: NBD knows bytes, and a guest's sectors are made of them.
@@ -42,8 +42,56 @@ pub enum StackError {
     Size(#[from] BlocksizeError),
 }
 
+/// What seals a volume's blocks, and opens them.
+pub enum Ciphers {
+    /// Those of its keys.
+    Of(EpochKeys),
+    /// None: a person chose that.
+    Unencrypted,
+}
+
+/// The stages of a layer that is served, kept apart as far as it takes to make it larger while it is.
+pub struct Stack {
+    layer: FileDisk,
+    facts: LayerFacts,
+    blocks: Arc<BlocksizeDisk>,
+}
+
+impl Stack {
+    /// Puts the stages over a layer together.
+    pub fn new(layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
+        let facts = layer.facts;
+        let layer = FileDisk::new(layer);
+        let blocks = stages_over(Arc::new(layer.clone()), ciphers, facts.size_bytes)?;
+        Ok(Self { layer, facts, blocks: Arc::new(blocks) })
+    }
+
+    /// What a frontend serves.
+    pub fn disk(&self) -> Arc<dyn Disk<Plain>> {
+        Arc::clone(&self.blocks) as _
+    }
+
+    /// Makes what has grown usable, also while channels are open.
+    pub fn grow(&mut self, size: VolumeSize) -> Result<(), StackError> {
+        self.layer.set_size(size);
+        self.blocks.grow(size.bytes())?;
+        self.facts.size_bytes = size;
+        Ok(())
+    }
+
+    /// What the layer is by now.
+    pub fn facts(&self) -> LayerFacts {
+        self.facts
+    }
+
+    /// The layer's open file, to be handed on; its lock goes with it.
+    pub fn duplicate_file(&self) -> Result<OwnedFd, rustix::io::Errno> {
+        self.layer.duplicate_file()
+    }
+}
+
 /// Puts the stages of a volume together. It takes the volume, because one volume has one set of range locks; the
-/// volume stays open and locked as long as the disk, or a channel of it, is there. The data keys are wiped when
+/// layer stays open and locked as long as the disk, or a channel of it, is there. The data keys are wiped when
 /// the ciphers are set up.
 pub fn assemble(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let blocks = Arc::clone(&volume.disk);
@@ -56,16 +104,27 @@ pub fn assemble_over(
     blocks: Arc<dyn Disk<Sealed>>,
     mut volume: OpenVolume,
 ) -> Result<Arc<dyn Disk<Plain>>, StackError> {
-    let plain: Arc<dyn Disk<Plain>> = match &volume.descriptor().encryption {
-        Some(_) => Arc::new(CryptDisk::new(blocks, Arc::new(epoch_keys(volume.take_deks())?))),
-        None => Arc::new(CleartextDisk::new(blocks)),
+    let ciphers = match &volume.descriptor().encryption {
+        Some(_) => Ciphers::Of(epoch_keys(volume.take_deks())?),
+        None => Ciphers::Unencrypted,
     };
-    let size_bytes = volume.descriptor().size_bytes.bytes();
-    Ok(Arc::new(BlocksizeDisk::new(plain, size_bytes, UNIT_BYTES, RangeLocks::new())?))
+    Ok(Arc::new(stages_over(blocks, ciphers, volume.descriptor().size_bytes)?))
+}
+
+fn stages_over(
+    blocks: Arc<dyn Disk<Sealed>>,
+    ciphers: Ciphers,
+    size: VolumeSize,
+) -> Result<BlocksizeDisk, StackError> {
+    let plain: Arc<dyn Disk<Plain>> = match ciphers {
+        Ciphers::Of(keys) => Arc::new(CryptDisk::new(blocks, Arc::new(keys))),
+        Ciphers::Unencrypted => Arc::new(CleartextDisk::new(blocks)),
+    };
+    Ok(BlocksizeDisk::new(plain, size.bytes(), UNIT_BYTES, RangeLocks::new())?)
 }
 
 /// The ciphers of all epochs; the last one seals what is written.
-fn epoch_keys(deks: Vec<(KeyEpoch, SecretBytes)>) -> Result<EpochKeys, StackError> {
+pub fn epoch_keys(deks: Deks) -> Result<EpochKeys, StackError> {
     let mut keys: Option<EpochKeys> = None;
     for (epoch, dek) in deks {
         let cipher =
@@ -83,6 +142,8 @@ fn epoch_keys(deks: Vec<(KeyEpoch, SecretBytes)>) -> Result<EpochKeys, StackErro
 
 #[cfg(test)]
 mod tests {
+    use strongroom_memory::secret::SecretBytes;
+
     use super::*;
 
     #[test]

@@ -141,11 +141,6 @@ fn a_second_writer_is_told_who_has_the_volume() {
     let impatient = [&WITH_KEY[..], &["--lock-wait", "0s"]].concat();
     strongroom.expose_is_refused("ds/vm1", &impatient, &message);
     strongroom.expose_is_refused("ds/vm1", &[&impatient[..], &["--read-only"]].concat(), &message);
-    strongroom.is_refused(
-        &[&["volume", "resize", "ds/vm1", "--size", "8M"], &impatient[..]].concat(),
-        1,
-        &message,
-    );
     strongroom.is_refused(&["volume", "delete", "ds/vm1", "--yes", "--lock-wait", "0s"], 1, &message);
     let export = ["volume", "export", "ds/vm1", "copy", "--format", "raw"];
     strongroom.is_refused(&[&export[..], &impatient].concat(), 1, &message);
@@ -155,6 +150,27 @@ fn a_second_writer_is_told_who_has_the_volume() {
     before.assert_untouched(&strongroom.path("ds"));
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "write -P 5 0 4M", &uri]);
     assert!(server.terminate(CLOSES_WITHIN).success());
+}
+
+#[test]
+fn a_socket_inside_of_the_volume_is_refused() {
+    let scratch = Scratch::new();
+    let strongroom = with_volume(&scratch);
+    let exposed = ["volume", "expose", "ds/vm1", "--nbd", "unix:ds/vm1/vm.sock"];
+    let socket = strongroom.path("./ds/vm1/vm.sock");
+    let message = format!("{} is inside of ds/vm1; choose a place beside it", socket.display());
+    strongroom.is_refused(&[&exposed[..], &WITH_KEY].concat(), 2, &message.replace("/./", "/"));
+    strongroom.json(&[&["volume", "check", "ds/vm1"], &WITH_KEY[..]].concat());
+}
+
+#[test]
+fn a_worker_is_nothing_for_a_person() {
+    let scratch = Scratch::new();
+    CommandLine::new(&scratch).is_refused(
+        &["worker"],
+        2,
+        "a worker is started by 'strongroom volume expose', and does nothing without it",
+    );
 }
 
 #[test]

@@ -1,9 +1,14 @@
 //! What a person or a program is told of a volume.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 use strongroom_datastore::file::{DescribedVolume, Descriptor, Provisioning};
+use strongroom_worker::control::{Answer, Client, Request, Status};
+
+/// An answer comes at once, unless a volume is being resized or upgraded just now.
+const STATUS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A volume in the words of `--json`; sizes are in bytes.
 #[derive(Debug, Serialize)]
@@ -26,6 +31,8 @@ pub struct VolumeFacts {
     pub created_unix_seconds: u64,
     /// How many layers it has.
     pub layers: usize,
+    /// Who exposes it; nothing if nobody does, or with --read-only, or if it cannot be told.
+    pub exposure: Option<Status>,
 }
 
 /// How a volume is encrypted.
@@ -54,7 +61,16 @@ impl From<&DescribedVolume> for VolumeFacts {
             generation: descriptor.generation,
             created_unix_seconds: descriptor.created_unix_seconds,
             layers: descriptor.layers.len(),
+            exposure: exposure_of(&volume.path),
         }
+    }
+}
+
+/// Asks whoever exposes the volume.
+fn exposure_of(path: &Path) -> Option<Status> {
+    match Client::connect(path).ok()??.ask(Request::Status, STATUS_WITHIN) {
+        Ok(Answer::Status(status)) => Some(status),
+        _ => None,
     }
 }
 

@@ -1,31 +1,40 @@
 //! `strongroom volume expose`.
 
+use std::ffi::OsString;
 use std::fmt;
-use std::net::ToSocketAddrs;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::PathBuf;
 
 use clap::Args;
+use rustix::fs::{fstat, stat};
 use serde::Serialize;
-use strongroom_datastore::file::Access;
+use strongroom_datastore::file::{Access, VolumeHead};
 use strongroom_frontend::listen::{self, Listener};
-use strongroom_frontend::nbd::{Export, Identity, LANE_DEPTH, NbdConfig, NbdServer, TlsConfig};
-use strongroom_frontend::vhost_user_blk::{VhostUserConfig, VhostUserServer};
-use strongroom_ring::Lanes;
+use strongroom_frontend::nbd;
+use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_types::display_bytes;
-use strongroom_worker::assemble;
+use strongroom_worker::birth::Frontend;
+use strongroom_worker::supervise::{Birthright, Exposure, Program, Supervisor};
 
 use super::attach::{Attachment, Show, shell_word};
 use super::open::OpenArguments;
+use super::target::{Target, TargetArguments};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::signals::Signals;
+use crate::worker::WORKER_COMMAND;
+
+/// Printed for a vhost-user disk: a guest uses as many as it has processors, up to this.
+const SUGGESTED_QUEUES: u16 = 4;
 
 /// Which volume, where, and to whom.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Stays in the foreground. The first line on stdout, printed when clients can connect, is the NBD URI, or \
 for vhost-user the socket's path. SIGTERM, SIGINT (Control-C) and SIGHUP end it: what is in flight is done and flushed first.
+
+The volume is served by a worker, a process of its own without rights, without the volume's own key and without a \
+way to open anything. One that dies is replaced at once, and its clients see a pause. While the volume is exposed, \
+'volume resize' and 'volume upgrade' work on it; neither needs its key.
 
 Over TCP every client needs a certificate that the authority signed and that names an identity given with \
 --authorize: dns:NAME, uri:URI, or sha256:FINGERPRINT. Without TLS not a byte is served.
@@ -42,7 +51,7 @@ pub struct ExposeArguments {
     path: PathBuf,
 
     #[command(flatten)]
-    address: Address,
+    target: TargetArguments,
 
     /// Take no writes; others can read beside it
     #[arg(long)]
@@ -54,90 +63,6 @@ pub struct ExposeArguments {
 
     #[command(flatten)]
     open: OpenArguments,
-
-    #[command(flatten)]
-    tls: TlsArguments,
-}
-
-/// Where, and by which protocol.
-#[derive(Debug, Args)]
-#[group(multiple = false)]
-struct Address {
-    /// Where NBD clients connect: unix:SOCKET or tcp:HOST:PORT [default: unix:PATH.sock, beside the volume]
-    #[arg(long, value_name = "ADDRESS")]
-    nbd: Option<NbdAddress>,
-
-    /// Where QEMU connects, to have the volume as a virtio disk in shared memory: unix:SOCKET
-    #[arg(long, value_name = "ADDRESS")]
-    vhost_user: Option<UnixAddress>,
-}
-
-/// What TCP needs and a unix socket has no use for.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Over TCP")]
-struct TlsArguments {
-    /// Certificates of the authorities that sign clients' certificates
-    #[arg(long, value_name = "FILE")]
-    tls_ca: Option<PathBuf>,
-
-    /// The server's certificate, and those that lead to its root
-    #[arg(long, value_name = "FILE")]
-    tls_cert: Option<PathBuf>,
-
-    /// The server's private key
-    #[arg(long, value_name = "FILE")]
-    tls_key: Option<PathBuf>,
-
-    /// A client that may connect; can be given more than once
-    #[arg(long, value_name = "IDENTITY")]
-    authorize: Vec<Identity>,
-}
-
-impl TlsArguments {
-    fn is_given(&self) -> bool {
-        let files = [&self.tls_ca, &self.tls_cert, &self.tls_key];
-        files.into_iter().any(Option::is_some) || !self.authorize.is_empty()
-    }
-}
-
-/// Printed for a vhost-user disk: a guest uses as many as it has processors, up to this.
-const SUGGESTED_QUEUES: u16 = 4;
-
-const TLS_FOR_TCP: &str =
-    "--tls-ca, --tls-cert, --tls-key and --authorize are for tcp: a unix socket is its owner's alone";
-
-/// An address as it was written.
-#[derive(Clone, Debug)]
-enum NbdAddress {
-    Unix(PathBuf),
-    Tcp(String),
-}
-
-impl FromStr for NbdAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("unix", path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
-            Some(("tcp", address)) if address.contains(':') => Ok(Self::Tcp(address.to_owned())),
-            _ => Err(format!("'{text}' is no address; write unix:/path/of/socket or tcp:HOST:PORT")),
-        }
-    }
-}
-
-/// The path of a socket, as it was written.
-#[derive(Clone, Debug)]
-struct UnixAddress(PathBuf);
-
-impl FromStr for UnixAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("unix", path)) if !path.is_empty() => Ok(Self(path.into())),
-            _ => Err(format!("'{text}' is no address of a socket; write unix:/path/of/socket")),
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -148,6 +73,10 @@ struct Exposed {
     size_bytes: u64,
     encrypted: bool,
     read_only: bool,
+    /// The process that answers for the volume: this one.
+    pid: u32,
+    /// The process that serves it, which can die and be replaced.
+    worker_pid: Option<u32>,
     #[serde(flatten)]
     attachment: Attachment,
     #[serde(skip)]
@@ -162,18 +91,6 @@ enum Place {
     VhostUser { vhost_user: PathBuf },
 }
 
-/// Where the volume is exposed.
-enum Target {
-    Nbd(listen::Address, Option<TlsConfig>),
-    VhostUser(PathBuf),
-}
-
-/// What serves the volume.
-enum Server {
-    Nbd(NbdServer),
-    VhostUser(VhostUserServer),
-}
-
 impl fmt::Display for Exposed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
@@ -183,9 +100,10 @@ impl fmt::Display for Exposed {
         let protection = if self.encrypted { "encrypted" } else { "NOT encrypted" };
         let access = if self.read_only { ", read-only" } else { "" };
         let size = display_bytes(self.size_bytes);
+        let worker = self.worker_pid.map(|pid| format!(" by worker {pid}")).unwrap_or_default();
         writeln!(
             f,
-            "{} ({size}, {protection}{access}) is exposed until Control-C or SIGTERM. To use it:",
+            "{} ({size}, {protection}{access}) is exposed{worker} until Control-C or SIGTERM. To use it:",
             self.path.display()
         )?;
         write!(f, "{}", self.attachment.show(self.show))?;
@@ -198,111 +116,73 @@ impl fmt::Display for Exposed {
 }
 
 impl ExposeArguments {
-    /// Exposes the volume until a signal comes.
-    pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let target = self.target()?;
+    /// Exposes the volume until a signal comes. `log` is what makes the worker log as this process does.
+    pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
+        let target = self.target.target(&self.path)?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let (volume, _) = self.open.open(&self.path, access)?;
-        let size_bytes = volume.descriptor().size_bytes.bytes();
-        let encrypted = volume.descriptor().encryption.is_some();
+        let (head, layer, deks, key) = self.open.open_apart(&self.path, access)?;
+        let descriptor = head.descriptor();
+        let (size_bytes, encrypted) = (descriptor.size_bytes.bytes(), descriptor.encryption.is_some());
         let signals = Signals::catch().map_err(CliError::Signals)?;
 
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let read_only = self.read_only;
-        let (server, place, attachment) = match target {
+        let (listener, frontend, tls_key, place, attachment) = match target {
             Target::Nbd(address, tls) => {
-                let listener = Listener::bind(&address)?;
+                let listener = self.listen(&address, &head)?;
                 let attachment = Attachment::nbd(listener.address(), &name, read_only);
-                let export = Export { name: name.clone(), description: String::new() };
-                let config = NbdConfig { tls, ..NbdConfig::new(export) };
-                let lanes = Lanes::start("nbd", config.lanes(), LANE_DEPTH)?;
-                let server = NbdServer::start(config, listener, assemble(volume)?, lanes)?;
-                let place = Place::Nbd { uri: server.uri().to_owned(), export: name };
-                (Server::Nbd(server), place, attachment)
+                let (tls, key) = tls.map(|tls| (tls.public, tls.key)).unzip();
+                let uri = nbd::uri(listener.address(), &name);
+                let place = Place::Nbd { uri, export: name.clone() };
+                (listener, Frontend::Nbd { export: name.clone(), tls }, key, place, attachment)
             }
             Target::VhostUser(socket) => {
-                let config = VhostUserConfig::new(&name);
+                let listener = self.listen(&listen::Address::Unix(socket.clone()), &head)?;
                 let attachment = Attachment::vhost_user(&socket, SUGGESTED_QUEUES);
-                let listener = Listener::bind(&listen::Address::Unix(socket.clone()))?;
-                let lanes = Lanes::start("queue", usize::from(config.queues_max), LANE_DEPTH)?;
-                let server = VhostUserServer::start(config, listener, assemble(volume)?, lanes)?;
-                (Server::VhostUser(server), Place::VhostUser { vhost_user: socket }, attachment)
+                let frontend = Frontend::VhostUser { serial: name.clone(), queues_max: QUEUES_MAX };
+                (listener, frontend, None, Place::VhostUser { vhost_user: socket }, attachment)
             }
         };
-        let path = self.path.clone();
-        let show = self.show;
-        output.answer(&Exposed { path, place, size_bytes, encrypted, read_only, attachment, show })?;
-        signals.wait().map_err(|errno| CliError::Signals(errno.into()))?;
-        tracing::info!("ending: what is in flight is done and flushed first");
-        match server {
-            Server::Nbd(server) => Ok(server.stop()?),
-            Server::VhostUser(server) => Ok(server.stop()?),
-        }
+        let exposure = Exposure {
+            head,
+            kek: key.into_kek(),
+            listener,
+            birthright: Birthright { frontend, tls_key, name },
+            program: worker_program(log)?,
+        };
+        let supervisor = Supervisor::start(exposure, layer, deks)?;
+        output.answer(&Exposed {
+            path: self.path.clone(),
+            place,
+            size_bytes,
+            encrypted,
+            read_only,
+            pid: std::process::id(),
+            worker_pid: supervisor.worker_id(),
+            attachment,
+            show: self.show,
+        })?;
+        Ok(supervisor.run(&signals)?)
     }
 
-    /// Where the person wants it; without a word of theirs, over NBD on a socket beside the volume.
-    fn target(&self) -> Result<Target, CliError> {
-        match (&self.address.nbd, &self.address.vhost_user) {
-            (Some(address), _) => self.listen(address),
-            (None, Some(_)) if self.tls.is_given() => Err(CliError::Usage(TLS_FOR_TCP.to_owned())),
-            (None, Some(UnixAddress(socket))) => Ok(Target::VhostUser(absolute(socket)?)),
-            (None, None) => {
-                let mut name = self.path.file_name().unwrap_or_default().to_owned();
-                name.push(".sock");
-                self.listen(&NbdAddress::Unix(self.path.with_file_name(name)))
-            }
+    /// Listens; never in the volume's own directory, where nothing but the volume may be.
+    fn listen(&self, address: &listen::Address, head: &VolumeHead) -> Result<Listener, CliError> {
+        if let listen::Address::Unix(socket) = address
+            && let (Some(Ok(parent)), Ok(volume)) = (socket.parent().map(stat), fstat(head))
+            && (parent.st_dev, parent.st_ino) == (volume.st_dev, volume.st_ino)
+        {
+            let (socket, volume) = (socket.display(), self.path.display());
+            return Err(CliError::Usage(format!("{socket} is inside of {volume}; choose a place beside it")));
         }
-    }
-
-    fn listen(&self, address: &NbdAddress) -> Result<Target, CliError> {
-        let TlsArguments { tls_ca, tls_cert, tls_key, authorize } = &self.tls;
-        let usage = |text: &str| Err(CliError::Usage(text.to_owned()));
-        match (address, tls_ca, tls_cert, tls_key) {
-            (NbdAddress::Unix(_), ..) if self.tls.is_given() => usage(TLS_FOR_TCP),
-            // Clients that start in another directory must find it too.
-            (NbdAddress::Unix(socket), ..) => Ok(Target::Nbd(listen::Address::Unix(absolute(socket)?), None)),
-            (NbdAddress::Tcp(_), Some(_), Some(_), Some(_)) if authorize.is_empty() => {
-                usage("tcp needs to know who may connect: give --authorize IDENTITY")
-            }
-            (NbdAddress::Tcp(address), Some(authorities), Some(certificate), Some(key)) => {
-                let resolved = address.to_socket_addrs().map(|mut addresses| addresses.next());
-                let Ok(Some(address)) = resolved else {
-                    return usage(&format!("'{address}' is no address of this machine; write tcp:HOST:PORT"));
-                };
-                let read = |path: &PathBuf| {
-                    let failed = |error| CliError::File { action: "read", path: path.clone(), error };
-                    std::fs::read(path).map_err(failed)
-                };
-                let (certificate, key, authorities) = (read(certificate)?, read(key)?, read(authorities)?);
-                let tls = TlsConfig::from_pem(&certificate, &key, &authorities, authorize.clone())?;
-                Ok(Target::Nbd(listen::Address::Tcp(address), Some(tls)))
-            }
-            (NbdAddress::Tcp(_), ..) => usage(
-                "tcp is served under TLS alone: give --tls-ca, --tls-cert, --tls-key and --authorize, or use unix:SOCKET",
-            ),
-        }
+        Ok(Listener::bind(address)?)
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, CliError> {
-    let failed = |error| CliError::File { action: "find", path: path.to_owned(), error };
-    std::path::absolute(path).map_err(failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_of_two_kinds() {
-        assert!(matches!("unix:/run/vm1.sock".parse(), Ok(NbdAddress::Unix(_))));
-        assert!(
-            matches!("tcp:[::1]:10809".parse(), Ok(NbdAddress::Tcp(address)) if address == "[::1]:10809")
-        );
-        assert!(UnixAddress::from_str("unix:/run/vm1.sock").is_ok());
-        assert!(UnixAddress::from_str("tcp:[::1]:10809").is_err() && UnixAddress::from_str("unix:").is_err());
-        for text in ["", "unix:", "tcp:", "tcp:host", "/run/vm1.sock", "udp:host:1"] {
-            assert!(NbdAddress::from_str(text).is_err(), "{text}");
-        }
-    }
+/// This very program, called as a worker.
+fn worker_program(log: &[OsString]) -> Result<Program, CliError> {
+    let failed = |error| CliError::File { action: "open", path: "/proc/self/exe".into(), error };
+    let path = std::env::current_exe().map_err(failed)?;
+    let mut arguments = log.to_vec();
+    arguments.push(WORKER_COMMAND.into());
+    Program::at(&path, arguments).map_err(|error| CliError::File { action: "open", path, error })
 }

@@ -75,6 +75,14 @@ impl fmt::Display for Info {
         writeln!(f, "  generation    {}", volume.generation)?;
         writeln!(f, "  layers        {}", volume.layers)?;
         writeln!(f, "  created       {}", utc(volume.created_unix_seconds))?;
+        if let Some(exposure) = &volume.exposure {
+            let worker = exposure.worker_pid.map_or("restarting".to_owned(), |pid| pid.to_string());
+            writeln!(
+                f,
+                "  exposed       at {}, by process {} with worker {worker}",
+                exposure.address, exposure.supervisor_pid
+            )?;
+        }
         let (free, total) = (display_bytes(datastore.available_bytes), display_bytes(datastore.total_bytes));
         writeln!(f, "  datastore     {}, {free} of {total} free", datastore.file_system)?;
         write!(f, "  descriptor    ")?;

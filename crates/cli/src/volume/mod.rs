@@ -13,7 +13,10 @@ mod list;
 mod open;
 mod resize;
 mod staged;
+mod target;
+mod upgrade;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -32,8 +35,10 @@ pub enum VolumeCommand {
     Info(info::InfoArguments),
     /// Let QEMU, or any other NBD client, use a volume
     Expose(Box<expose::ExposeArguments>),
-    /// Make a volume larger
+    /// Make a volume larger, also while it is exposed
     Resize(resize::ResizeArguments),
+    /// Move an exposed volume to the program that is installed now
+    Upgrade(upgrade::UpgradeArguments),
     /// Look for damage, and change nothing
     Check(check::CheckArguments),
     /// Make a volume of a disk image
@@ -45,15 +50,16 @@ pub enum VolumeCommand {
 }
 
 impl VolumeCommand {
-    /// Does it.
-    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
+    /// Does it. `log` is what makes another process log as this one does.
+    pub fn run(&self, output: &Output, log: &[OsString]) -> Result<ExitCode, CliError> {
         strongroom_worker::process::prepare_for_keys()?;
         match self {
             Self::Create(arguments) => arguments.run(output),
             Self::List(arguments) => arguments.run(output),
             Self::Info(arguments) => arguments.run(output),
-            Self::Expose(arguments) => arguments.run(output),
+            Self::Expose(arguments) => arguments.run(output, log),
             Self::Resize(arguments) => arguments.run(output),
+            Self::Upgrade(arguments) => arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Import(arguments) => arguments.run(output),
             Self::Export(arguments) => arguments.run(output),

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use strongroom_datastore::file::{Access, DescribedVolume, OpenOptions, OpenVolume, describe, open};
+use strongroom_datastore::file::{
+    Access, Deks, DescribedVolume, OpenLayer, OpenOptions, OpenVolume, VolumeHead, describe, open, open_apart,
+};
 
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
@@ -45,15 +47,33 @@ pub struct FreshnessArguments {
 impl OpenArguments {
     /// Asks for the key of the volume at `path`, and opens it.
     pub fn open(&self, path: &Path, access: Access) -> Result<(OpenVolume, VolumeKey), CliError> {
+        let key = self.ask_for_key(path)?;
+        Ok((open(path, &self.options(&key, access))?, key))
+    }
+
+    /// The same, for two processes.
+    pub fn open_apart(
+        &self,
+        path: &Path,
+        access: Access,
+    ) -> Result<(VolumeHead, OpenLayer, Deks, VolumeKey), CliError> {
+        let key = self.ask_for_key(path)?;
+        let (head, layer, deks) = open_apart(path, &self.options(&key, access))?;
+        Ok((head, layer, deks, key))
+    }
+
+    fn ask_for_key(&self, path: &Path) -> Result<VolumeKey, CliError> {
         let DescribedVolume { descriptor, .. } = describe(path)?;
-        let key = self.key.for_volume(path, &descriptor)?;
-        let options = OpenOptions {
+        self.key.for_volume(path, &descriptor)
+    }
+
+    fn options<'a>(&self, key: &'a VolumeKey, access: Access) -> OpenOptions<'a> {
+        OpenOptions {
             protection: key.protection(),
             access,
             lock_wait: self.lock.lock_wait,
             least_generation: self.freshness.least_generation,
-        };
-        Ok((open(path, &options)?, key))
+        }
     }
 }
 

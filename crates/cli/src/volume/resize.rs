@@ -2,21 +2,27 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::Access;
 use strongroom_types::{VolumeSize, display_bytes};
+use strongroom_worker::control::{Answer, Client, Request};
 
 use super::open::OpenArguments;
 use crate::error::CliError;
 use crate::output::Output;
 
+/// For a thick volume's new space to be allocated, on a slow file system.
+const ANSWER_WITHIN: Duration = Duration::from_secs(600);
+
 /// Which volume, and its new size.
 #[derive(Debug, Args)]
 #[command(
     after_help = "A volume can grow, not shrink. What is new reads as zeroes; the guest's own partitions and file \
-systems are for the guest to grow.
+systems are for the guest to grow. A volume that is exposed grows while it is used, and needs no key here: the process that \
+exposes it has it. A guest over vhost-user sees the new size at once, NBD clients when they connect again.
 
 Example:
   strongroom volume resize ./ds/vm1 --size 40G"
@@ -54,6 +60,9 @@ impl fmt::Display for Resized {
 impl ResizeArguments {
     /// Grows the volume.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        if let Some(client) = Client::connect(&self.path)? {
+            return self.ask(client, output);
+        }
         let (mut volume, key) = self.open.open(&self.path, Access::ReadWrite)?;
         let old_size_bytes = volume.descriptor().size_bytes.bytes();
         volume.grow(self.size, key.protection())?;
@@ -63,5 +72,20 @@ impl ResizeArguments {
             size_bytes: volume.descriptor().size_bytes.bytes(),
             generation: volume.descriptor().generation,
         })
+    }
+
+    /// Has the process that exposes the volume do it.
+    fn ask(&self, client: Client, output: &Output) -> Result<(), CliError> {
+        let least_generation = self.open.freshness.least_generation;
+        let request = Request::Resize { size_bytes: self.size, least_generation };
+        match client.ask(request, ANSWER_WITHIN)? {
+            Answer::Resized { old_size_bytes, size_bytes, generation } => output.answer(&Resized {
+                path: self.path.clone(),
+                old_size_bytes: old_size_bytes.bytes(),
+                size_bytes: size_bytes.bytes(),
+                generation,
+            }),
+            other => Err(CliError::of_answer(&self.path, other)),
+        }
     }
 }

@@ -60,7 +60,8 @@ impl fmt::Debug for LayerFile {
     }
 }
 
-/// The blocks of an open volume.
+/// The blocks of an open volume. Clones share it.
+#[derive(Clone)]
 pub struct FileDisk {
     pub(super) shared: Arc<Shared>,
 }

@@ -200,3 +200,32 @@ pub enum DatastoreError {
         errno: rustix::io::Errno,
     },
 }
+
+impl DatastoreError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotAVolume { .. } => "not_a_volume",
+            Self::BadName { .. } => "bad_name",
+            Self::Exists { .. } => "exists",
+            Self::System { .. } => "system",
+            Self::Full { .. } => "full",
+            Self::FileSystem { .. } => "file_system",
+            Self::Damaged { .. } => "damaged",
+            Self::NotAuthentic { .. } => "not_authentic",
+            Self::NewerFormat { .. } => "newer_format",
+            Self::RolledBack { .. } => "rolled_back",
+            Self::Replaced { .. } => "replaced",
+            Self::NotEncrypted { .. } => "not_encrypted",
+            Self::Encrypted { .. } => "encrypted",
+            Self::Key { error, .. } => error.code(),
+            Self::InUse { .. } => "in_use",
+            Self::Truncated { .. } => "truncated",
+            Self::MissingLayer { .. } => "missing_layer",
+            Self::Layers { .. } => "layers",
+            Self::Shrink { .. } => "shrink",
+            Self::Stranger { .. } => "stranger",
+            Self::ReadOnly { .. } => "read_only",
+        }
+    }
+}

@@ -14,7 +14,7 @@ use super::descriptor::Descriptor;
 use super::directory::{VolumeDirectory, layer_name, system};
 use super::disk::OpenLayer;
 use super::error::DatastoreError;
-use super::open::{Access, Deks, OpenOptions, Protection, open_layer_of};
+use super::open::{Access, Deks, OpenOptions, Protection, open_envelopes, open_layer_of};
 
 /// What stays with the process that answers for a volume while another one does its I/O. It holds the directory's
 /// lock: as long as it lives, nobody else opens the volume for writing or deletes it, whatever becomes of the other
@@ -60,6 +60,17 @@ impl VolumeHead {
         }
         self.descriptor = descriptor;
         Ok((layer, deks))
+    }
+
+    /// The keys of the layer once more, for another process that is to do its I/O.
+    pub fn deks(&self, protection: Protection<'_>) -> Result<Deks, DatastoreError> {
+        match protection {
+            Protection::Encrypted(kek) => {
+                let layer = &self.descriptor.layers[0];
+                open_envelopes(&self.directory.path, &self.descriptor, layer, kek)
+            }
+            Protection::Unencrypted => Ok(Vec::new()),
+        }
     }
 
     /// Grows the volume; what is new reads as zeroes. The layer's file grows first, and durably: a power cut before the

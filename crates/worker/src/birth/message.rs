@@ -1,0 +1,226 @@
+//! The messages, and how they are written.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use strongroom_datastore::file::LayerFacts;
+use strongroom_types::{KeyEpoch, VolumeSize};
+
+use super::socket::BirthError;
+
+/// The format that this program writes. 1 is the first.
+pub const FORMAT: u32 = 1;
+
+/// The oldest format that it reads: its own, or the one before.
+pub const FORMAT_OLDEST: u32 = 1;
+
+/// What a supervisor asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Confine yourself and make your threads. Files: the listening socket, then the lease of the user, if there is one.
+    Start(Start),
+    /// These are the keys. Each epoch's key follows in a packet of its own.
+    Keys(Keys),
+    /// Serve the layer. Files: the layer's, then those of the sessions to go on with.
+    Serve {
+        /// What the layer is.
+        layer: LayerFacts,
+        /// The sessions of a predecessor.
+        sessions: Option<Value>,
+    },
+    /// The layer's file has grown; use it, and tell the guest.
+    Grow {
+        /// The size that the guest sees from now on.
+        size_bytes: VolumeSize,
+    },
+    /// Drain, and hand your sessions over.
+    Suspend,
+    /// Drain, flush, and end. What was suspended is a successor's, and only ends.
+    End,
+}
+
+/// What a worker answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// Confined, with all threads.
+    Ready {
+        /// The program's version.
+        program: String,
+    },
+    /// The keys came, and the ciphers took them.
+    Keyed,
+    /// Clients are served.
+    Serving,
+    /// The guest was told.
+    Grown,
+    /// Drained. Files: the layer's, then those of the sessions.
+    Suspended {
+        /// What the layer is.
+        layer: LayerFacts,
+        /// The sessions, where the frontend's can be handed over; NBD clients connect again.
+        sessions: Option<Value>,
+    },
+    /// At its end.
+    Ended {
+        /// What went wrong while it drained and flushed.
+        failure: Option<String>,
+    },
+    /// The order was not followed.
+    Failed {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// What a worker has to know before it is confined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// What clients speak.
+    pub frontend: Frontend,
+    /// Its own user and group, if it is to have one.
+    pub user: Option<(u32, u32)>,
+}
+
+/// What clients speak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Frontend {
+    /// NBD.
+    Nbd {
+        /// The export's name.
+        export: String,
+        /// For a TCP socket. The private key follows in a packet of its own.
+        tls: Option<Tls>,
+    },
+    /// vhost-user.
+    VhostUser {
+        /// What the guest reads as the disk's serial number.
+        serial: String,
+        /// The most queues.
+        queues_max: u16,
+    },
+}
+
+/// How a server proves who it is, and whom it admits; all but the private key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tls {
+    /// The certificate and those that lead to its root, PEM.
+    pub certificates: String,
+    /// Those of the authorities that sign clients' certificates, PEM.
+    pub authorities: String,
+    /// The identities that are admitted, as `--authorize` takes them.
+    pub admitted: Vec<String>,
+}
+
+/// What seals the blocks. That nothing does is said, never left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keys {
+    /// The key of each epoch follows, in this order; the last one seals what is written.
+    Epochs(Vec<KeyEpoch>),
+    /// A person chose that nothing is encrypted.
+    Unencrypted,
+}
+
+#[derive(Serialize)]
+struct Written<'a, M> {
+    format: u32,
+    message: &'a M,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
+}
+
+#[derive(Deserialize)]
+struct Body<M> {
+    message: M,
+}
+
+/// The bytes of a message in a format.
+pub(super) fn encode<M: Serialize>(format: u32, message: &M) -> Result<Vec<u8>, BirthError> {
+    serde_json::to_vec(&Written { format, message }).map_err(BirthError::Malformed)
+}
+
+/// A message, and the format that it was written in.
+pub(super) fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(u32, M), BirthError> {
+    let Head { format } = serde_json::from_slice(bytes).map_err(BirthError::Malformed)?;
+    if !(FORMAT_OLDEST..=FORMAT).contains(&format) {
+        return Err(BirthError::Format { found: format });
+    }
+    let Body { message } = serde_json::from_slice(bytes).map_err(BirthError::Malformed)?;
+    Ok((format, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_datastore::file::Provisioning;
+
+    use super::*;
+
+    /// Every message as a program of format 1 writes it. They must stay readable for as long as [`FORMAT_OLDEST`] is 1.
+    const ORDERS_1: [&str; 8] = [
+        r#"{"format":1,"message":{"start":{"frontend":{"vhost_user":{"serial":"vm1","queues_max":16}},"user":[1879048192,1879048192]}}}"#,
+        r#"{"format":1,"message":{"start":{"frontend":{"nbd":{"export":"vm1","tls":{"certificates":"PEM","authorities":"PEM","admitted":["dns:host"]}}},"user":null}}}"#,
+        r#"{"format":1,"message":{"keys":{"epochs":[1,2]}}}"#,
+        r#"{"format":1,"message":{"keys":"unencrypted"}}"#,
+        r#"{"format":1,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2},"sessions":{"version":1}}}}"#,
+        r#"{"format":1,"message":{"grow":{"size_bytes":8192}}}"#,
+        r#"{"format":1,"message":"suspend"}"#,
+        r#"{"format":1,"message":"end"}"#,
+    ];
+    const REPORTS_1: [&str; 7] = [
+        r#"{"format":1,"message":{"ready":{"program":"0.1.0"}}}"#,
+        r#"{"format":1,"message":"keyed"}"#,
+        r#"{"format":1,"message":"serving"}"#,
+        r#"{"format":1,"message":"grown"}"#,
+        r#"{"format":1,"message":{"suspended":{"layer":{"size_bytes":4608,"provisioning":"thick","read_only":true,"write_epoch":1},"sessions":null}}}"#,
+        r#"{"format":1,"message":{"ended":{"failure":null}}}"#,
+        r#"{"format":1,"message":{"failed":{"reason":"no"}}}"#,
+    ];
+
+    #[test]
+    fn messages_of_format_1_are_read() {
+        let orders: Vec<Order> = ORDERS_1.map(|text| decode(text.as_bytes()).unwrap().1).into();
+        let second = KeyEpoch::new(2).unwrap();
+        assert!(matches!(&orders[0], Order::Start(Start { user: Some((1_879_048_192, _)), .. })));
+        assert_eq!(orders[2], Order::Keys(Keys::Epochs(vec![KeyEpoch::FIRST, second])));
+        let Order::Serve { layer, sessions: Some(_) } = &orders[4] else { panic!("{:?}", orders[4]) };
+        assert_eq!(
+            (layer.size_bytes.bytes(), layer.provisioning, layer.write_epoch),
+            (4608, Provisioning::Thin, second)
+        );
+        assert_eq!(orders[7], Order::End);
+        let reports: Vec<Report> = REPORTS_1.map(|text| decode(text.as_bytes()).unwrap().1).into();
+        assert_eq!(reports[5], Report::Ended { failure: None });
+    }
+
+    #[test]
+    fn messages_are_written_as_they_are_read() {
+        for text in ORDERS_1 {
+            let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);
+        }
+        for text in REPORTS_1 {
+            let (format, report): (u32, Report) = decode(text.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(encode(format, &report).unwrap()).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn other_formats_are_refused_with_their_number() {
+        for (format, text) in [
+            (FORMAT + 1, format!("{{\"format\":{},\"message\":{{\"unheard\":1}}}}", FORMAT + 1)),
+            (0, r#"{"format":0,"message":"end"}"#.to_owned()),
+        ] {
+            let refused = decode::<Order>(text.as_bytes()).unwrap_err();
+            assert!(matches!(refused, BirthError::Format { found } if found == format), "{refused}");
+            assert!(refused.to_string().contains(&format!("format {format}")), "{refused}");
+        }
+        assert!(matches!(decode::<Order>(b"{}"), Err(BirthError::Malformed(_))));
+        assert!(matches!(decode::<Order>(b"\xff"), Err(BirthError::Malformed(_))));
+    }
+}

@@ -1,0 +1,194 @@
+//! The worker: a process that serves one volume and holds nothing but its keys, its layer's open file and its clients.
+//!
+//! It gives up every right before it learns anything worth stealing: not dumpable -> confined -> threads -> system calls
+//! denied -> keys -> clients. It opens nothing, and knows no path and no KEK; what it is told to do comes over the socket it
+//! was born with ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and ends, so that the
+//! volume is free.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde_json::Value;
+use strongroom_datastore::file::{Deks, LayerFacts, OpenLayer};
+use strongroom_types::{KeyEpoch, VolumeSize};
+use thiserror::Error;
+
+use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
+use crate::process::{ProcessError, prepare_for_keys};
+use crate::sandbox::{Confinement, SandboxError, confine};
+use crate::service::{Service, ServiceError, Serving};
+use crate::stack::{Ciphers, Stack, StackError, epoch_keys};
+
+/// Why a worker ended early.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    /// The talk with the supervisor failed; so did the process if a person started it.
+    #[error(transparent)]
+    Birth(#[from] BirthError),
+    /// The process must not touch a key.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// It cannot be confined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The stages do not fit together.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// Clients cannot be served.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+}
+
+/// Serves as the worker of the supervisor that this process was born from, whose socket is its standard input.
+///
+/// # Errors
+/// [`BirthError::NotBorn`] if a person started it. Whatever else goes wrong is told to the supervisor too.
+pub fn process_main() -> Result<(), WorkerError> {
+    let mut socket = BirthSocket::adopt(io::stdin())?;
+    close_inherited();
+    // A name for lists of processes: the program may have been started through a descriptor.
+    let _ = rustix::thread::set_name(c"strongroom");
+    let served = prepare_for_keys().map_err(WorkerError::from).and_then(|()| live(&mut socket));
+    if let Err(error) = &served {
+        // A supervisor that is gone has nobody to tell.
+        let _ = socket.send(&Report::Failed { reason: error.to_string() }, &[]);
+    }
+    served
+}
+
+/// Closes what the supervisor was itself started with and did not mean for us, such as the descriptor of a passphrase.
+fn close_inherited() {
+    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = numbers
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in numbers {
+        // Nothing here has opened a file yet. The directory that was read is closed already, and not there.
+        let _ = nix::unistd::close(number);
+    }
+}
+
+fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
+    let (order, files) = match socket.receive() {
+        // A supervisor that ends before it has said anything wants nothing.
+        Err(BirthError::Gone) => return Ok(()),
+        received => received?,
+    };
+    let Order::Start(Start { frontend, user }) = order else { return Err(unexpected(&order)) };
+    let mut files = files.into_iter();
+    let listener = files.next().ok_or_else(|| missing("the listening socket"))?;
+    // The number is ours for as long as this is open.
+    let _lease = files.next();
+    let service = Service::prepare(frontend, listener, socket)?;
+    confine(&Confinement { user, ..Confinement::default() })?;
+    let service = service.start_threads()?;
+    socket.send(&Report::Ready { program: env!("CARGO_PKG_VERSION").to_owned() }, &[])?;
+    Worker { service, ciphers: None, serving: None }.follow(socket)
+}
+
+struct Worker {
+    service: Service,
+    ciphers: Option<Ciphers>,
+    serving: Option<(Serving, Stack)>,
+}
+
+impl Worker {
+    /// Follows orders until the last one.
+    fn follow(mut self, socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
+        loop {
+            let (order, files) = match socket.receive() {
+                Ok(received) => received,
+                Err(BirthError::Gone) => {
+                    tracing::warn!("the supervisor is gone: the volume is closed");
+                    return self.end().map_err(|failure| ServiceError::Stop(failure).into());
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match order {
+                Order::Keys(keys) => {
+                    self.ciphers = Some(receive_keys(socket, keys)?);
+                    socket.send(&Report::Keyed, &[])?;
+                }
+                Order::Serve { layer, sessions } => {
+                    self.serve(layer, sessions, files)?;
+                    socket.send(&Report::Serving, &[])?;
+                }
+                Order::Grow { size_bytes } => {
+                    let report = match self.grow(size_bytes) {
+                        Ok(()) => Report::Grown,
+                        Err(error) => Report::Failed { reason: error.to_string() },
+                    };
+                    socket.send(&report, &[])?;
+                }
+                Order::Suspend => self.suspend(socket)?,
+                Order::End => {
+                    let failure = self.end().err();
+                    return Ok(socket.send(&Report::Ended { failure }, &[])?);
+                }
+                Order::Start(_) => return Err(unexpected(&order)),
+            }
+        }
+    }
+
+    fn serve(
+        &mut self,
+        facts: LayerFacts,
+        sessions: Option<Value>,
+        files: Vec<OwnedFd>,
+    ) -> Result<(), WorkerError> {
+        let mut files = files.into_iter();
+        let file = files.next().ok_or_else(|| missing("the layer's file"))?;
+        let ciphers = self.ciphers.take().ok_or_else(|| missing("the keys"))?;
+        let stack = Stack::new(OpenLayer { file, facts }, ciphers)?;
+        let serving = self.service.serve(stack.disk(), sessions, files.collect())?;
+        self.serving = Some((serving, stack));
+        Ok(())
+    }
+
+    fn grow(&mut self, size: VolumeSize) -> Result<(), WorkerError> {
+        if let Some((serving, stack)) = &mut self.serving {
+            stack.grow(size)?;
+            serving.announce_size();
+        }
+        Ok(())
+    }
+
+    /// Drains, and hands everything over. The sessions are the successor's from here on; what is left to do is to end.
+    fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
+        let (serving, stack) = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
+        let layer = stack.facts();
+        let layer_file = stack.duplicate_file().map_err(BirthError::from)?;
+        let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
+        let files: Vec<_> = std::iter::once(&layer_file).chain(&session_files).map(AsFd::as_fd).collect();
+        Ok(socket.send(&Report::Suspended { layer, sessions }, &files)?)
+    }
+
+    /// Drains, flushes, and lets go of the volume; says what went wrong.
+    fn end(self) -> Result<(), String> {
+        match self.serving {
+            Some((serving, _stack)) => serving.stop(),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Receives the key of each epoch, and has the ciphers take them; the keys as they came are wiped.
+fn receive_keys(socket: &BirthSocket<io::Stdin>, keys: Keys) -> Result<Ciphers, WorkerError> {
+    let receive = |epoch: KeyEpoch| Ok((epoch, socket.receive_secret()?));
+    match keys {
+        Keys::Epochs(epochs) => {
+            let deks: Result<Deks, BirthError> = epochs.into_iter().map(receive).collect();
+            Ok(Ciphers::Of(epoch_keys(deks?)?))
+        }
+        Keys::Unencrypted => Ok(Ciphers::Unencrypted),
+    }
+}
+
+fn unexpected(order: &Order) -> WorkerError {
+    BirthError::Unexpected(format!("{order:?}")).into()
+}
+
+fn missing(what: &str) -> WorkerError {
+    BirthError::Unexpected(format!("an order without {what}")).into()
+}

@@ -1,0 +1,313 @@
+//! One worker process, as its supervisor holds it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use strongroom_datastore::file::{Deks, OpenLayer};
+use strongroom_memory::secret::SecretBytes;
+use thiserror::Error;
+
+use super::program::Program;
+use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report, Start};
+use crate::sandbox::{Cgroup, UidLease};
+
+/// From a worker's start to the report that it is confined: tens of milliseconds, and more where many start at once.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// For what a worker does at once.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// From its last report, or from SIGKILL, to its end: the kernel finishes its I/O first.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
+/// Threads of a worker: one for each connection or queue, the acceptor, sessions, the main one; and the kernel's for
+/// io_uring, some for each of them.
+const TASKS_MAX: u32 = 1024;
+
+/// What every worker of a volume is started with.
+#[derive(Debug)]
+pub struct Birthright {
+    /// What clients speak.
+    pub frontend: Frontend,
+    /// The private key of TLS.
+    pub tls_key: Option<SecretBytes>,
+    /// A name for the worker's cgroup.
+    pub name: String,
+}
+
+/// Why a worker did not do what it was asked.
+#[derive(Debug, Error)]
+pub enum ChildError {
+    /// It was not started.
+    #[error("cannot start a worker from {path}: {error}")]
+    Spawn {
+        /// The program.
+        path: std::path::PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It said no.
+    #[error("{0}")]
+    Refused(String),
+    /// It ended.
+    #[error("worker {pid} {how}")]
+    Died {
+        /// Which.
+        pid: u32,
+        /// How.
+        how: End,
+    },
+    /// It does not answer.
+    #[error("worker {pid} has not answered within {within:?}")]
+    Silent {
+        /// Which.
+        pid: u32,
+        /// The time given.
+        within: Duration,
+    },
+    /// The talk with it.
+    #[error(transparent)]
+    Birth(#[from] BirthError),
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End(pub ExitStatus);
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.signal(), self.0.code()) {
+            (Some(signal), _) => write!(f, "was killed by signal {signal}"),
+            (None, Some(code)) => write!(f, "ended with status {code}"),
+            (None, None) => write!(f, "ended ({})", self.0),
+        }
+    }
+}
+
+/// A worker process. It is killed and reaped when this is dropped.
+#[derive(Debug)]
+pub struct WorkerProcess {
+    child: Child,
+    /// Refers to this very process, which a number does not.
+    pidfd: OwnedFd,
+    socket: BirthSocket,
+    /// The version of its program.
+    program: String,
+    /// In this order: a user is free when its process is gone, and a cgroup can be removed then.
+    _lease: Option<UidLease>,
+    _cgroup: Option<Cgroup>,
+}
+
+impl WorkerProcess {
+    /// Starts a worker and waits until it is confined and has its threads.
+    pub fn start(
+        program: &Program,
+        birthright: &Birthright,
+        listener: BorrowedFd<'_>,
+        lease: Option<UidLease>,
+    ) -> Result<Self, ChildError> {
+        let (socket, theirs) = BirthSocket::pair()?;
+        let failed = |error| ChildError::Spawn { path: program.path().to_owned(), error };
+        let child = program.command().stdin(theirs).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn();
+        let mut child = child.map_err(failed)?;
+        // Not reaped yet, so the number is still its own.
+        let pid = Pid::from_child(&child);
+        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(errno) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(failed(errno.into()));
+            }
+        };
+        let cgroup = cgroup_for(pid, birthright);
+        let mut worker =
+            Self { child, pidfd, socket, program: String::new(), _lease: lease, _cgroup: cgroup };
+        let user = worker._lease.as_ref().map(UidLease::user);
+        let lease_file = worker._lease.as_ref().map(UidLease::as_fd);
+        let files: Vec<_> = std::iter::once(listener).chain(lease_file).collect();
+        worker.socket.send(&Order::Start(Start { frontend: birthright.frontend.clone(), user }), &files)?;
+        if let Some(key) = &birthright.tls_key {
+            worker.socket.send_secret(key)?;
+        }
+        match worker.await_report(READY_WITHIN)? {
+            (Report::Ready { program }, _) => worker.program = program,
+            (other, _) => return Err(unexpected(other)),
+        }
+        Ok(worker)
+    }
+
+    /// Gives it the keys, which are wiped here.
+    pub fn give_keys(&mut self, deks: Deks) -> Result<(), ChildError> {
+        let keys = match deks.is_empty() {
+            true => Keys::Unencrypted,
+            false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
+        };
+        self.socket.send(&Order::Keys(keys), &[])?;
+        deks.iter().try_for_each(|(_, dek)| self.socket.send_secret(dek))?;
+        drop(deks);
+        self.expect(Report::Keyed, ANSWERS_WITHIN)
+    }
+
+    /// Has it serve a layer, from the start.
+    pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
+        let OpenLayer { file, facts } = layer;
+        self.socket.send(&Order::Serve { layer: facts, sessions: None }, &[file.as_fd()])?;
+        // From here on the lock is the worker's alone.
+        drop(file);
+        self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Has it serve what another worker [suspended](Self::suspend).
+    pub fn take_over(&mut self, suspended: &Handover) -> Result<(), ChildError> {
+        let files: Vec<_> = suspended.files.iter().map(AsFd::as_fd).collect();
+        self.socket.send(&suspended.order, &files)?;
+        self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Has it drain within `deadline`, and hand over what it serves.
+    pub fn suspend(&mut self, deadline: Duration) -> Result<Handover, ChildError> {
+        self.socket.send(&Order::Suspend, &[])?;
+        match self.await_report(deadline)? {
+            (Report::Suspended { layer, sessions }, files) => {
+                Ok(Handover { order: Order::Serve { layer, sessions }, files })
+            }
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Tells it that the layer has grown.
+    pub fn grow(&mut self, size_bytes: strongroom_types::VolumeSize) -> Result<(), ChildError> {
+        self.socket.send(&Order::Grow { size_bytes }, &[])?;
+        self.expect(Report::Grown, ANSWERS_WITHIN)
+    }
+
+    /// Has it drain within `deadline`, flush and end; returns when it has ended. `Ok(Some(..))` says what went wrong.
+    pub fn end(mut self, deadline: Duration) -> Result<Option<String>, ChildError> {
+        self.socket.send(&Order::End, &[])?;
+        match self.await_report(deadline)? {
+            (Report::Ended { failure }, _) => {
+                self.await_end(ENDS_WITHIN);
+                Ok(failure)
+            }
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The version of its program.
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
+    /// Readable when it has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<End> {
+        self.child.try_wait().ok().flatten().map(End)
+    }
+
+    fn expect(&mut self, wanted: Report, within: Duration) -> Result<(), ChildError> {
+        match self.await_report(within)? {
+            (report, _) if report == wanted => Ok(()),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Waits for its next report.
+    fn await_report(&mut self, within: Duration) -> Result<(Report, Vec<OwnedFd>), ChildError> {
+        let pid = self.id();
+        if !poll_until(self.socket.as_fd(), within)? {
+            return Err(ChildError::Silent { pid, within });
+        }
+        match self.socket.receive() {
+            Ok((Report::Failed { reason }, _)) => Err(ChildError::Refused(reason)),
+            Ok(received) => Ok(received),
+            Err(BirthError::Gone) => {
+                self.await_end(ENDS_WITHIN);
+                match self.ended() {
+                    Some(how) => Err(ChildError::Died { pid, how }),
+                    None => Err(ChildError::Silent { pid, within: ENDS_WITHIN }),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn await_end(&self, within: Duration) {
+        // What cannot be waited for is killed when this is dropped.
+        let _ = poll_until(self.pidfd.as_fd(), within);
+    }
+}
+
+/// What a worker that was suspended leaves to its successor.
+#[derive(Debug)]
+pub struct Handover {
+    order: Order,
+    files: Vec<OwnedFd>,
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            let _ = self.child.kill();
+            self.await_end(ENDS_WITHIN);
+        }
+        if self.ended().is_none() {
+            tracing::error!(pid = self.id(), "a worker that was killed does not end: its disk hangs");
+        }
+    }
+}
+
+fn unexpected(report: Report) -> ChildError {
+    BirthError::Unexpected(format!("{report:?}")).into()
+}
+
+/// Waits until a descriptor is readable, or the other side gone; `false` if the time is over first.
+fn poll_until(descriptor: BorrowedFd<'_>, within: Duration) -> Result<bool, BirthError> {
+    let deadline = Instant::now() + within;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timespec(left))) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// As poll(2) takes it.
+pub fn timespec(duration: Duration) -> Timespec {
+    // Rounded up to a millisecond, so that a deadline is over when poll says so.
+    let duration = duration + Duration::from_micros(999);
+    Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
+}
+
+/// A cgroup with this process in it, where there can be one.
+fn cgroup_for(pid: Pid, birthright: &Birthright) -> Option<Cgroup> {
+    let name = format!("{}-{}", birthright.name, pid.as_raw_nonzero());
+    let cgroup = Cgroup::create(&name, TASKS_MAX).and_then(|cgroup| cgroup.add(pid).map(|()| cgroup));
+    match cgroup {
+        Ok(cgroup) => {
+            for warning in cgroup.warnings() {
+                tracing::info!("the worker's cgroup: {warning}");
+            }
+            Some(cgroup)
+        }
+        Err(error) => {
+            tracing::info!("the worker has no cgroup of its own: {error}");
+            None
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The supervisor's side of the control socket: requests of other commands, one for each connection.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{AtFlags, Mode, fchmod, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use strongroom_datastore::file::{CONTROL_SOCKET, VolumeHead};
+
+use crate::control::{Answer, LINE_BYTES_MAX, Request, address_in, read_request, write_answer};
+
+/// Commands that are heard at once; more wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 8;
+/// For a request to come in full.
+const REQUEST_WITHIN: Duration = Duration::from_secs(5);
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 16;
+
+/// The socket, and who is connected.
+#[derive(Debug)]
+pub struct ControlSocket {
+    listener: OwnedFd,
+    /// The volume's directory, where its file is.
+    directory: OwnedFd,
+    connections: Vec<Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    line: Vec<u8>,
+    deadline: Instant,
+}
+
+impl ControlSocket {
+    /// Listens in the volume's directory. Whoever holds the volume is alone there, so what is found there is a dead one's.
+    pub fn bind(head: &VolumeHead) -> Result<Self, Errno> {
+        let directory = rustix::io::fcntl_dupfd_cloexec(head, 0)?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        match unlinkat(&directory, CONTROL_SOCKET, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        // The file gets this mode, less the umask, from the moment that it exists.
+        fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
+        rustix::net::bind(&listener, &address_in(&directory)?)?;
+        rustix::net::listen(&listener, BACKLOG)?;
+        Ok(Self { listener, directory, connections: Vec::new() })
+    }
+
+    /// What is to be slept on.
+    pub fn watch<'a>(&'a self, watched: &mut Vec<PollFd<'a>>) {
+        if self.connections.len() < CONNECTIONS_MAX {
+            watched.push(PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN));
+        }
+        let streams = self.connections.iter();
+        watched.extend(
+            streams.map(|connection| PollFd::from_borrowed_fd(connection.stream.as_fd(), PollFlags::IN)),
+        );
+    }
+
+    /// When somebody's time is over.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.connections.iter().map(|connection| connection.deadline).min()
+    }
+
+    /// Accepts whoever waits, and answers every request that has come in full.
+    pub fn serve(&mut self, answer: &mut dyn FnMut(Request) -> Answer) {
+        while self.connections.len() < CONNECTIONS_MAX {
+            match self.accept() {
+                Ok(Some(connection)) => self.connections.push(connection),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!("a command cannot be heard: {error}");
+                    break;
+                }
+            }
+        }
+        let now = Instant::now();
+        self.connections.retain_mut(|connection| match connection.read() {
+            Ok(false) => now < connection.deadline,
+            Ok(true) => {
+                let answer = match read_request(&connection.line) {
+                    Ok(request) => answer(request),
+                    Err(reason) => Answer::Refused { code: "request".to_owned(), message: reason },
+                };
+                // Who has gone away does not want to know. An answer always fits a new socket's buffer.
+                let _ = connection.stream.write_all(&write_answer(answer));
+                false
+            }
+            Err(_) => false,
+        });
+    }
+
+    /// The next one to be heard. Others than root and our own user are not: the file's mode keeps them out already.
+    fn accept(&self) -> Result<Option<Connection>, Errno> {
+        let stream =
+            match rustix::net::accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok(stream) => stream,
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
+                Err(errno) => return Err(errno),
+            };
+        let peer = sockopt::socket_peercred(&stream)?.uid;
+        if !peer.is_root() && peer != rustix::process::geteuid() {
+            return Err(Errno::PERM);
+        }
+        let deadline = Instant::now() + REQUEST_WITHIN;
+        Ok(Some(Connection { stream: stream.into(), line: Vec::new(), deadline }))
+    }
+}
+
+impl Connection {
+    /// Reads what is there; whether the line is complete.
+    fn read(&mut self) -> io::Result<bool> {
+        let mut piece = [0; 1024];
+        loop {
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.line.extend_from_slice(&piece[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if self.line.contains(&b'\n') {
+                return Ok(true);
+            }
+            if self.line.len() > LINE_BYTES_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        // A rest that cannot be removed is the next one's to replace.
+        let _ = unlinkat(&self.directory, CONTROL_SOCKET, AtFlags::empty());
+    }
+}

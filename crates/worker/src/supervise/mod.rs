@@ -1,0 +1,269 @@
+//! Keeps a volume served: starts a worker, starts another when that one dies, exchanges it for that of a newer program, and
+//! ends it in order.
+//!
+//! The supervisor answers for the volume. It has the KEK, the volume's directory and its lock, and the listening socket; the
+//! worker has the layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at the volume
+//! before its successor has it:
+//!
+//! ```text
+//! worker dies -> another is started and confined, while the layer's lock is waited for: it is free when the last of the
+//! dead one's I/O has ended -> descriptor read and authenticated anew -> keys -> layer -> clients connect again
+//! ```
+//!
+//! All of it happens on the caller's thread, which sleeps in poll(2).
+
+mod child;
+mod control_socket;
+mod program;
+mod restart;
+mod upgrade;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use strongroom_datastore::file::{Access, DatastoreError, Deks, OpenLayer, Protection, VolumeHead};
+use strongroom_frontend::listen::{Address, Listener};
+use strongroom_keys::Kek;
+use strongroom_types::VolumeSize;
+use thiserror::Error;
+
+use self::child::{ChildError, WorkerProcess, timespec};
+use self::control_socket::ControlSocket;
+use self::restart::Outage;
+use crate::birth::Frontend;
+use crate::control::{Answer, Request, Status};
+use crate::sandbox::{RUN_DIRECTORY, UidLease};
+
+pub use self::child::{Birthright, End};
+pub use self::program::Program;
+
+/// What a worker may take to drain and flush, beyond what its frontend gives its clients twice.
+const DRAIN_MARGIN: Duration = Duration::from_secs(10);
+
+/// What is exposed, and how.
+#[derive(Debug)]
+pub struct Exposure {
+    /// The volume, opened apart: what answers for it.
+    pub head: VolumeHead,
+    /// Its KEK; none for a clear volume, which a person has chosen.
+    pub kek: Option<Kek>,
+    /// Where clients connect.
+    pub listener: Listener,
+    /// What a worker is started with.
+    pub birthright: Birthright,
+    /// The program that workers run.
+    pub program: Program,
+}
+
+/// Why a volume is not, or no longer, exposed.
+#[derive(Debug, Error)]
+pub enum SuperviseError {
+    /// The first worker does not serve.
+    #[error("the volume cannot be served: {0}")]
+    Start(String),
+    /// After the death of a worker the volume is not what it was.
+    #[error("the volume is not served any more: {0}")]
+    Lost(#[source] DatastoreError),
+    /// The end was not in order.
+    #[error("the volume was not closed in order: {0}")]
+    Stop(String),
+    /// No more sleep.
+    #[error("cannot wait for events: {0}")]
+    Wait(#[from] Errno),
+}
+
+/// A volume that is served.
+#[derive(Debug)]
+pub struct Supervisor {
+    /// Before the head: it is removed while the volume is still ours.
+    control: Option<ControlSocket>,
+    phase: Phase,
+    exposure: Exposure,
+    restarts: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Serving(WorkerProcess),
+    Down(Outage),
+}
+
+impl Supervisor {
+    /// Starts the first worker over the layer, which came with the head. When it returns, clients are served.
+    pub fn start(exposure: Exposure, layer: OpenLayer, deks: Deks) -> Result<Self, SuperviseError> {
+        let control = match exposure.head.access() {
+            Access::ReadWrite => Some(ControlSocket::bind(&exposure.head)),
+            // Several can read a volume, and its datastore may be read-only: there is no place for one.
+            Access::ReadOnly => None,
+        };
+        let control = control.transpose().map_err(|errno| {
+            SuperviseError::Start(format!("cannot listen in {}: {errno}", exposure.head.path().display()))
+        })?;
+        let serve = || {
+            let mut worker = start_worker(&exposure, &exposure.program)?;
+            worker.give_keys(deks)?;
+            worker.serve(layer)?;
+            Ok(worker)
+        };
+        let worker = serve().map_err(|error: ChildError| SuperviseError::Start(error.to_string()))?;
+        Ok(Self { control, phase: Phase::Serving(worker), exposure, restarts: 0 })
+    }
+
+    /// The process that serves, if there is one now.
+    pub fn worker_id(&self) -> Option<u32> {
+        match &self.phase {
+            Phase::Serving(worker) => Some(worker.id()),
+            Phase::Down(_) => None,
+        }
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> &Address {
+        self.exposure.listener.address()
+    }
+
+    /// Keeps the volume served until `stop` is readable. Then what is in flight is done and flushed, and the volume free.
+    pub fn run(mut self, stop: &impl AsFd) -> Result<(), SuperviseError> {
+        loop {
+            if self.wait(stop.as_fd())? {
+                return self.end();
+            }
+            if let Phase::Serving(worker) = &mut self.phase
+                && let Some(how) = worker.ended()
+            {
+                tracing::error!("worker {} {how}; another one is started", worker.id());
+                self.phase = Phase::Down(Outage::new(Instant::now()));
+            }
+            self.restart()?;
+            self.answer_requests();
+        }
+    }
+
+    /// Sleeps until there is something to do; `true` if that is to end.
+    fn wait(&self, stop: BorrowedFd<'_>) -> Result<bool, Errno> {
+        let mut watched = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        let mut deadline = None;
+        match &self.phase {
+            Phase::Serving(worker) => {
+                watched.push(PollFd::from_borrowed_fd(worker.pidfd(), PollFlags::IN));
+            }
+            Phase::Down(outage) => deadline = Some(outage.next_attempt()),
+        }
+        if let Some(control) = &self.control {
+            control.watch(&mut watched);
+            deadline = [deadline, control.deadline()].into_iter().flatten().min();
+        }
+        let left = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        match poll(&mut watched, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(!watched[0].revents().is_empty()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Does what was asked on the control socket.
+    fn answer_requests(&mut self) {
+        let Some(mut control) = self.control.take() else { return };
+        control.serve(&mut |request| match request {
+            Request::Status => Answer::Status(self.status()),
+            Request::Resize { size_bytes, least_generation } => self.resize(size_bytes, least_generation),
+            Request::Upgrade => self.upgrade(),
+        });
+        self.control = Some(control);
+    }
+
+    fn status(&self) -> Status {
+        let (worker_pid, program) = match &self.phase {
+            Phase::Serving(worker) => (Some(worker.id()), Some(worker.program().to_owned())),
+            Phase::Down(_) => (None, None),
+        };
+        Status {
+            supervisor_pid: std::process::id(),
+            worker_pid,
+            program,
+            frontend: match self.exposure.birthright.frontend {
+                Frontend::Nbd { .. } => "nbd".to_owned(),
+                Frontend::VhostUser { .. } => "vhost_user".to_owned(),
+            },
+            address: match self.address() {
+                Address::Unix(path) => path.display().to_string(),
+                Address::Tcp(address) => address.to_string(),
+            },
+            restarts: self.restarts,
+        }
+    }
+
+    /// Grows the volume, durably, and then tells the worker. A worker that dies meanwhile is started again with the new
+    /// size.
+    fn resize(&mut self, size: VolumeSize, least_generation: u64) -> Answer {
+        let head = &mut self.exposure.head;
+        let (old_size_bytes, found) = (head.descriptor().size_bytes, head.descriptor().generation);
+        if found < least_generation {
+            let path = PathBuf::from(head.path());
+            return refuse(&DatastoreError::RolledBack { path, found, least: least_generation });
+        }
+        if let Err(error) = head.grow(size, protection(self.exposure.kek.as_ref())) {
+            return refuse(&error);
+        }
+        let generation = head.descriptor().generation;
+        if let Phase::Serving(worker) = &mut self.phase
+            && size > old_size_bytes
+            && let Err(error) = worker.grow(size)
+        {
+            if !matches!(error, ChildError::Died { .. }) {
+                let message = format!("the volume has its new size, and the guest was not told: {error}");
+                return Answer::Refused { code: "worker".to_owned(), message };
+            }
+        }
+        Answer::Resized { old_size_bytes, size_bytes: size, generation }
+    }
+
+    fn end(self) -> Result<(), SuperviseError> {
+        tracing::info!("ending: what is in flight is done and flushed first");
+        let Self { control, phase, exposure, .. } = self;
+        drop(control);
+        let failure = match phase {
+            Phase::Serving(worker) => {
+                worker.end(drain_deadline(&exposure)).map_err(|error| error.to_string())
+            }
+            Phase::Down(_) => Err("its worker had died, and no other one was back yet".to_owned()),
+        };
+        // The listening socket's file, and then the volume, are free when this returns.
+        drop(exposure);
+        match failure {
+            Ok(None) => Ok(()),
+            Ok(Some(failure)) | Err(failure) => Err(SuperviseError::Stop(failure)),
+        }
+    }
+}
+
+/// How long draining may take: a frontend gives its clients, and then its disk, their time.
+fn drain_deadline(exposure: &Exposure) -> Duration {
+    let given = match exposure.birthright.frontend {
+        Frontend::Nbd { .. } => strongroom_frontend::nbd::DRAIN_TIMEOUT,
+        Frontend::VhostUser { .. } => strongroom_frontend::vhost_user_blk::DRAIN_TIMEOUT,
+    };
+    2 * given + DRAIN_MARGIN
+}
+
+fn protection(kek: Option<&Kek>) -> Protection<'_> {
+    kek.map_or(Protection::Unencrypted, Protection::Encrypted)
+}
+
+/// Starts a worker, with a user of its own where we can give one.
+fn start_worker(exposure: &Exposure, program: &Program) -> Result<WorkerProcess, ChildError> {
+    let lease = if rustix::process::geteuid().is_root() {
+        UidLease::take(RUN_DIRECTORY.as_ref())
+            .inspect_err(|error| tracing::warn!("the worker gets no user of its own: {error}"))
+            .ok()
+    } else {
+        None
+    };
+    WorkerProcess::start(program, &exposure.birthright, exposure.listener.as_fd(), lease)
+}
+
+fn refuse(error: &DatastoreError) -> Answer {
+    Answer::Refused { code: error.code().to_owned(), message: error.to_string() }
+}

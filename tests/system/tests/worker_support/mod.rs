@@ -1,0 +1,244 @@
+//! What the tests of a worker's life share: an NBD client that connects again and verifies every sector, and a worker
+//! that can be looked at and killed.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::Value;
+use strongroom_system_tests::Volume;
+
+/// For anything that takes milliseconds on an idle machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+const BLOCK_BYTES: usize = 4096;
+/// Blocks that the client works on.
+const BLOCKS: u64 = 256;
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+
+/// What `volume info --json` says of the process that exposes a volume.
+#[track_caller]
+pub fn exposure(volume: &Volume<'_>) -> Value {
+    let answer = volume.command("info", &["--json"]).success();
+    let info: Value = serde_json::from_str(&answer).expect("the answer is JSON");
+    info["exposure"].clone()
+}
+
+/// A running worker.
+pub struct Worker {
+    pub id: u32,
+    pidfd: OwnedFd,
+}
+
+impl Worker {
+    /// The worker of a volume; waits until there is one.
+    #[track_caller]
+    pub fn of(volume: &Volume<'_>) -> Self {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let id = exposure(volume)["worker_pid"].as_u64().and_then(|id| i32::try_from(id).ok());
+            // It may have died since it was asked for; then another one comes.
+            let pidfd = id.and_then(Pid::from_raw).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+            if let (Some(id), Some(Ok(pidfd))) = (id, pidfd) {
+                return Self { id: id.cast_unsigned(), pidfd };
+            }
+            assert!(Instant::now() < until, "there is no worker");
+        }
+    }
+
+    /// Kills it (SIGKILL), and waits until it is gone.
+    #[track_caller]
+    pub fn kill(self) {
+        pidfd_send_signal(&self.pidfd, Signal::KILL).expect("the worker can be killed");
+        self.wait();
+    }
+
+    /// Waits until it is gone.
+    #[track_caller]
+    pub fn wait(self) {
+        let deadline = Timespec { tv_sec: DEADLINE.as_secs().cast_signed(), tv_nsec: 0 };
+        let ended = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&deadline));
+        assert_eq!(ended, Ok(1), "worker {} does not end", self.id);
+    }
+
+    /// A file of its directory in /proc.
+    #[track_caller]
+    pub fn proc(&self, name: &str) -> String {
+        let path = format!("/proc/{}/{name}", self.id);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+}
+
+/// A client of NBD, as small as the protocol allows: one request at a time.
+pub struct NbdClient {
+    stream: UnixStream,
+    /// The size that it was told when it connected.
+    pub size_bytes: u64,
+}
+
+impl NbdClient {
+    /// Connects to the export of any name.
+    pub fn connect(socket: &Path) -> io::Result<Self> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(DEADLINE))?;
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting)?;
+        // Fixed newstyle, no zeroes; NBD_OPT_EXPORT_NAME of the empty name.
+        stream.write_all(&3_u32.to_be_bytes())?;
+        stream.write_all(&[b"IHAVEOPT".as_slice(), &1_u32.to_be_bytes(), &0_u32.to_be_bytes()].concat())?;
+        let mut export = [0; 10];
+        stream.read_exact(&mut export)?;
+        let size_bytes = u64::from_be_bytes(*export.first_chunk().expect("ten bytes hold eight"));
+        Ok(Self { stream, size_bytes })
+    }
+
+    fn request(&mut self, command: u16, offset: u64, payload: &[u8], length: usize) -> io::Result<()> {
+        let head = [
+            0x2560_9513_u32.to_be_bytes().as_slice(),
+            &0_u16.to_be_bytes(),
+            &command.to_be_bytes(),
+            &offset.to_be_bytes(),
+            &offset.to_be_bytes(),
+            &(length as u32).to_be_bytes(),
+        ];
+        self.stream.write_all(&[&head.concat(), payload].concat())?;
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply)?;
+        match u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]) {
+            0 => Ok(()),
+            // ESHUTDOWN is what a client that comes while the server ends is told.
+            108 => Err(io::ErrorKind::ConnectionReset.into()),
+            error => panic!("the server answered with error {error}"),
+        }
+    }
+
+    /// Reads.
+    pub fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.request(READ, offset, &[], into.len())?;
+        self.stream.read_exact(into)
+    }
+
+    /// Writes.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.request(WRITE, offset, bytes, bytes.len())
+    }
+}
+
+/// A client that writes, reads back and compares until it is told to stop, and connects again whenever it must. An answered
+/// write that is not there, and an error that a server answers with, fail the test.
+pub struct VerifiedIo {
+    stop: Arc<AtomicBool>,
+    operations: Arc<AtomicU64>,
+    connections: Arc<AtomicU64>,
+    thread: JoinHandle<Duration>,
+}
+
+impl VerifiedIo {
+    pub fn start(socket: &Path) -> Self {
+        let (stop, operations, connections) = <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let thread = std::thread::spawn({
+            let (stop, operations, connections) =
+                (Arc::clone(&stop), Arc::clone(&operations), Arc::clone(&connections));
+            let socket = socket.to_owned();
+            move || {
+                let mut client =
+                    Verifier { socket, client: None, written: vec![0; BLOCKS as usize], connections };
+                let mut longest = Duration::ZERO;
+                for number in 1.. {
+                    if stop.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let began = Instant::now();
+                    client.step(number);
+                    longest = longest.max(began.elapsed());
+                    operations.fetch_add(1, Ordering::SeqCst);
+                }
+                (0..BLOCKS).for_each(|block| client.verify(block));
+                longest
+            }
+        });
+        Self { stop, operations, connections, thread }
+    }
+
+    /// Waits until it has done so many more operations.
+    #[track_caller]
+    pub fn wait_for_more(&self, more: u64) {
+        let enough = self.operations.load(Ordering::SeqCst) + more;
+        let until = Instant::now() + DEADLINE;
+        while self.operations.load(Ordering::SeqCst) < enough {
+            assert!(!self.thread.is_finished(), "the client failed");
+            assert!(Instant::now() < until, "no I/O within {DEADLINE:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// How often it has connected.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Verifies everything once more: how many operations it did, and how long the longest took.
+    #[track_caller]
+    pub fn stop(self) -> (u64, Duration) {
+        self.stop.store(true, Ordering::SeqCst);
+        let longest = self.thread.join().expect("every operation succeeded and everything was as written");
+        (self.operations.load(Ordering::SeqCst), longest)
+    }
+}
+
+struct Verifier {
+    socket: PathBuf,
+    client: Option<NbdClient>,
+    /// What each block was last written with; zero for never.
+    written: Vec<u64>,
+    connections: Arc<AtomicU64>,
+}
+
+impl Verifier {
+    /// Writes one block and verifies another, both wherever the number leads.
+    fn step(&mut self, number: u64) {
+        let at = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let block = at(number) % BLOCKS;
+        self.until_done(|client| client.write(block * BLOCK_BYTES as u64, &content(number)));
+        self.written[block as usize] = number;
+        self.verify(at(number + 1) % BLOCKS);
+    }
+
+    fn verify(&mut self, block: u64) {
+        let mut found = vec![0; BLOCK_BYTES];
+        self.until_done(|client| client.read(block * BLOCK_BYTES as u64, &mut found));
+        assert!(
+            found == content(self.written[block as usize]),
+            "block {block} does not hold what was written"
+        );
+    }
+
+    /// Does it again on a new connection until it is answered.
+    fn until_done(&mut self, mut request: impl FnMut(&mut NbdClient) -> io::Result<()>) {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            if self.client.is_none() {
+                self.client = NbdClient::connect(&self.socket).ok();
+                self.connections.fetch_add(u64::from(self.client.is_some()), Ordering::SeqCst);
+            }
+            match self.client.as_mut().map(&mut request) {
+                Some(Ok(())) => return,
+                Some(Err(_)) | None => self.client = None,
+            }
+            assert!(Instant::now() < until, "not answered within {DEADLINE:?}");
+        }
+    }
+}
+
+fn content(number: u64) -> Vec<u8> {
+    number.to_le_bytes().into_iter().cycle().take(BLOCK_BYTES).collect()
+}
