@@ -4,8 +4,9 @@
 //!
 //! That last point is what a dirty log is for, and direct I/O does not test it: whoever reads a buffer checks it where
 //! it was filled. So the guest reads a disk, the *witness*, into its page cache once all memory has been copied. Nobody
-//! but the worker writes those pages, and nobody looks at them before the guest has moved. There they must hold what
-//! the disk holds, and the guest must not have read the disk again for it.
+//! but the worker writes those pages (run-guest sees to it that the kernel does not zero them first), and nobody looks
+//! at them before the guest has moved. There they must hold what the disk holds, and the guest must not have read the
+//! disk again for it. Against a worker that does not mark the pages it fills, both tests fail.
 
 #![cfg(feature = "full")]
 
@@ -85,6 +86,11 @@ fn start_work(session: &mut Session) -> String {
     session.run(&format!("dd if=/dev/urandom of=/dev/vdb bs=1M count={WITNESS_MEGABYTES} conv=fsync"));
     let witness = session.run("md5sum </dev/vdb");
     session.run("echo 3 >/proc/sys/vm/drop_caches");
+    // What lies in free memory is copied too, and must not be the witness by chance.
+    session.run(&format!(
+        "mount -t tmpfs none /mnt && dd if=/dev/zero of=/mnt/zeroes bs=1M count={} && umount /mnt",
+        2 * WITNESS_MEGABYTES
+    ));
     session.run(&format!("{EXERCISE} >/tmp/exercise 2>&1 & exercise=$!"));
     session.run(&format!("{DIRTY} & dirty=$!"));
     session.wait_until(&format!("[ $(grep -c ^progress /tmp/exercise) -ge {PROGRESS_LINES} ]"));
@@ -102,7 +108,14 @@ fn migrate(source: &mut Guest, uri: &str) -> u64 {
     qmp.execute("migrate-set-parameters", json!({ "downtime-limit": 1, "max-bandwidth": BANDWIDTH }));
     qmp.execute("migrate", json!({ "uri": uri }));
     qmp.wait_for_event_that("MIGRATION_PASS", MIGRATION_DEADLINE, |data| data["pass"].as_u64() >= Some(2));
+    let before = sectors_read(session);
     session.run("cat /dev/vdb >/dev/null");
+    let sectors = u64::from(WITNESS_MEGABYTES) << 11;
+    assert_eq!(
+        sectors_read(session) - before,
+        sectors,
+        "the guest had some of the witness in memory already"
+    );
     let status = qmp.execute("query-migrate", json!({}));
     assert_eq!(status["status"], "active", "the guest has moved before it read the witness: {status}");
     qmp.execute(
@@ -116,10 +129,18 @@ fn migrate(source: &mut Guest, uri: &str) -> u64 {
 
 fn check_witness(session: &mut Session, written: &str) {
     session.run("kill $dirty");
-    const READS: &str = "cut -c-24 /sys/block/vdb/stat";
-    let before = session.run(READS);
+    let before = sectors_read(session);
     assert_eq!(session.run("md5sum </dev/vdb"), written, "the page cache is not what the disk was read as");
-    assert_eq!(session.run(READS), before, "the guest has read the disk again instead");
+    assert_eq!(sectors_read(session), before, "the guest has read the disk again instead");
+}
+
+/// From the witness (Linux `Documentation/block/stat.rst`).
+fn sectors_read(session: &mut Session) -> u64 {
+    let stat = session.run("cat /sys/block/vdb/stat");
+    stat.split_whitespace()
+        .nth(2)
+        .and_then(|word| word.parse().ok())
+        .expect("the third number is sectors read")
 }
 
 fn finish_work(session: &mut Session) -> ExerciseReport {
