@@ -175,11 +175,28 @@ impl Local {
         let server = serve(&self.listener, disk);
         Self { server, ..self }
     }
+
+    /// Hands all sessions over to a new server.
+    pub fn upgrade(self, disk: Arc<dyn Disk<Plain>>) -> Self {
+        let suspended = self.server.suspend().unwrap();
+        let listener = adopt(&self.listener);
+        let server = VhostUserServer::resume(config(), listener, disk, lanes(), suspended).unwrap();
+        Self { server, ..self }
+    }
 }
 
 fn serve(listener: &Listener, disk: Arc<dyn Disk<Plain>>) -> VhostUserServer {
-    let config = VhostUserConfig { queues_max: QUEUES, ..VhostUserConfig::new("room-1") };
-    let listener = Listener::adopt(listener.as_fd().try_clone_to_owned().unwrap()).unwrap();
-    let lanes = Lanes::start("vhost-user", config.lanes(), DEPTH).unwrap();
-    VhostUserServer::start(config, listener, disk, lanes).unwrap()
+    VhostUserServer::start(config(), adopt(listener), disk, lanes()).unwrap()
+}
+
+fn config() -> VhostUserConfig {
+    VhostUserConfig { queues_max: QUEUES, ..VhostUserConfig::new("room-1") }
+}
+
+fn lanes() -> Lanes {
+    Lanes::start("vhost-user", config().lanes(), DEPTH).unwrap()
+}
+
+fn adopt(listener: &Listener) -> Listener {
+    Listener::adopt(listener.as_fd().try_clone_to_owned().unwrap()).unwrap()
 }
