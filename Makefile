@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full measure
+.PHONY: help demo build test test-full measure fuzz
 
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,3 +29,7 @@ test-full: ## the same, the long whole-system tests, and every supported file sy
 measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some fifteen minutes
 	scripts/install-packages test
 	@scripts/measure-nbd
+
+fuzz: ## what a hostile front end or guest writes, guided by coverage; ten minutes for each target
+	scripts/install-packages test
+	scripts/fuzz

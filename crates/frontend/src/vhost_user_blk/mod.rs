@@ -18,6 +18,9 @@ mod chain;
 mod channel;
 mod device;
 mod dirty_log;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guest_memory;
 mod in_flight;
 mod message;

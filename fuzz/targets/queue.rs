@@ -1,0 +1,3 @@
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| strongroom_frontend::vhost_user_blk::fuzzing::queue(input));
