@@ -32,6 +32,11 @@ impl Signals {
     pub fn stop_flag(&self) -> &AtomicBool {
         &self.stop
     }
+
+    /// Whether a signal came.
+    pub fn came(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
 }
 
 impl AsFd for Signals {
