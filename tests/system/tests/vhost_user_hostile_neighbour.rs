@@ -5,6 +5,8 @@
 mod front_end;
 #[path = "hostile_neighbour/guest.rs"]
 mod guest;
+#[allow(dead_code, reason = "the tests of a worker's life use all of it")]
+mod worker_support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
@@ -14,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
-use strongroom_system_tests::{Exposure, Protection, Scratch, Volume};
+use strongroom_system_tests::{Protection, Scratch, Volume};
+use worker_support::Worker;
 
 /// Answered to the neighbour in the time of each attack.
 const NEIGHBOURS_OPERATIONS: u64 = 200;
@@ -28,49 +31,49 @@ fn a_hostile_guest_and_front_end_harm_themselves_alone() {
     let scratch = Scratch::new();
     let good = Volume::create(&scratch, "good", "64M", Protection::Encrypted);
     let bad = Volume::create(&scratch, "bad", "64M", Protection::Encrypted);
-    let (neighbour, mut attacked) = (good.expose_vhost_user(), bad.expose_vhost_user());
+    let (neighbour, attacked) = (good.expose_vhost_user(), bad.expose_vhost_user());
+    let neighbours_worker = Worker::of(&good).id;
     let (done, operations) = (AtomicBool::new(false), AtomicU64::new(0));
     let report = thread::scope(|scope| {
         let load = scope.spawn(|| load_until(neighbour.socket(), &done, &operations));
-        let attacks = catch_unwind(AssertUnwindSafe(|| {
-            for (name, attack) in ATTACKS {
-                let before = operations.load(Ordering::SeqCst);
-                attack(attacked.socket());
-                await_neighbour(&operations, before, name);
-                let report = verify_shortly(&attacked);
-                let report = report.unwrap_or_else(|error| panic!("after {name}: {error}"));
-                println!("{name}: the next session did {} operations", report.operations());
-            }
-            let before = operations.load(Ordering::SeqCst);
-            let stalled = front_end::stalling_sockets(attacked.socket());
-            await_neighbour(&operations, before, "sockets that stall half-way through a message");
-            drop(stalled);
-            verify_shortly(&attacked).unwrap_or_else(|error| panic!("after sockets that stall: {error}"));
-            let before = operations.load(Ordering::SeqCst);
-            front_end::cut_memory_off(attacked.socket());
-            await_neighbour(&operations, before, "memory that vanishes");
-        }));
+        let attacks = catch_unwind(AssertUnwindSafe(|| attack(&bad, attacked.socket(), &operations)));
         done.store(true, Ordering::SeqCst);
         let report = load.join().unwrap_or_else(|panic| resume_unwind(panic));
         attacks.unwrap_or_else(|panic| resume_unwind(panic));
         report.unwrap_or_else(|error| panic!("the neighbour: {error}"))
     });
     println!("the neighbour, meanwhile: {report}");
-    attacked = after_the_end(attacked, &bad);
-    verify_shortly(&attacked).unwrap_or_else(|error| panic!("in the end: {error}"));
+    assert_eq!(Worker::of(&good).id, neighbours_worker);
     assert!(neighbour.close().success());
     assert!(attacked.close().success());
 }
 
-/// Memory that is cut off under a worker may end it, and it alone.
-fn after_the_end<'test>(attacked: Exposure, volume: &Volume<'test>) -> Exposure {
-    attacked.kill();
-    volume.expose_vhost_user()
+/// Does everything, and has the volume served in between.
+fn attack(volume: &Volume<'_>, socket: &Path, operations: &AtomicU64) {
+    let worker = Worker::of(volume).id;
+    for (name, attack) in ATTACKS {
+        let before = operations.load(Ordering::SeqCst);
+        attack(socket);
+        await_neighbour(operations, before, name);
+        verify_shortly(socket, name);
+    }
+    let stalling = "sockets that stall half-way through a message";
+    let before = operations.load(Ordering::SeqCst);
+    let stalled = front_end::stalling_sockets(socket);
+    await_neighbour(operations, before, stalling);
+    drop(stalled);
+    verify_shortly(socket, stalling);
+    assert_eq!(Worker::of(volume).id, worker, "none of this ends a worker");
+
+    let vanishing = "memory that vanishes";
+    let before = operations.load(Ordering::SeqCst);
+    front_end::cut_memory_off(socket);
+    await_neighbour(operations, before, vanishing);
+    verify_shortly(socket, vanishing);
+    println!("{vanishing} ended the worker: {}", Worker::of(volume).id != worker);
 }
 
-type Attack = fn(&Path);
-
-const ATTACKS: [(&str, Attack); 8] = [
+const ATTACKS: [(&str, fn(&Path)); 8] = [
     ("rings that are broken", guest::break_rings),
     ("noise in the rings", guest::noise_in_rings),
     ("requests of absurd length", guest::absurd_requests),
@@ -102,12 +105,17 @@ fn await_neighbour(operations: &AtomicU64, before: u64, attack: &str) {
     }
 }
 
-fn verify_shortly(exposure: &Exposure) -> Result<Report, LoadError> {
-    let front_end = FrontEnd::connect(exposure.socket(), Settings::new(2, 16))?;
-    let config = LoadConfig { area_bytes: 1 << 20, ..LoadConfig::new(2) };
-    let mut load = Load::new(front_end, config)?;
-    load.run(Until::Operations(50))?;
-    load.finish()
+/// The attacked volume is served: a short load, verified.
+fn verify_shortly(socket: &Path, attack: &str) {
+    let verified = || -> Result<Report, LoadError> {
+        let front_end = FrontEnd::connect(socket, Settings::new(2, 16))?;
+        let config = LoadConfig { area_bytes: 1 << 20, ..LoadConfig::new(2) };
+        let mut load = Load::new(front_end, config)?;
+        load.run(Until::Operations(50))?;
+        load.finish()
+    };
+    let report = verified().unwrap_or_else(|error| panic!("after {attack}: {error}"));
+    println!("{attack}: the next session did {} operations", report.operations());
 }
 
 fn connect(socket: &Path) -> FrontEnd {
