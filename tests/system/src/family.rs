@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// The process ids of `process` and all its descendants, itself first.
 #[track_caller]
 pub fn family_of(process: u32) -> Vec<u32> {
@@ -23,6 +25,22 @@ pub fn open_descriptors(process: u32) -> usize {
         fs::read_dir(&directory).unwrap_or_else(|error| panic!("cannot read {directory}: {error}")).count()
     };
     family_of(process).into_iter().map(count).sum()
+}
+
+/// The worker of a running `volume expose`: its only child.
+#[track_caller]
+pub fn worker_of(supervisor: u32) -> u32 {
+    match children_of(supervisor)[..] {
+        [worker] => worker,
+        ref children => panic!("process {supervisor} has the children {children:?} instead of a worker"),
+    }
+}
+
+/// Kills a process (SIGKILL) whose parent is another.
+#[track_caller]
+pub fn kill(process: u32) {
+    let pid = Pid::from_raw(process.cast_signed()).expect("a process id is positive");
+    kill_process(pid, Signal::KILL).unwrap_or_else(|error| panic!("cannot kill {process}: {error}"));
 }
 
 /// Each thread has its own children; a thread that has just ended has none.

@@ -1,5 +1,5 @@
 //! A user of libvirt pastes what `volume expose --show libvirt` prints: the domain boots from the volume, goes on after
-//! the volume's vhost-user server was killed, and takes a second volume while it runs.
+//! the volume's worker was killed, and takes a second volume while it runs.
 
 #![cfg(feature = "full")]
 
@@ -7,12 +7,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use strongroom_system_tests::family::{kill, worker_of};
 use strongroom_system_tests::{
     CommandLine, Exercise, ExerciseReport, Libvirt, Machine, Process, Protection, Scratch, Session, Volume,
 };
 
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
-/// Done before and after the server is killed.
+/// Done before and after the worker is killed.
 const OPERATIONS: u64 = 200;
 const EXERCISE: &str = "diskexercise --device /dev/vdb --length 16M --threads 4 --ops 100";
 
@@ -31,7 +32,7 @@ fn boots_and_takes(machine: Machine, first: &str, second: &str) {
     let libvirt = Libvirt::start(&scratch);
     let boot = Volume::create(&scratch, "boot", "64M", Protection::Encrypted);
     let plugged = Volume::create(&scratch, "plugged", "64M", Protection::Encrypted);
-    let (mut boot_server, boot_lines) = expose(&scratch, &boot, first);
+    let (boot_server, boot_lines) = expose(&scratch, &boot, first);
     let (plugged_server, plugged_lines) = expose(&scratch, &plugged, second);
     // A domain that a vhost-user disk is plugged into needs its memory shared from the beginning.
     let memory_backing =
@@ -42,8 +43,7 @@ fn boots_and_takes(machine: Machine, first: &str, second: &str) {
     exercise.wait_for_more(OPERATIONS);
     // Debian 12's libvirt 9.0 does not hand an NBD disk's reconnect delay on to QEMU.
     if first == "--vhost-user" {
-        boot_server.kill();
-        (boot_server, _) = expose(&scratch, &boot, first);
+        kill(worker_of(boot_server.id()));
         exercise.wait_for_more(OPERATIONS);
     }
     exercise.stop().assert_clean();
