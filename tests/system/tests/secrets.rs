@@ -4,14 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use strongroom_system_tests::{CommandLine, Process, Scratch, datastore};
+use strongroom_system_tests::{CommandLine, Scratch, datastore, family};
 
 const PASSPHRASE: &str = "Gr%n passphrase of 1 test, nowhere else";
 /// Occurs nowhere but in what a client writes.
@@ -62,17 +62,22 @@ fn base64(bytes: &[u8], last_two: &[u8; 2]) -> Vec<u8> {
 }
 
 /// The secrets of a volume, worked out by another implementation.
-fn needles(strongroom: &CommandLine<'_>, volume: &str, key: &str) -> Vec<Needle> {
+fn secrets_of(strongroom: &CommandLine<'_>, volume: &str, key: &str) -> Vec<(String, Vec<u8>)> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/secrets/secrets_of_volume.py");
     let call = format!("exec /usr/bin/python3 {} {volume} {key}", script.display());
     let told = strongroom.peer("sh", &["-c", &call]);
-    let mut needles = Vec::new();
-    for line in told.lines() {
+    let secret = |line: &str| {
         let (name, hex) = line.split_once(' ').unwrap();
-        let secret: Vec<u8> =
-            (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
-        needles.extend(forms_of(name, &secret));
-    }
+        let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
+        (name.to_owned(), bytes.collect())
+    };
+    told.lines().map(secret).collect()
+}
+
+/// The forms in which they must not be found.
+fn needles(strongroom: &CommandLine<'_>, volume: &str, key: &str) -> Vec<Needle> {
+    let secrets = secrets_of(strongroom, volume, key);
+    let needles: Vec<Needle> = secrets.iter().flat_map(|(name, secret)| forms_of(name, secret)).collect();
     assert!(needles.len() > 250, "KEK, DEK, halves and 26 round keys, each in ten forms");
     needles
 }
@@ -91,9 +96,9 @@ fn assert_not_found(needles: &[Needle], place: &str, content: &[u8]) {
     }
 }
 
-/// What other processes may see of a server, as far as the kernel lets us look.
-fn seen_from_outside(server: &Process) -> Vec<(PathBuf, Vec<u8>)> {
-    let process = PathBuf::from(format!("/proc/{}", server.id()));
+/// What other processes may see of a process, as far as the kernel lets us look.
+fn seen_from_outside(process: u32) -> Vec<(PathBuf, Vec<u8>)> {
+    let process = PathBuf::from(format!("/proc/{process}"));
     let files = ["cmdline", "environ", "comm", "status", "maps", "limits"].map(|name| process.join(name));
     files.into_iter().filter_map(|path| Some((path.clone(), fs::read(&path).ok()?))).collect()
 }
@@ -135,8 +140,10 @@ fn search_while_exposed(key_name: &str, key_arguments: &str, secret: &[u8]) {
     let uri = server.wait_for_line("its NBD URI", DEADLINE, |line| line.starts_with("nbd+unix:"));
     use_volume(&strongroom, &uri);
 
-    for (path, content) in seen_from_outside(&server) {
-        assert_not_found(&needles, &path.display().to_string(), &content);
+    for process in family::family_of(server.id()) {
+        for (path, content) in seen_from_outside(process) {
+            assert_not_found(&needles, &path.display().to_string(), &content);
+        }
     }
     assert!(server.terminate(DEADLINE).success());
     call("resize ds/vm1 --size 5M");
@@ -204,15 +211,85 @@ fn a_servers_memory_is_closed_to_its_own_user() {
     };
     strongroom.run_shell(&format!("until {as_user} head -c 0 /proc/{}/mem; do :; done", open.id())).success();
     assert!(can_read(open.id()));
-    assert!(!can_read(server.id()), "a server's memory can be read");
-
-    let limits = fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
-    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+    let family = family::family_of(server.id());
+    assert_eq!(family.len(), 2, "the server and its worker");
+    for process in family {
+        assert!(!can_read(process), "the memory of {process} can be read");
+        let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+    }
     server.signal(Signal::ABORT);
     let status = server.wait(DEADLINE);
     assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
     assert!(!status.core_dumped());
+}
+
+/// The readable memory of a process, which root alone can read: each mapping's place, and what is in it.
+fn memory_of(process: u32) -> Vec<(String, Vec<u8>)> {
+    let memory = File::open(format!("/proc/{process}/mem")).unwrap();
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+    let readable =
+        maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|mode| mode.starts_with('r')));
+    let mappings = readable.filter_map(|line| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+        let mut content = vec![0; usize::try_from(end - start).ok()?];
+        // Pages of the kernel's own, and those of a ring, cannot be read so.
+        memory.read_exact_at(&mut content, start).ok()?;
+        Some((format!("process {process}, {line}"), content))
+    });
+    mappings.collect()
+}
+
+/// In how many places of a process's memory a secret is, as it is, in hexadecimal or in base64.
+fn occurrences_in_memory(process: u32, needles: &[Needle]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (place, content) in memory_of(process) {
+        for needle in needles {
+            let mut windows = content.windows(needle.bytes.len());
+            if windows.any(|window| window[0] == needle.bytes[0] && window == needle.bytes) {
+                found.push(format!("{} in {place}", needle.name));
+            }
+        }
+    }
+    found
+}
+
+/// A worker never sees the KEK, and the supervisor keeps no DEK once the worker has it.
+#[test]
+fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can read their memory");
+        return;
+    }
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    let key: [u8; 32] = std::array::from_fn(|index| (index as u8).wrapping_mul(71).wrapping_add(5));
+    strongroom.write_key_file("vm1.key", &key);
+    strongroom.json(&["volume", "create", "ds/vm1", "--size", "4M", "--key-file", "vm1.key"]);
+    let secrets = secrets_of(&strongroom, "ds/vm1", "--key-file vm1.key");
+    let forms = |wanted: &str| -> Vec<Needle> {
+        let (name, secret) = secrets.iter().find(|(name, _)| name == wanted).unwrap();
+        forms_of(name, secret)
+    };
+    let (kek, dek) = (forms("kek"), forms("dek"));
+
+    let (server, uri) = strongroom.expose("ds/vm1", &["--key-file", "vm1.key"]);
+    strongroom.peer("qemu-io", &["-f", "raw", "-c", "write 0 1M", &uri]);
+    let supervisor = server.id();
+    let worker = || family::family_of(supervisor)[1];
+    assert_eq!(occurrences_in_memory(worker(), &kek), [""; 0]);
+    assert_eq!(occurrences_in_memory(supervisor, &dek), [""; 0]);
+    // The search finds what is there: the supervisor has the KEK, once.
+    assert_eq!(occurrences_in_memory(supervisor, &kek).len(), 1);
+    // The same after it has given the keys to two more workers.
+    strongroom.json(&["volume", "upgrade", "ds/vm1"]);
+    strongroom.run_shell(&format!("kill -9 {}", worker())).success();
+    strongroom.peer("qemu-io", &["-f", "raw", "-c", "read 0 1M", &uri]);
+    assert_eq!(occurrences_in_memory(worker(), &kek), [""; 0]);
+    assert_eq!(occurrences_in_memory(supervisor, &dek), [""; 0]);
+    assert!(server.terminate(DEADLINE).success());
 }
 
 /// Root reads everything, so a server of root's is run, and looked at, by somebody else. Returns what starts a program as

@@ -130,10 +130,13 @@ impl WorkerProcess {
         let user = worker._lease.as_ref().map(UidLease::user);
         let lease_file = worker._lease.as_ref().map(UidLease::as_fd);
         let files: Vec<_> = std::iter::once(listener).chain(lease_file).collect();
-        worker.socket.send(&Order::Start(Start { frontend: birthright.frontend.clone(), user }), &files)?;
-        if let Some(key) = &birthright.tls_key {
-            worker.socket.send_secret(key)?;
-        }
+        let start = Order::Start(Start { frontend: birthright.frontend.clone(), user });
+        let sent = worker.socket.send(&start, &files);
+        let sent = sent.and_then(|()| match &birthright.tls_key {
+            Some(key) => worker.socket.send_secret(key),
+            None => Ok(()),
+        });
+        sent.map_err(|error| worker.explained(error))?;
         match worker.await_report(READY_WITHIN)? {
             (Report::Ready { program }, _) => worker.program = program,
             (other, _) => return Err(unexpected(other)),
@@ -147,16 +150,17 @@ impl WorkerProcess {
             true => Keys::Unencrypted,
             false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
         };
-        self.socket.send(&Order::Keys(keys), &[])?;
-        deks.iter().try_for_each(|(_, dek)| self.socket.send_secret(dek))?;
+        self.order(&Order::Keys(keys), &[])?;
+        let sent = deks.iter().try_for_each(|(_, dek)| self.socket.send_secret(dek));
         drop(deks);
+        sent.map_err(|error| self.explained(error))?;
         self.expect(Report::Keyed, ANSWERS_WITHIN)
     }
 
     /// Has it serve a layer, from the start.
     pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
         let OpenLayer { file, facts } = layer;
-        self.socket.send(&Order::Serve { layer: facts, sessions: None }, &[file.as_fd()])?;
+        self.order(&Order::Serve { layer: facts, sessions: None }, &[file.as_fd()])?;
         // From here on the lock is the worker's alone.
         drop(file);
         self.expect(Report::Serving, ANSWERS_WITHIN)
@@ -165,13 +169,13 @@ impl WorkerProcess {
     /// Has it serve what another worker [suspended](Self::suspend).
     pub fn take_over(&mut self, suspended: &Handover) -> Result<(), ChildError> {
         let files: Vec<_> = suspended.files.iter().map(AsFd::as_fd).collect();
-        self.socket.send(&suspended.order, &files)?;
+        self.order(&suspended.order, &files)?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
     /// Has it drain within `deadline`, and hand over what it serves.
     pub fn suspend(&mut self, deadline: Duration) -> Result<Handover, ChildError> {
-        self.socket.send(&Order::Suspend, &[])?;
+        self.order(&Order::Suspend, &[])?;
         match self.await_report(deadline)? {
             (Report::Suspended { layer, sessions }, files) => {
                 Ok(Handover { order: Order::Serve { layer, sessions }, files })
@@ -182,13 +186,13 @@ impl WorkerProcess {
 
     /// Tells it that the layer has grown.
     pub fn grow(&mut self, size_bytes: strongroom_types::VolumeSize) -> Result<(), ChildError> {
-        self.socket.send(&Order::Grow { size_bytes }, &[])?;
+        self.order(&Order::Grow { size_bytes }, &[])?;
         self.expect(Report::Grown, ANSWERS_WITHIN)
     }
 
     /// Has it drain within `deadline`, flush and end; returns when it has ended. `Ok(Some(..))` says what went wrong.
     pub fn end(mut self, deadline: Duration) -> Result<Option<String>, ChildError> {
-        self.socket.send(&Order::End, &[])?;
+        self.order(&Order::End, &[])?;
         match self.await_report(deadline)? {
             (Report::Ended { failure }, _) => {
                 self.await_end(ENDS_WITHIN);
@@ -234,14 +238,24 @@ impl WorkerProcess {
         match self.socket.receive() {
             Ok((Report::Failed { reason }, _)) => Err(ChildError::Refused(reason)),
             Ok(received) => Ok(received),
-            Err(BirthError::Gone) => {
-                self.await_end(ENDS_WITHIN);
-                match self.ended() {
-                    Some(how) => Err(ChildError::Died { pid, how }),
-                    None => Err(ChildError::Silent { pid, within: ENDS_WITHIN }),
-                }
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.explained(error)),
+        }
+    }
+
+    fn order(&mut self, order: &Order, files: &[BorrowedFd<'_>]) -> Result<(), ChildError> {
+        self.socket.send(order, files).map_err(|error| self.explained(error))
+    }
+
+    /// That the other side is gone means that the worker has ended, and it can be told how.
+    fn explained(&mut self, error: BirthError) -> ChildError {
+        let pid = self.id();
+        if !matches!(error, BirthError::Gone) {
+            return error.into();
+        }
+        self.await_end(ENDS_WITHIN);
+        match self.ended() {
+            Some(how) => ChildError::Died { pid, how },
+            None => ChildError::Silent { pid, within: ENDS_WITHIN },
         }
     }
 

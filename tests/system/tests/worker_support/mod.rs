@@ -1,6 +1,8 @@
 //! What the tests of a worker's life share: an NBD client that connects again and verifies every sector, and a worker
 //! that can be looked at and killed.
 
+#![allow(dead_code, reason = "each test uses its part of it")]
+
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -102,15 +104,15 @@ impl NbdClient {
     }
 
     fn request(&mut self, command: u16, offset: u64, payload: &[u8], length: usize) -> io::Result<()> {
-        let head = [
-            0x2560_9513_u32.to_be_bytes().as_slice(),
-            &0_u16.to_be_bytes(),
-            &command.to_be_bytes(),
-            &offset.to_be_bytes(),
-            &offset.to_be_bytes(),
-            &(length as u32).to_be_bytes(),
-        ];
-        self.stream.write_all(&[&head.concat(), payload].concat())?;
+        let mut packet = Vec::with_capacity(28 + payload.len());
+        packet.extend(0x2560_9513_u32.to_be_bytes());
+        packet.extend(0_u16.to_be_bytes());
+        packet.extend(command.to_be_bytes());
+        packet.extend(offset.to_be_bytes());
+        packet.extend(offset.to_be_bytes());
+        packet.extend((length as u32).to_be_bytes());
+        packet.extend(payload);
+        self.stream.write_all(&packet)?;
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply)?;
         match u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]) {

@@ -1,0 +1,162 @@
+//! A running worker, looked at from outside: it is nobody, may do nothing, has nothing open but what it needs, holds no KEK,
+//! sleeps while nothing is asked of it, and its memory is closed to others.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod worker_support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume, family};
+use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure};
+
+/// The value of a line of /proc/PID/status.
+#[track_caller]
+fn status(worker: &Worker, name: &str) -> String {
+    let status = worker.proc("status");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
+}
+
+#[test]
+fn a_worker_is_nobody_and_may_do_nothing() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
+    let exposed = volume.expose();
+    let worker = Worker::of(&volume);
+    assert_eq!((status(&worker, "Seccomp"), status(&worker, "NoNewPrivs")), ("2".to_owned(), "1".to_owned()));
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert_eq!(status(&worker, set), "0000000000000000", "{set}");
+    }
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(status(&worker, "CapBnd"), "0000000000000000");
+        let uids: Vec<u32> =
+            status(&worker, "Uid").split_whitespace().map(|uid| uid.parse().unwrap()).collect();
+        assert!(uids.iter().all(|uid| *uid == uids[0] && *uid >= 0x7000_0000), "{uids:?}");
+        assert_eq!(status(&worker, "Groups"), "");
+    }
+    let namespace = |process: u32, kind: &str| {
+        fs::read_link(format!("/proc/{process}/ns/{kind}")).unwrap_or_else(|error| panic!("{kind}: {error}"))
+    };
+    for kind in ["net", "ipc", "uts", "mnt", "cgroup"] {
+        let (outside, inside) = (namespace(exposed.process().id(), kind), namespace(worker.id, kind));
+        assert_ne!(outside, inside, "the worker shares its {kind} namespace");
+    }
+    assert!(exposed.close().success());
+}
+
+/// The layer, the listening socket, the socket it was born with, the standard streams, and its rings; no directory, no other
+/// file, and nothing that the supervisor was itself started with, such as a passphrase.
+#[test]
+fn a_worker_has_open_what_it_needs_and_nothing_else() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    fs::write(strongroom.path("secret"), "correct horse").unwrap();
+    strongroom.run_with_passphrase("secret", &["volume", "create", "ds/vm1", "--size", "4M"]).success();
+    let script = "exec \"$STRONGROOM\" volume expose ds/vm1 --nbd unix:vm.sock --passphrase-fd 3 3<secret";
+    let mut server = strongroom.start_shell("expose", script);
+    server.wait_for_line("its NBD URI", DEADLINE, |line| line.starts_with("nbd+unix:"));
+    let worker = family::family_of(server.id())[1];
+
+    let mut open: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in fs::read_dir(format!("/proc/{worker}/fd")).unwrap().map(Result::unwrap) {
+        let number = entry.file_name().into_string().unwrap();
+        let target = fs::read_link(entry.path()).unwrap().into_os_string().into_string().unwrap();
+        let kind = match target.as_str() {
+            _ if ["1", "2"].contains(&number.as_str()) => "standard stream",
+            "anon_inode:[io_uring]" | "anon_inode:[eventfd]" => "ring",
+            socket if socket.starts_with("socket:") => "socket",
+            layer if layer.contains("/ds/vm1/layer-") => "layer",
+            lease if lease.starts_with("/run/strongroom/users/") => "lease of its user",
+            other => other,
+        };
+        *open.entry(kind.to_owned()).or_default() += 1;
+    }
+    let lease = usize::from(rustix::process::geteuid().is_root());
+    assert_eq!(open.remove("lease of its user").unwrap_or_default(), lease);
+    assert!(open.remove("ring").is_some());
+    let expected = [("layer", 1), ("socket", 3), ("standard stream", 2)];
+    assert_eq!(open, expected.map(|(kind, count)| (kind.to_owned(), count)).into());
+    // The supervisor keeps no copy of the layer: its lock must end with the worker's last I/O.
+    for entry in fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().map(Result::unwrap) {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        assert!(!target.to_string_lossy().contains("layer-"), "{}", target.display());
+    }
+    assert!(server.terminate(DEADLINE).success());
+}
+
+/// Neither supervisor nor worker wakes up while nothing is asked of them.
+#[test]
+fn an_idle_worker_sleeps() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
+    let exposed = volume.expose();
+    let worker = Worker::of(&volume);
+    let mut client = NbdClient::connect(exposed.socket()).unwrap();
+    client.write(0, &[1; 4096]).unwrap();
+    let switches = |process: u32| -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap().map(Result::unwrap);
+        let of_task = |status: String| -> u64 {
+            let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
+            lines.map(|line| line.split_whitespace().last().unwrap().parse::<u64>().unwrap()).sum()
+        };
+        tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).map(of_task).sum()
+    };
+    let processes = [exposed.process().id(), worker.id];
+    // What the last request woke comes to rest first.
+    let rest = || {
+        let mut before = processes.map(switches);
+        for _ in 0..1000 {
+            CommandLine::new(&scratch).run_shell("sleep 0.2").success();
+            let after = processes.map(switches);
+            if after == before {
+                return after;
+            }
+            before = after;
+        }
+        panic!("they do not come to rest");
+    };
+    let resting = rest();
+    CommandLine::new(&scratch).run_shell("sleep 2").success();
+    assert_eq!(processes.map(switches), resting, "somebody woke up");
+    client.read(0, &mut [0; 4096]).unwrap();
+    assert!(exposed.close().success());
+}
+
+/// Who speaks nonsense on the control socket, or nothing at all, holds up neither others nor a restart.
+#[test]
+fn nonsense_on_the_control_socket_harms_nobody() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
+    let exposed = volume.expose();
+    let control = volume.path().join("control");
+    assert_eq!(fs::metadata(&control).unwrap().permissions().mode() & 0o777, 0o600);
+    let answer_to = |line: &[u8]| {
+        let mut stream = UnixStream::connect(&control).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        // It may hang up before it has read all of it.
+        let _ = stream.write_all(line);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    let _silent: Vec<UnixStream> = (0..4).map(|_| UnixStream::connect(&control).unwrap()).collect();
+    let io = VerifiedIo::start(exposed.socket());
+    for nonsense in [b"\n".as_slice(), b"{}\n", b"\xff\xfe\n", b"{\"format\":1,\"request\":\"dance\"}\n"] {
+        let answer = answer_to(nonsense);
+        assert!(answer.contains("\"code\":\"request\""), "{answer}");
+    }
+    let newer = answer_to(b"{\"format\":2,\"request\":\"status\"}\n");
+    assert!(newer.contains("it speaks format 2, and this is 1"), "{newer}");
+    assert_eq!(answer_to(&vec![b' '; 1 << 20]), "", "an endless line is not read to its end");
+    Worker::of(&volume).kill();
+    io.wait_for_more(100);
+    assert_eq!(exposure(&volume)["restarts"], 1);
+    io.stop();
+    assert!(exposed.close().success());
+    assert!(!control.exists());
+}
