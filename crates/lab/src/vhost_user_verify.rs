@@ -79,19 +79,22 @@ pub fn run(arguments: &Arguments) -> Result<(), LoadError> {
     let config = LoadConfig { area_bytes: arguments.area_mib << 20, ..LoadConfig::new(arguments.seed) };
     let mut load = Load::new(front_end, config)?;
     let end = Instant::now() + Duration::from_secs(arguments.seconds.unwrap_or(SECONDS_DEFAULT));
-    loop {
+    let run = |load: &mut Load| {
         let done = load.report().operations();
-        let until = match arguments.operations {
+        load.run(match arguments.operations {
             Some(operations) => Until::Operations(operations.saturating_sub(done)),
             None => Until::Time(end),
-        };
-        match load.run(until) {
-            Ok(()) => break,
-            Err(LoadError::Disconnected) if arguments.reconnect => find_successor(&mut load)?,
-            Err(error) => return Err(error),
+        })
+    };
+    for step in [&run as &dyn Fn(&mut Load) -> _, &Load::read_all] {
+        while let Err(error) = step(&mut load) {
+            match error {
+                LoadError::Disconnected if arguments.reconnect => find_successor(&mut load)?,
+                error => return Err(error),
+            }
         }
     }
-    print(&load.finish()?);
+    print(&load.report());
     Ok(())
 }
 

@@ -200,13 +200,19 @@ impl Load {
 
     /// Ends the load: everything is answered, and every sector read once more.
     pub fn finish(mut self) -> Result<Report, LoadError> {
+        self.read_all()?;
+        Ok(self.report())
+    }
+
+    /// Waits until everything is answered, and reads every sector.
+    pub fn read_all(&mut self) -> Result<(), LoadError> {
         self.drain()?;
         let end = self.oracle.len() * SECTOR_BYTES;
         for start in (0..end).step_by(CONTENT_BYTES_MAX as usize) {
             let extent = Extent::between(start, end.min(start + CONTENT_BYTES_MAX));
             self.run_one(Operation::Read(extent))?;
         }
-        Ok(self.report())
+        Ok(())
     }
 
     fn zero_area(&mut self) -> Result<(), LoadError> {
