@@ -46,7 +46,12 @@ const ALL: &[(&str, Deed)] = &[
     ("create a file in an open directory", |before| openat(&before.beneath, "new", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).map(drop)),
     ("write to a file in an open directory", |before| openat(&before.beneath, "file", OFlags::TRUNC | OFlags::WRONLY, Mode::empty()).map(drop)),
     ("unlink a file", |before| unlinkat(&before.beneath, "file", AtFlags::empty())),
-    ("climb out of the root directory", |_| { chdir("..")?; chdir("../..")?; open("etc/passwd", OFlags::RDONLY, Mode::empty()).map(drop) }),
+    ("climb out of the root directory", |before| {
+        chdir("..")?;
+        chdir("../..")?;
+        let outside = before.directory.strip_prefix("/").unwrap().join("file");
+        open(outside, OFlags::RDONLY, Mode::empty()).map(drop)
+    }),
     ("go to an open directory and look up", |before| { fchdir(&before.beneath)?; chdir("..")?; open(".", OFlags::RDONLY, Mode::empty()).map(drop) }),
 
     // Networks.

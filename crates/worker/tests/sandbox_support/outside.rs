@@ -25,7 +25,7 @@ const INTRUSIONS: &[&str] = &[
 ];
 
 /// All of them, with a worker that `user` starts.
-pub fn trials(program: &Arc<Program>, user: Option<u32>, complete: bool) -> Vec<Trial> {
+pub fn trials(program: &Arc<Program>, user: Option<u32>, walled: bool) -> Vec<Trial> {
     let named = |name: &str| format!("{}::outside::{name}", user_name(user)).replace(' ', "_");
     let seen = |name, look: fn(&World, Option<u32>)| {
         let program = Arc::clone(program);
@@ -35,7 +35,7 @@ pub fn trials(program: &Arc<Program>, user: Option<u32>, complete: bool) -> Vec<
         })
     };
     let mut trials = vec![seen("a crash leaves no core", crash_leaves_no_core)];
-    if complete {
+    if walled {
         trials.push(seen("it is what it should be", looks_powerless));
     }
     // Here a hierarchy of version 2 is there, and is ours to divide.
@@ -104,6 +104,9 @@ fn looks_powerless(world: &World, user: Option<u32>) {
         line.split_whitespace().nth(1).unwrap().to_owned()
     };
     assert_eq!(hard_limit("Max core file size"), "0");
+    // Its memory is locked where that has no bound; where it has one, a host without swap is enough.
+    let may_lock = hard_limit("Max locked memory") == "unlimited";
+    assert!(!may_lock || status["VmLck"] != "0 kB", "{status:?}");
     assert_eq!(hard_limit("Max open files"), DESCRIPTORS_MAX.to_string());
     if user.is_none() {
         assert_eq!(hard_limit("Max processes"), TASKS_MAX.to_string());
