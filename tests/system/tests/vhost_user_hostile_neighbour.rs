@@ -1,11 +1,12 @@
 //! A hostile guest and a hostile front end harm themselves alone: while one does its worst to the worker of its own
 //! volume, another volume is under verified load, and its own volume is served again right after.
 
+#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
+
 #[path = "hostile_neighbour/front_end.rs"]
 mod front_end;
 #[path = "hostile_neighbour/guest.rs"]
 mod guest;
-#[allow(dead_code, reason = "the tests of a worker's life use all of it")]
 mod worker_support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -73,7 +74,9 @@ fn attack(volume: &Volume<'_>, socket: &Path, operations: &AtomicU64) {
     println!("{vanishing} ended the worker: {}", Worker::of(volume).id != worker);
 }
 
-const ATTACKS: [(&str, fn(&Path)); 8] = [
+type Attack = fn(&Path);
+
+const ATTACKS: [(&str, Attack); 8] = [
     ("rings that are broken", guest::break_rings),
     ("noise in the rings", guest::noise_in_rings),
     ("requests of absurd length", guest::absurd_requests),

@@ -2,7 +2,6 @@
 //! successor too, while it does again what it found. The next one answers all of them, though none is sent again, and
 //! every sector holds what it must.
 
-#[allow(dead_code, reason = "the tests of a worker's life use all of it")]
 mod worker_support;
 
 use std::time::{Duration, Instant};

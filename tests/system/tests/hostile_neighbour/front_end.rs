@@ -8,13 +8,14 @@ use std::path::Path;
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use strongroom_lab::vhost_user::connection::{Connection, RegionDescription, RingAddresses, RingFile};
 use strongroom_lab::vhost_user::inflight::{Entry, InflightDescription};
 use strongroom_lab::vhost_user::protocol::{feature, protocol_feature, request};
 use strongroom_lab::vhost_user::queue::{Extent, Operation, Shape};
 
-use super::{ROUNDS, connect};
+use super::{DEADLINE, ROUNDS, connect};
 
 /// A file as large as said, for memory.
 fn memory_file(bytes: u64) -> OwnedFd {
@@ -204,7 +205,7 @@ pub fn stalling_sockets(socket: &Path) -> Vec<UnixStream> {
     stalled
 }
 
-/// A guest whose memory ends under the worker.
+/// A guest whose memory ends under the worker: it ends, or says that the ring is broken.
 pub fn cut_memory_off(socket: &Path) {
     let mut connection = greet(socket);
     let file = memory_file(1 << 20);
@@ -216,14 +217,20 @@ pub fn cut_memory_off(socket: &Path) {
     }
     let addresses =
         RingAddresses { descriptors: user, available: user + 8192, used: user + 16_384, log: None };
-    let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
-    let started = connection
+    let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    let (kick, error) = (event(), event());
+    connection
         .set_ring_size(0, 128)
         .and_then(|()| connection.set_ring_addresses(0, addresses))
+        .and_then(|()| connection.set_ring_file(0, RingFile::Error, error.as_fd()))
         .and_then(|()| connection.set_ring_file(0, RingFile::Kick, kick.as_fd()))
-        .and_then(|()| connection.enable_ring(0, true));
+        .and_then(|()| connection.enable_ring(0, true))
+        .expect("a ring");
     ftruncate(&file, 0).expect("a size");
-    let _ = rustix::io::write(&kick, &1_u64.to_ne_bytes());
-    // Whatever comes of it: the worker looks at the ring when it stops it, too.
-    let _ = started.and_then(|()| connection.stop_ring(0));
+    rustix::io::write(&kick, &1_u64.to_ne_bytes()).expect("an eventfd");
+    let (gone, told) =
+        (PollFd::new(connection.socket(), PollFlags::RDHUP), PollFd::new(&error, PollFlags::IN));
+    let timeout = Timespec { tv_sec: DEADLINE.as_secs().cast_signed(), tv_nsec: 0 };
+    let happened = poll(&mut [gone, told], Some(&timeout)).expect("a poll");
+    assert!(happened > 0, "a worker whose guest's memory is gone goes on");
 }
