@@ -31,5 +31,5 @@ measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some f
 	@scripts/measure-nbd
 
 fuzz: ## what a hostile front end or guest writes, guided by coverage; ten minutes for each target
-	scripts/install-packages test
+	scripts/install-packages fuzz
 	scripts/fuzz
