@@ -80,6 +80,7 @@ pub struct Load {
     queues: Vec<QueueLoad>,
     in_flight: usize,
     report: Report,
+    recent_stall: Duration,
     findings: Vec<Finding>,
     serial: Option<Vec<u8>>,
     started: Instant,
@@ -111,6 +112,7 @@ impl Load {
             config,
             in_flight: 0,
             report: Report::default(),
+            recent_stall: Duration::ZERO,
             findings: Vec::new(),
             serial: None,
             started: now,
@@ -119,7 +121,7 @@ impl Load {
             spare: Vec::new(),
         };
         load.zero_area()?;
-        load.report = Report::default();
+        (load.report, load.recent_stall) = (Report::default(), Duration::ZERO);
         load.started = Instant::now();
         Ok(load)
     }
@@ -133,6 +135,11 @@ impl Load {
     pub fn report(&mut self) -> Report {
         let kicks = self.front_end.queues().iter().map(|queue| queue.kicks()).sum();
         Report { kicks, elapsed: self.started.elapsed(), ..self.report }
+    }
+
+    /// The longest time without an answer since this was last asked for, or since the run began.
+    pub fn take_longest_stall(&mut self) -> Duration {
+        std::mem::take(&mut self.recent_stall)
     }
 
     /// Requests that are in flight.
@@ -319,7 +326,9 @@ impl Load {
         let any = self.take_answers()?;
         if any {
             let now = Instant::now();
-            self.report.longest_stall = self.report.longest_stall.max(now - self.last_sign);
+            let stall = now - self.last_sign;
+            self.recent_stall = self.recent_stall.max(stall);
+            self.report.longest_stall = self.report.longest_stall.max(stall);
             self.last_sign = now;
         }
         if self.findings.is_empty() { Ok(any) } else { Err(self.confirm()) }
