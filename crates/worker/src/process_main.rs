@@ -101,7 +101,9 @@ impl Worker {
                 Ok(received) => received,
                 Err(BirthError::Gone) => {
                     tracing::warn!("the supervisor is gone: the volume is closed");
-                    return self.end().map_err(|failure| ServiceError::Stop(failure).into());
+                    // As if this process were killed too, but in order.
+                    let closed = self.serving.map_or(Ok(()), |(serving, _stack)| serving.close());
+                    return closed.map_err(|failure| ServiceError::Stop(failure).into());
                 }
                 Err(error) => return Err(error.into()),
             };

@@ -157,11 +157,11 @@ impl Serving {
     }
 
     /// Drains. What a successor needs to go on with the sessions: those of NBD end, after a flush, and their clients
-    /// connect again.
+    /// connect again and repeat what was not answered.
     pub fn suspend(self) -> Result<(Option<Value>, Vec<OwnedFd>), String> {
         match self {
             Self::Nbd(server) => {
-                server.stop().map_err(|error| error.to_string())?;
+                server.hand_over().map_err(|error| error.to_string())?;
                 Ok((None, Vec::new()))
             }
             Self::VhostUser(server) => {
@@ -172,7 +172,15 @@ impl Serving {
         }
     }
 
-    /// Drains and flushes.
+    /// Drains and flushes, for whoever comes next on the same socket: clients that connect again see a pause.
+    pub fn close(self) -> Result<(), String> {
+        match self {
+            Self::Nbd(server) => server.hand_over().map_err(|error| error.to_string()),
+            Self::VhostUser(server) => server.stop().map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Drains, refuses what is new, and flushes.
     pub fn stop(self) -> Result<(), String> {
         match self {
             Self::Nbd(server) => server.stop().map_err(|error| error.to_string()),

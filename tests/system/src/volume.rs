@@ -68,6 +68,14 @@ impl<'test> Volume<'test> {
         run(self.scratch, self.invocation(verb).args(arguments), COMMAND_DEADLINE)
     }
 
+    /// Runs `strongroom --json volume upgrade PATH`, which takes no key, to its end.
+    #[track_caller]
+    pub fn upgrade(&self) -> Finished {
+        let mut command = Command::new(build::program());
+        command.args(["--json", "volume", "upgrade"]).arg(self.path());
+        run(self.scratch, &command, COMMAND_DEADLINE)
+    }
+
     /// Exposes the volume over NBD on a unix socket, and waits until the program says that it is ready.
     #[track_caller]
     pub fn expose(&self) -> Exposure {

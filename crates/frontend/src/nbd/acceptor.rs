@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,8 @@ pub struct Acceptor<'a> {
     shared: Arc<Shared>,
     lanes: Lanes,
     ring: &'a Ring,
-    stopping: &'a AtomicBool,
+    /// An [`Order`].
+    order: &'a AtomicU8,
     connections: Arc<Connections>,
     /// Accepted while all places were taken, and about to get that of the connection that negotiates longest.
     newcomer: Option<Socket>,
@@ -41,7 +42,7 @@ pub struct Acceptor<'a> {
 type Service = Box<dyn FnOnce(&Ring) + Send>;
 
 impl<'a> Acceptor<'a> {
-    /// Accepts until `stopping` is set and the lane woken, and then stops. Whether it began, and how it is woken, goes to
+    /// Accepts until `order` is another than to serve, and the lane woken, and then stops. Whether it began, and how it is woken, goes to
     /// `started`.
     pub fn run(
         config: NbdConfig,
@@ -49,7 +50,7 @@ impl<'a> Acceptor<'a> {
         disk: Arc<dyn Disk<Plain>>,
         lanes: Lanes,
         ring: &'a Ring,
-        stopping: &'a AtomicBool,
+        order: &'a AtomicU8,
         started: &SyncSender<Result<Arc<Waker>, StartError>>,
     ) -> Result<(), StopError> {
         let shared = Arc::new(Shared {
@@ -64,7 +65,7 @@ impl<'a> Acceptor<'a> {
             shared,
             lanes,
             ring,
-            stopping,
+            order,
             newcomer: None,
             unstarted: None,
             jobs: Vec::new(),
@@ -92,7 +93,7 @@ impl<'a> Acceptor<'a> {
             }
         };
         let _ = started.send(Ok(self.ring.waker()));
-        while !self.stopping.load(Ordering::SeqCst) {
+        while self.order.load(Ordering::SeqCst) == Order::Serve as u8 {
             self.join_ended();
             let pause = self.accept(listener);
             if pause.is_none() && self.newcomer.is_none() && self.unstarted.is_none() {
@@ -189,7 +190,8 @@ impl<'a> Acceptor<'a> {
         self.newcomer = None;
         self.unstarted = None;
         let deadline = Instant::now() + self.config.drain_timeout;
-        self.connections.tell_all(Order::Drain);
+        let hands_over = self.order.load(Ordering::SeqCst) == Order::Abandon as u8;
+        self.connections.tell_all(if hands_over { Order::Abandon } else { Order::Drain });
         if !self.await_connections(deadline) {
             tracing::warn!("NBD clients did not end in time and are cut off");
             self.connections.tell_all(Order::Abandon);

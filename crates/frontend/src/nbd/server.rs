@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use strongroom_ring::{Job, Lanes};
 use thiserror::Error;
 
 use super::acceptor::Acceptor;
+use super::connections::Order;
 use super::export::Export;
 use super::protocol::{CONNECTIONS_MAX, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT};
 use super::tls::TlsConfig;
@@ -100,7 +101,8 @@ pub enum StopError {
 /// A running server. Dropping it stops it.
 pub struct NbdServer {
     uri: String,
-    stopping: Arc<AtomicBool>,
+    /// The [`Order`] to the server and all its connections.
+    order: Arc<AtomicU8>,
     waker: Arc<Waker>,
     acceptor: Option<Job<Result<(), StopError>>>,
 }
@@ -133,17 +135,17 @@ impl NbdServer {
             return Err(StartError::Lanes { needed, idle });
         }
         let uri = uri(listener.address(), &config.export.name);
-        let stopping = Arc::new(AtomicBool::new(false));
+        let order = Arc::new(AtomicU8::new(Order::Serve as u8));
         let (started, start) = sync_channel(1);
         let acceptor = lanes.run({
-            let (stopping, lanes) = (Arc::clone(&stopping), lanes.clone());
-            move |ring| Acceptor::run(config, listener, disk, lanes, ring, &stopping, &started)
+            let (order, lanes) = (Arc::clone(&order), lanes.clone());
+            move |ring| Acceptor::run(config, listener, disk, lanes, ring, &order, &started)
         });
         let Ok(acceptor) = acceptor else {
             return Err(StartError::Lanes { needed, idle: 0 });
         };
         let waker = start.recv().unwrap_or(Err(StartError::Panicked))?;
-        Ok(Self { uri, stopping, waker, acceptor: Some(acceptor) })
+        Ok(Self { uri, order, waker, acceptor: Some(acceptor) })
     }
 
     /// What a client is to be given to connect.
@@ -154,11 +156,18 @@ impl NbdServer {
     /// Stops: accepts no more connections, answers what is in flight and refuses what is new, flushes the disk, and gives
     /// all lanes back. Clients that stay longer than the configured time are cut off.
     pub fn stop(mut self) -> Result<(), StopError> {
-        self.stop_and_join()
+        self.stop_and_join(Order::Drain)
     }
 
-    fn stop_and_join(&mut self) -> Result<(), StopError> {
-        self.stopping.store(true, Ordering::SeqCst);
+    /// Stops for a successor on the same socket: cuts all clients off, waits until the disk is done with what they
+    /// asked for, flushes it, and gives all lanes back. A client that connects again, as QEMU's does, repeats what was
+    /// not answered and notices a pause; refusals, as [`Self::stop`] gives them, would be its guest's errors.
+    pub fn hand_over(mut self) -> Result<(), StopError> {
+        self.stop_and_join(Order::Abandon)
+    }
+
+    fn stop_and_join(&mut self, order: Order) -> Result<(), StopError> {
+        self.order.store(order as u8, Ordering::SeqCst);
         self.waker.wake();
         match self.acceptor.take() {
             Some(acceptor) => acceptor.join().map_err(|_| StopError::Panicked)?,
@@ -169,7 +178,7 @@ impl NbdServer {
 
 impl Drop for NbdServer {
     fn drop(&mut self) {
-        if let Err(error) = self.stop_and_join() {
+        if let Err(error) = self.stop_and_join(Order::Drain) {
             tracing::error!(uri = self.uri, %error, "the NBD server did not stop cleanly");
         }
     }

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{AtFlags, Mode, fchmod, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, fchmod, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use strongroom_datastore::file::{CONTROL_SOCKET, VolumeHead};
@@ -42,8 +42,13 @@ impl ControlSocket {
         let directory = rustix::io::fcntl_dupfd_cloexec(head, 0)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        match unlinkat(&directory, CONTROL_SOCKET, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
+        match statat(&directory, CONTROL_SOCKET, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Socket => {
+                unlinkat(&directory, CONTROL_SOCKET, AtFlags::empty())?;
+            }
+            // Not ours to remove.
+            Ok(_) => return Err(Errno::EXIST),
+            Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
         // The file gets this mode, less the umask, from the moment that it exists.

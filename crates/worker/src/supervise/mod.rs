@@ -211,11 +211,10 @@ impl Supervisor {
         if let Phase::Serving(worker) = &mut self.phase
             && size > old_size_bytes
             && let Err(error) = worker.grow(size)
+            && !matches!(error, ChildError::Died { .. })
         {
-            if !matches!(error, ChildError::Died { .. }) {
-                let message = format!("the volume has its new size, and the guest was not told: {error}");
-                return Answer::Refused { code: "worker".to_owned(), message };
-            }
+            let message = format!("the volume has its new size, and the guest was not told: {error}");
+            return Answer::Refused { code: "worker".to_owned(), message };
         }
         Answer::Resized { old_size_bytes, size_bytes: size, generation }
     }

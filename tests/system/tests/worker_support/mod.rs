@@ -117,8 +117,6 @@ impl NbdClient {
         self.stream.read_exact(&mut reply)?;
         match u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]]) {
             0 => Ok(()),
-            // ESHUTDOWN is what a client that comes while the server ends is told.
-            108 => Err(io::ErrorKind::ConnectionReset.into()),
             error => panic!("the server answered with error {error}"),
         }
     }

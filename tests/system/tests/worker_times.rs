@@ -1,0 +1,76 @@
+//! How long clients wait for a killed worker's successor, and for an upgrade: measured and printed, not judged, because a
+//! busy machine is no failure. `docs/PERFORMANCE.md` has the figures of a quiet one.
+
+#![cfg(feature = "full")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod worker_support;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strongroom_system_tests::{Protection, Scratch, Volume, family};
+use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker};
+
+const ROUNDS: usize = 50;
+const OPERATIONS: u64 = 100;
+
+fn report(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let (median, p99, longest) = (times[ROUNDS / 2], times[ROUNDS * 99 / 100], times[ROUNDS - 1]);
+    println!("{what}: median {median:?}, p99 {p99:?}, longest {longest:?} of {ROUNDS}");
+}
+
+#[test]
+fn from_a_kill_to_the_first_io() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
+    let exposed = volume.expose();
+    let mut client = NbdClient::connect(exposed.socket()).unwrap();
+    let times = (0..ROUNDS).map(|round| {
+        let written = [round as u8; 4096];
+        client.write(0, &written).unwrap();
+        let worker = family::family_of(exposed.process().id())[1];
+        let pid = rustix::process::Pid::from_raw(worker.cast_signed()).unwrap();
+        let killed_at = Instant::now();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let mut found = [0; 4096];
+        // What is still taken by the dead worker's socket is refused, and tried again at once.
+        while client.read(0, &mut found).is_err() {
+            assert!(killed_at.elapsed() < DEADLINE, "no worker within {DEADLINE:?}");
+            if let Ok(again) = NbdClient::connect(exposed.socket()) {
+                client = again;
+            }
+        }
+        assert!(found == written);
+        killed_at.elapsed()
+    });
+    report("from kill -9 to the first I/O over NBD", times.collect());
+    assert!(exposed.close().success());
+}
+
+#[test]
+fn the_pause_of_an_upgrade() {
+    for (frontend, exposed_over_nbd) in [("NBD", true), ("vhost-user", false)] {
+        let scratch = Scratch::new();
+        let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
+        let exposed = if exposed_over_nbd { volume.expose() } else { volume.expose_vhost_user() };
+        let io = exposed_over_nbd.then(|| VerifiedIo::start(exposed.socket()));
+        let times = (0..ROUNDS).map(|_| {
+            if let Some(io) = &io {
+                io.wait_for_more(OPERATIONS);
+            }
+            let before = Worker::of(&volume);
+            let answer = volume.upgrade();
+            before.wait();
+            let upgraded: Value = serde_json::from_str(&answer.success()).unwrap();
+            Duration::from_micros(upgraded["stall_microseconds"].as_u64().unwrap())
+        });
+        report(&format!("nobody serves during an upgrade over {frontend}"), times.collect());
+        if let Some(io) = io {
+            let (operations, longest) = io.stop();
+            println!("the longest of a client's {operations} operations meanwhile: {longest:?}");
+        }
+        assert!(exposed.close().success());
+    }
+}
