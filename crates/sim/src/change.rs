@@ -1,0 +1,187 @@
+//! One change of a file, and how much of it a power cut leaves.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use strongroom_types::{BLOCK_BYTES, Extent, SECTOR_BYTES};
+
+use crate::content::{Content, SpaceChange};
+
+const SECTOR: usize = SECTOR_BYTES as usize;
+
+/// What a change does to the length.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Length {
+    Set(u64),
+    AtLeast(u64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// Sectors, of which each persists or not by itself.
+    Sectors {
+        /// The first one's number.
+        first: u64,
+        bytes: Arc<[u8]>,
+        /// Which of them still count: a later one that is durable has replaced the others.
+        live: Vec<bool>,
+    },
+    /// A transaction of the file system, which persists whole or not at all.
+    Transaction { ranges: Vec<Extent>, space: SpaceChange, length: Option<Length> },
+}
+
+impl Change {
+    /// Whole sectors, from a sector's boundary on.
+    pub(crate) fn sectors(offset: u64, bytes: Arc<[u8]>) -> Self {
+        debug_assert!(offset.is_multiple_of(SECTOR_BYTES) && bytes.len().is_multiple_of(SECTOR));
+        let live = vec![true; bytes.len() / SECTOR];
+        Self::Sectors { first: offset / SECTOR_BYTES, bytes, live }
+    }
+
+    pub(crate) fn space(extent: Extent, space: SpaceChange) -> Self {
+        Self::Transaction { ranges: vec![extent], space, length: None }
+    }
+
+    pub(crate) fn length(length: Length) -> Self {
+        Self::Transaction { ranges: Vec::new(), space: SpaceChange::Reserve, length: Some(length) }
+    }
+
+    pub(crate) fn truncate(length: u64) -> Self {
+        // Beyond the end of any file, on a block's boundary.
+        let end = u64::MAX / BLOCK_BYTES * BLOCK_BYTES;
+        let ranges = vec![Extent::between(length, end)];
+        Self::Transaction { ranges, space: SpaceChange::Free, length: Some(Length::Set(length)) }
+    }
+
+    /// Does all of it.
+    pub(crate) fn apply(&self, content: &mut Content) {
+        self.apply_where(content, |_| true);
+    }
+
+    /// Does as much of it as a power cut may leave. `persists` is asked once for each part that persists by itself.
+    pub(crate) fn apply_torn(&self, content: &mut Content, mut persists: impl FnMut() -> bool) {
+        match self {
+            Self::Sectors { .. } => self.apply_where(content, |_| persists()),
+            Self::Transaction { .. } if persists() => self.apply(content),
+            Self::Transaction { .. } => {}
+        }
+    }
+
+    fn apply_where(&self, content: &mut Content, mut wanted: impl FnMut(usize) -> bool) {
+        match self {
+            Self::Sectors { first, bytes, live } => {
+                let mut run: Option<usize> = None;
+                for sector in 0..=live.len() {
+                    let taken = sector < live.len() && live[sector] && wanted(sector);
+                    match (run, taken) {
+                        (None, true) => run = Some(sector),
+                        (Some(start), false) => {
+                            let offset = (first + start as u64) * SECTOR_BYTES;
+                            content.write(offset, &bytes[start * SECTOR..sector * SECTOR]);
+                            run = None;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            Self::Transaction { ranges, space, length } => {
+                for range in ranges {
+                    content.change_space(*range, *space);
+                }
+                match length {
+                    Some(Length::Set(length)) => content.set_length(*length),
+                    Some(Length::AtLeast(length)) => content.set_length(content.length().max(*length)),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// The byte after the last that it writes.
+    pub(crate) fn end(&self) -> u64 {
+        match self {
+            Self::Sectors { first, live, .. } => (first + live.len() as u64) * SECTOR_BYTES,
+            Self::Transaction { .. } => 0,
+        }
+    }
+
+    /// What it wrote, so that an earlier change which is not durable cannot come back over it.
+    fn ranges(&self) -> Vec<Extent> {
+        match self {
+            Self::Sectors { first, live, .. } => {
+                vec![Extent::between(first * SECTOR_BYTES, (first + live.len() as u64) * SECTOR_BYTES)]
+            }
+            Self::Transaction { space: SpaceChange::Reserve, .. } => Vec::new(),
+            Self::Transaction { ranges, .. } => ranges.clone(),
+        }
+    }
+
+    /// Takes out of it what a later change has replaced durably.
+    pub(crate) fn replace_by(&mut self, later: &Change) {
+        let replaced = later.ranges();
+        match self {
+            Self::Sectors { first, live, .. } => {
+                for (sector, live) in live.iter_mut().enumerate() {
+                    let at = (*first + sector as u64) * SECTOR_BYTES;
+                    let sector = Extent::between(at, at + SECTOR_BYTES);
+                    *live &= !replaced.iter().any(|range| range.overlaps(sector));
+                }
+            }
+            Self::Transaction { ranges, length, .. } => {
+                for taken in &replaced {
+                    let left = ranges.iter().flat_map(|range| subtract(*range, *taken));
+                    *ranges = left.collect();
+                }
+                if let Self::Transaction { length: Some(_), .. } = later {
+                    *length = None;
+                }
+            }
+        }
+    }
+
+    /// Flips one bit of what is written; silently.
+    pub(crate) fn corrupt(&mut self, random: &mut StdRng) {
+        if let Self::Sectors { bytes, .. } = self {
+            let mut wrong = bytes.to_vec();
+            let at = random.random_range(0..wrong.len());
+            wrong[at] ^= 1 << random.random_range(0..8);
+            *bytes = wrong.into();
+        }
+    }
+
+    /// Moves what is written by so many sectors, within `end_sector`; silently.
+    pub(crate) fn misdirect(&mut self, end_sector: u64, random: &mut StdRng) {
+        if let Self::Sectors { first, live, .. } = self
+            && end_sector > live.len() as u64
+        {
+            let elsewhere = random.random_range(0..end_sector - live.len() as u64);
+            *first = if elsewhere >= *first { elsewhere + 1 } else { elsewhere };
+        }
+    }
+
+    /// Takes out sectors at random, as a device does that fails half-way.
+    pub(crate) fn lose_some(&mut self, random: &mut StdRng) {
+        if let Self::Sectors { live, .. } = self {
+            live.iter_mut().for_each(|live| *live &= random.random::<bool>());
+        }
+    }
+
+    /// Keeps only what lies before `end`, a sector's boundary.
+    pub(crate) fn cut_short(&mut self, end: u64) {
+        if let Self::Sectors { first, live, .. } = self {
+            for (sector, live) in live.iter_mut().enumerate() {
+                *live &= (*first + sector as u64) * SECTOR_BYTES < end;
+            }
+        }
+    }
+}
+
+fn subtract(from: Extent, taken: Extent) -> impl Iterator<Item = Extent> {
+    let both = from.intersection(taken);
+    let (left, right) = match both.is_empty() {
+        true => (from, Extent::default()),
+        false => (Extent::between(from.offset(), both.offset()), Extent::between(both.end(), from.end())),
+    };
+    [left, right].into_iter().filter(|extent| !extent.is_empty())
+}
