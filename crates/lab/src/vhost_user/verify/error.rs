@@ -47,6 +47,9 @@ pub enum LoadError {
     /// The server went away.
     #[error("the server is gone")]
     Disconnected,
+    /// A disk that cannot be written, so that nobody knows what it must hold.
+    #[error("the disk is read-only")]
+    ReadOnly,
     /// A disk without a whole sector.
     #[error("there is no sector to use")]
     NoArea,

@@ -97,6 +97,9 @@ impl Load {
         if sectors == 0 {
             return Err(LoadError::NoArea);
         }
+        if front_end.features() & feature::RO != 0 {
+            return Err(LoadError::ReadOnly);
+        }
         let settings = front_end.settings();
         let queue = || QueueLoad {
             requests: (0..settings.depth).map(|_| None).collect(),

@@ -67,7 +67,6 @@ impl Plan {
                 let extents = self.free_extents(oracle, segments, sectors)?;
                 Some(Operation::WriteZeroes(extents, self.random.random()))
             }
-            _ if self.features & feature::RO != 0 => Some(Operation::Read(self.extent())),
             _ => self.free_extents(oracle, 1, u32::MAX).map(|extents| Operation::Write(extents[0])),
         }
     }
