@@ -18,6 +18,8 @@ use super::disk::Shared;
 enum Sent {
     Read,
     Write,
+    /// A write with an fsync of its own blocks.
+    DurableWrite,
     /// An fsync; its failure outlives it.
     Sync,
     /// A change of allocation that need not be durable yet.
@@ -69,16 +71,23 @@ impl FileChannel {
                     seal_what_was_read(bytes, seals, self.shared.epoch);
                 }
             }
-            (Sent::Sync, Err(_)) => self.shared.flush_failed.store(true, Ordering::SeqCst),
+            // There was no room for the write. Nothing that was acknowledged is lost, and room can come back.
+            (Sent::DurableWrite, Err(IoError::NoSpace)) => {}
+            (Sent::DurableWrite | Sent::Sync, Err(_)) => {
+                self.shared.flush_failed.store(true, Ordering::SeqCst);
+            }
             // What was promised durable beside a failed fsync is not.
-            (Sent::Sync, Ok(())) if self.shared.flush_failed.load(Ordering::SeqCst) => {
+            (Sent::DurableWrite | Sent::Sync, Ok(())) if self.shared.flush_failed.load(Ordering::SeqCst) => {
                 result = Err(IoError::FlushFailed);
             }
             (Sent::DurableZero, Ok(())) => {
                 self.send(tag, Sent::Sync, FileOperation::SyncData);
                 return None;
             }
-            (Sent::Read | Sent::Write | Sent::Space | Sent::DurableZero | Sent::Sync, _) => {}
+            (
+                Sent::Read | Sent::Write | Sent::DurableWrite | Sent::Space | Sent::DurableZero | Sent::Sync,
+                _,
+            ) => {}
         }
         Some(Done { tag, result, memory: buffer })
     }
@@ -101,8 +110,7 @@ impl Channel<Sealed> for FileChannel {
             }
             Request::Write { extent, from, durable } => {
                 debug_assert!(from.seals().iter().all(Option::is_some), "a block was written without a seal");
-                // A durable write is an fsync of its own blocks, and its failure is one.
-                let sent = if durable { Sent::Sync } else { Sent::Write };
+                let sent = if durable { Sent::DurableWrite } else { Sent::Write };
                 self.send(tag, sent, FileOperation::Write { offset: extent.offset(), from, durable });
             }
             Request::Flush | Request::WriteZeroes { durable: true, .. } if flush_failed => {
