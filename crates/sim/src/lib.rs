@@ -37,11 +37,13 @@
 //! readable only after its data is on the device. That is theirs, not promised by either, and untrue for a hole that a copy
 //! has filled with zeroes.
 //!
-//! Nothing of a format enters here: a datastore brings its own.
+//! Nothing of a format enters here. `datastore` is the one file that knows who stands above: it is the
+//! [`Storage`](strongroom_datastore::file::storage::Storage) of the `file` datastore.
 #![forbid(unsafe_code)]
 
 mod change;
 mod content;
+mod datastore;
 mod faults;
 mod file;
 mod fs;

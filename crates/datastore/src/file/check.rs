@@ -13,6 +13,7 @@ use super::directory::{
 };
 use super::error::DatastoreError;
 use super::open::{check_length, open_envelopes};
+use super::storage::{HOST, Storage};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +42,16 @@ impl Finding {
 /// Checks the volume at `path`; with its KEK also whether the descriptor is authentic and every envelope opens. An empty
 /// answer is a clean bill. It may run while the volume is in use.
 pub fn check(path: &Path, kek: Option<&Kek>) -> Result<Vec<Finding>, DatastoreError> {
-    let directory = VolumeDirectory::open(path)?;
+    check_on(HOST, path, kek)
+}
+
+/// As [`check`], on another file system.
+pub fn check_on(
+    storage: &dyn Storage,
+    path: &Path,
+    kek: Option<&Kek>,
+) -> Result<Vec<Finding>, DatastoreError> {
+    let directory = VolumeDirectory::open(storage, path)?;
     directory.file_system()?;
     let encoded = match directory.read_descriptor() {
         Ok(encoded) => encoded,
@@ -93,10 +103,10 @@ fn check_layer(
     match directory.file(&layer_name(layer.id), OFlags::RDONLY) {
         Ok(file) => {
             let wanted = descriptor.size_bytes.block_aligned_bytes();
-            if let Err(error) = check_length(path, layer, &file, wanted) {
+            if let Err(error) = check_length(path, layer, &*file, wanted) {
                 findings.push(Finding::new(Severity::Error, error));
             }
-            let beyond = file.metadata().map_or(0, |metadata| metadata.len()).saturating_sub(wanted);
+            let beyond = file.length().unwrap_or(0).saturating_sub(wanted);
             if beyond > 0 {
                 let beyond = display_bytes(beyond);
                 let message = format!(

@@ -3,14 +3,10 @@
 //! Everything is built in a hidden directory beside the place, made durable, and then renamed into place, which the
 //! file system does in one step. A power cut leaves a volume or a hidden directory that `list` names as a rest.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, fallocate, fsync, ftruncate, mkdir, openat,
-    renameat_with, unlinkat,
-};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Kek, Purpose};
 use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
@@ -18,8 +14,8 @@ use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
 use super::descriptor::{Descriptor, EncryptionRecord, EpochRecord, KekRecord, LayerRecord, Provisioning};
 use super::directory::{VolumeDirectory, layer_name, parent_of, sync_parent, system};
 use super::error::DatastoreError;
-use super::filesystem;
 use super::open::Protection;
+use super::storage::{HOST, Storage, StoredFile};
 
 /// How the name of a volume under construction starts.
 pub(super) const BUILDING_PREFIX: &str = ".strongroom-new-";
@@ -37,23 +33,31 @@ pub struct CreateOptions<'a> {
 
 /// Makes a volume at `path`, whose parent is the datastore's directory (made too, if only it is missing).
 pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, DatastoreError> {
-    let name = volume_name(path)?;
+    create_on(HOST, path, options)
+}
+
+/// As [`create`], on another file system.
+pub fn create_on(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &CreateOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    check_name(path)?;
     let parent = parent_of(path);
-    make_datastore(parent)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let datastore = openat(CWD, parent, flags, Mode::empty()).map_err(system("open", parent))?;
-    filesystem::recognise(&datastore, parent)?;
-    if rustix::fs::statat(&datastore, name, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+    make_datastore(storage, parent)?;
+    let datastore = storage.open_directory(parent).map_err(system("open", parent))?;
+    datastore.file_system(parent)?;
+    if storage.exists(path) {
         return Err(DatastoreError::Exists { path: path.to_owned() });
     }
 
     let descriptor = describe_new(path, options)?;
-    let building = Building::start(parent.join(format!("{BUILDING_PREFIX}{}", descriptor.volume)))?;
+    let building = Building::start(storage, parent.join(format!("{BUILDING_PREFIX}{}", descriptor.volume)))?;
     let layer =
         building.directory.file(&layer_name(descriptor.top), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
     let layer = layer.map_err(system("create a layer of", path))?;
-    size_layer(&layer, 0, &descriptor, path)?;
-    fsync(&layer).map_err(system("sync a layer of", path))?;
+    size_layer(&*layer, 0, &descriptor, path)?;
+    layer.sync().map_err(system("sync a layer of", path))?;
     let encoded = descriptor.encode(path, options.protection.kek())?;
     building.directory.write_descriptor(&encoded)?;
     building.finish(path)?;
@@ -62,14 +66,19 @@ pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, Da
 
 /// Gives a volume another name in its datastore, durably. Whatever has that name already stays, and it is an error.
 pub fn rename(from: &Path, to: &Path) -> Result<(), DatastoreError> {
-    volume_name(to)?;
-    put_in_place(from, to)?;
-    sync_parent(to)
+    rename_on(HOST, from, to)
+}
+
+/// As [`rename`], on another file system.
+pub fn rename_on(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    check_name(to)?;
+    put_in_place(storage, from, to)?;
+    sync_parent(storage, to)
 }
 
 /// Renames without replacing; durable only when the directory is synced.
-fn put_in_place(from: &Path, to: &Path) -> Result<(), DatastoreError> {
-    renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE).map_err(|errno| match errno {
+fn put_in_place(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    storage.rename(from, to).map_err(|errno| match errno {
         Errno::EXIST | Errno::NOTEMPTY => DatastoreError::Exists { path: to.to_owned() },
         errno => system("create", to)(errno),
     })
@@ -77,17 +86,17 @@ fn put_in_place(from: &Path, to: &Path) -> Result<(), DatastoreError> {
 
 /// Gives a layer's file the length that its volume needs, and the space if it is thick; `from_bytes` is its length so far.
 pub(super) fn size_layer(
-    layer: &File,
+    layer: &dyn StoredFile,
     from_bytes: u64,
     descriptor: &Descriptor,
     path: &Path,
 ) -> Result<(), DatastoreError> {
     let bytes = descriptor.size_bytes.block_aligned_bytes();
     let sized = match descriptor.provisioning {
-        Provisioning::Thin => ftruncate(layer, bytes),
+        Provisioning::Thin => layer.set_length(bytes),
         // A growth within the last block needs no more space, and there is no allocating of nothing.
         Provisioning::Thick if bytes == from_bytes => Ok(()),
-        Provisioning::Thick => fallocate(layer, FallocateFlags::empty(), from_bytes, bytes - from_bytes),
+        Provisioning::Thick => layer.allocate(from_bytes, bytes - from_bytes),
     };
     sized.map_err(|errno| match errno {
         Errno::NOSPC | Errno::DQUOT => DatastoreError::Full {
@@ -98,8 +107,8 @@ pub(super) fn size_layer(
     })
 }
 
-/// The name that a path gives a volume, if it gives one.
-fn volume_name(path: &Path) -> Result<&str, DatastoreError> {
+/// Refuses a path that gives no volume its name.
+fn check_name(path: &Path) -> Result<(), DatastoreError> {
     let bad = |reason| DatastoreError::BadName { path: path.to_owned(), reason };
     let name = path.file_name().ok_or_else(|| bad("it ends in '..' or in nothing"))?;
     let name = name.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
@@ -108,16 +117,16 @@ fn volume_name(path: &Path) -> Result<&str, DatastoreError> {
         _ if name.chars().any(char::is_control) => Err(bad("it holds a control character")),
         // ext4, XFS, btrfs and tmpfs agree on it.
         _ if name.len() > 255 => Err(bad("it is longer than 255 bytes")),
-        _ => Ok(name),
+        _ => Ok(()),
     }
 }
 
-fn make_datastore(parent: &Path) -> Result<(), DatastoreError> {
-    match mkdir(parent, Mode::RWXU) {
-        Ok(()) => sync_parent(parent),
+fn make_datastore(storage: &dyn Storage, parent: &Path) -> Result<(), DatastoreError> {
+    match storage.make_directory(parent) {
+        Ok(()) => sync_parent(storage, parent),
         Err(Errno::EXIST) => Ok(()),
         // Whatever else is wrong with it (read-only, not reachable) shows, better named, when it is opened.
-        Err(_) if parent.is_dir() => Ok(()),
+        Err(_) if storage.is_directory(parent) => Ok(()),
         Err(errno) => Err(system("create the datastore", parent)(errno)),
     }
 }
@@ -154,36 +163,37 @@ fn seal_new_dek(context: &EnvelopeContext, kek: &Kek) -> Result<Envelope, strong
 }
 
 /// A volume under construction; unless it is finished, nothing of it stays.
-struct Building {
+struct Building<'a> {
+    storage: &'a dyn Storage,
     directory: VolumeDirectory,
     path: PathBuf,
     finished: bool,
 }
 
-impl Building {
-    fn start(path: PathBuf) -> Result<Self, DatastoreError> {
-        mkdir(&path, Mode::RWXU).map_err(system("create", &path))?;
-        let directory = VolumeDirectory::open(&path)?;
-        Ok(Self { directory, path, finished: false })
+impl<'a> Building<'a> {
+    fn start(storage: &'a dyn Storage, path: PathBuf) -> Result<Self, DatastoreError> {
+        storage.make_directory(&path).map_err(system("create", &path))?;
+        let directory = VolumeDirectory::open(storage, &path)?;
+        Ok(Self { storage, directory, path, finished: false })
     }
 
     /// Puts it in place. The files and their names are durable before the name that leads to them.
     fn finish(mut self, path: &Path) -> Result<(), DatastoreError> {
         self.directory.sync()?;
-        put_in_place(&self.path, path)?;
+        put_in_place(self.storage, &self.path, path)?;
         self.finished = true;
-        sync_parent(path)
+        sync_parent(self.storage, path)
     }
 }
 
-impl Drop for Building {
+impl Drop for Building<'_> {
     fn drop(&mut self) {
         if self.finished {
             return;
         }
         for name in self.directory.names().unwrap_or_default() {
-            let _ = unlinkat(&self.directory.handle, name.as_str(), AtFlags::empty());
+            let _ = self.directory.handle.remove(&name);
         }
-        let _ = rustix::fs::rmdir(&self.path);
+        let _ = self.storage.remove_directory(&self.path);
     }
 }

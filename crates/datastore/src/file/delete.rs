@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, OFlags, rmdir, unlinkat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::directory::{
@@ -14,11 +14,17 @@ use super::directory::{
 };
 use super::error::DatastoreError;
 use super::lock::{self, Sharing};
+use super::storage::{HOST, Storage};
 
 /// Deletes the volume at `path`, or what an interrupted creation or deletion left of one. Refuses while it is in use, once
 /// `lock_wait` has passed, and where the directory holds anything else.
 pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
-    let directory = VolumeDirectory::open(path)?;
+    delete_on(HOST, path, lock_wait)
+}
+
+/// As [`delete`], on another file system.
+pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
+    let directory = VolumeDirectory::open(storage, path)?;
     let names = directory.names()?;
     let ours = |name: &str| {
         [DESCRIPTOR, DESCRIPTOR_NEW, CONTROL_SOCKET].contains(&name) || layer_of_name(name).is_some()
@@ -30,14 +36,14 @@ pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
         return Err(DatastoreError::NotAVolume { path: path.to_owned() });
     }
     // Held until the end, so that nobody opens what is going away.
-    lock::acquire(&directory.handle, Sharing::Exclusive, lock_wait, path)?;
+    lock::acquire(&*directory.handle, Sharing::Exclusive, lock_wait, path)?;
     let mut locked = Vec::new();
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
         let layer = directory.file(name, OFlags::RDONLY).map_err(system("open a layer of", path))?;
-        lock::acquire(&layer, Sharing::Exclusive, lock_wait, path)?;
+        lock::acquire(&*layer, Sharing::Exclusive, lock_wait, path)?;
         locked.push(layer);
     }
-    let remove = |name: &str| match unlinkat(&directory.handle, name, AtFlags::empty()) {
+    let remove = |name: &str| match directory.handle.remove(name) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(system("delete", path)(errno)),
     };
@@ -49,8 +55,8 @@ pub fn delete(path: &Path, lock_wait: Duration) -> Result<(), DatastoreError> {
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
         remove(name)?;
     }
-    rmdir(path).map_err(system("delete", path))?;
-    sync_parent(path)
+    storage.remove_directory(path).map_err(system("delete", path))?;
+    sync_parent(storage, path)
 }
 
 fn is_building(path: &Path) -> bool {

@@ -1,17 +1,16 @@
 //! A volume's directory: its names, and its descriptor's reading and replacing.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fsync, openat, renameat, unlinkat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strongroom_types::LayerId;
 
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, EncodedDescriptor};
 use super::error::DatastoreError;
-use super::filesystem::{self, FileSystem};
+use super::filesystem::FileSystem;
+use super::storage::{Directory, HOST, Storage, StoredFile};
 
 pub(super) const DESCRIPTOR: &str = "descriptor";
 /// A descriptor on its way; what is found of one was never acknowledged.
@@ -43,13 +42,12 @@ pub(super) fn layer_of_name(name: &str) -> Option<LayerId> {
 /// A volume's directory, held open: what happens to its path meanwhile does not matter.
 pub(super) struct VolumeDirectory {
     pub(super) path: PathBuf,
-    pub(super) handle: OwnedFd,
+    pub(super) handle: Arc<dyn Directory>,
 }
 
 impl VolumeDirectory {
-    pub(super) fn open(path: &Path) -> Result<Self, DatastoreError> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let handle = openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
+    pub(super) fn open(storage: &dyn Storage, path: &Path) -> Result<Self, DatastoreError> {
+        let handle = storage.open_directory(path).map_err(|errno| match errno {
             Errno::NOTDIR => DatastoreError::NotAVolume { path: path.to_owned() },
             errno => system("open", path)(errno),
         })?;
@@ -57,29 +55,17 @@ impl VolumeDirectory {
     }
 
     pub(super) fn file_system(&self) -> Result<FileSystem, DatastoreError> {
-        filesystem::recognise(&self.handle, &self.path)
+        self.handle.file_system(&self.path)
     }
 
-    /// Opens a file of the volume. Links are not followed: a datastore is not trusted to name our files.
-    pub(super) fn file(&self, name: &str, flags: OFlags) -> Result<File, Errno> {
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
-        openat(&self.handle, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+    /// Opens a file of the volume.
+    pub(super) fn file(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {
+        self.handle.open(name, flags)
     }
 
     /// The names of all files, sorted.
     pub(super) fn names(&self) -> Result<Vec<String>, DatastoreError> {
-        let read = || -> Result<Vec<String>, Errno> {
-            let mut names = Vec::new();
-            for entry in Dir::read_from(&self.handle)? {
-                let name = entry?.file_name().to_string_lossy().into_owned();
-                if name != "." && name != ".." {
-                    names.push(name);
-                }
-            }
-            names.sort();
-            Ok(names)
-        };
-        read().map_err(system("list", &self.path))
+        self.handle.names().map_err(system("list", &self.path))
     }
 
     /// Reads the descriptor; its tag is not verified yet.
@@ -88,10 +74,12 @@ impl VolumeDirectory {
             Errno::NOENT => DatastoreError::NotAVolume { path: self.path.clone() },
             errno => system("open the descriptor of", &self.path)(errno),
         })?;
-        let mut bytes = Vec::new();
-        file.take(DESCRIPTOR_BYTES_MAX as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|error| self.io_error("read the descriptor of", &error))?;
+        let failed = |errno| system("read the descriptor of", &self.path)(errno);
+        // One byte more than there can be, so that what is too long is seen to be.
+        let length = file.length().map_err(failed)?.min(DESCRIPTOR_BYTES_MAX as u64 + 1);
+        let mut bytes = vec![0; length as usize];
+        let count = file.read_at(0, &mut bytes).map_err(failed)?;
+        bytes.truncate(count);
         EncodedDescriptor::parse(&self.path, bytes)
     }
 
@@ -101,15 +89,14 @@ impl VolumeDirectory {
         let action = "write the descriptor of";
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
         let write = || -> Result<(), DatastoreError> {
-            let mut file = self.file(DESCRIPTOR_NEW, flags).map_err(system(action, &self.path))?;
-            file.write_all(encoded).map_err(|error| self.io_error(action, &error))?;
-            fsync(&file).map_err(system(action, &self.path))?;
-            renameat(&self.handle, DESCRIPTOR_NEW, &self.handle, DESCRIPTOR)
-                .map_err(system(action, &self.path))
+            let file = self.file(DESCRIPTOR_NEW, flags).map_err(system(action, &self.path))?;
+            file.write_at(0, encoded).map_err(system(action, &self.path))?;
+            file.sync().map_err(system(action, &self.path))?;
+            self.handle.rename(DESCRIPTOR_NEW, DESCRIPTOR).map_err(system(action, &self.path))
         };
         if let Err(error) = write() {
             // Nothing refers to it; a rest that cannot be removed is overwritten next time.
-            let _ = unlinkat(&self.handle, DESCRIPTOR_NEW, AtFlags::empty());
+            let _ = self.handle.remove(DESCRIPTOR_NEW);
             return Err(error);
         }
         self.sync()
@@ -117,11 +104,7 @@ impl VolumeDirectory {
 
     /// Makes the directory's names durable.
     pub(super) fn sync(&self) -> Result<(), DatastoreError> {
-        fsync(&self.handle).map_err(system("sync", &self.path))
-    }
-
-    fn io_error(&self, action: &'static str, error: &std::io::Error) -> DatastoreError {
-        system(action, &self.path)(Errno::from_io_error(error).unwrap_or(Errno::IO))
+        self.handle.sync().map_err(system("sync", &self.path))
     }
 }
 
@@ -141,25 +124,27 @@ pub struct DescribedVolume {
 
 /// Reads a volume's descriptor without its key.
 pub fn describe(path: &Path) -> Result<DescribedVolume, DatastoreError> {
-    let directory = VolumeDirectory::open(path)?;
+    describe_on(HOST, path)
+}
+
+/// As [`describe`], on another file system.
+pub fn describe_on(storage: &dyn Storage, path: &Path) -> Result<DescribedVolume, DatastoreError> {
+    let directory = VolumeDirectory::open(storage, path)?;
     let descriptor = directory.read_descriptor()?.unverified().clone();
     let mut allocated_bytes = 0;
     for name in directory.names()? {
         // A file that goes away meanwhile takes no space.
-        if let Ok(stat) = rustix::fs::statat(&directory.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
-            allocated_bytes += stat.st_blocks as u64 * 512;
-        }
+        allocated_bytes += directory.handle.allocated_bytes(&name).unwrap_or(0);
     }
     let file_system = directory.file_system()?;
     Ok(DescribedVolume { path: path.to_owned(), descriptor, allocated_bytes, file_system })
 }
 
 /// Makes durable the entry of `path` in the directory that holds it.
-pub(super) fn sync_parent(path: &Path) -> Result<(), DatastoreError> {
+pub(super) fn sync_parent(storage: &dyn Storage, path: &Path) -> Result<(), DatastoreError> {
     let parent = parent_of(path);
-    let open = openat(CWD, parent, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    let parent_handle = open.map_err(system("open", parent))?;
-    fsync(parent_handle.as_fd()).map_err(system("sync", parent))
+    let handle = storage.open_directory(parent).map_err(system("open", parent))?;
+    handle.sync().map_err(system("sync", parent))
 }
 
 /// The directory that holds `path`.

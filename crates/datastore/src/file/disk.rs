@@ -1,22 +1,21 @@
 //! A file volume as a stage of the data path.
 
-use std::any::Any;
-use std::fmt;
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use strongroom_io::{
-    Allocation, Channel, DataFile, Disk, IoError, Limits, Sealed, TRANSFER_BYTES_MAX, Thread,
-};
+use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, TRANSFER_BYTES_MAX, Thread};
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
 
 use super::channel::FileChannel;
 use super::descriptor::Provisioning;
+use super::directory::system;
+use super::error::DatastoreError;
+use super::host::HostFile;
+use super::storage::StoredFile;
 
 /// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer could be opened with.
 #[derive(Debug)]
@@ -41,23 +40,22 @@ pub struct LayerFacts {
     pub write_epoch: KeyEpoch,
 }
 
-/// The open, locked file of a layer. The lock ends with the last use of the open file, the kernel's uses included.
-pub(super) struct LayerFile(pub(super) File);
+/// An open, locked layer, on whichever file system.
+pub(super) struct LockedLayer {
+    pub(super) file: Arc<dyn StoredFile>,
+    pub(super) facts: LayerFacts,
+}
 
-impl DataFile for LayerFile {
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.0.as_fd())
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
+impl LockedLayer {
+    /// The layer for another process, which only the host's file systems have.
+    pub(super) fn hand_over(self, path: &Path) -> Result<OpenLayer, DatastoreError> {
+        let file = duplicate(&*self.file).map_err(system("hand over a layer of", path))?;
+        Ok(OpenLayer { file, facts: self.facts })
     }
 }
 
-impl fmt::Debug for LayerFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+fn duplicate(file: &dyn StoredFile) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(file.as_fd().ok_or(Errno::OPNOTSUPP)?, 0)
 }
 
 /// The blocks of an open volume. Clones share it.
@@ -68,7 +66,7 @@ pub struct FileDisk {
 
 /// What all channels of a volume share.
 pub(super) struct Shared {
-    pub(super) layer: Arc<LayerFile>,
+    pub(super) layer: Arc<dyn StoredFile>,
     /// Bytes of whole blocks; grows while channels are open.
     size_bytes: AtomicU64,
     pub(super) provisioning: Provisioning,
@@ -84,8 +82,13 @@ impl FileDisk {
     /// The blocks of a layer that another process may have opened.
     pub fn new(layer: OpenLayer) -> Self {
         let OpenLayer { file, facts } = layer;
+        Self::over(LockedLayer { file: Arc::new(HostFile(file.into())), facts })
+    }
+
+    pub(super) fn over(layer: LockedLayer) -> Self {
+        let LockedLayer { file, facts } = layer;
         let shared = Shared {
-            layer: Arc::new(LayerFile(file.into())),
+            layer: file,
             size_bytes: AtomicU64::new(facts.size_bytes.block_aligned_bytes()),
             provisioning: facts.provisioning,
             read_only: facts.read_only,
@@ -97,7 +100,7 @@ impl FileDisk {
 
     /// The open file, to be handed to another process. The lock goes with it.
     pub fn duplicate_file(&self) -> Result<OwnedFd, Errno> {
-        rustix::io::fcntl_dupfd_cloexec(&self.shared.layer.0, 0)
+        duplicate(&*self.shared.layer)
     }
 
     /// Makes the blocks of a layer usable that [`VolumeHead::grow`](super::VolumeHead::grow) has grown.
@@ -135,7 +138,7 @@ impl Disk<Sealed> for FileDisk {
         extent: Extent,
         report: &mut dyn FnMut(Extent, Allocation) -> bool,
     ) -> Result<(), IoError> {
-        let file = &self.shared.layer.0;
+        let file = &self.shared.layer;
         let extent = extent.intersection(Extent::between(0, self.shared.size_bytes.load(Ordering::Acquire)));
         let hole = match self.shared.provisioning {
             Provisioning::Thin => Allocation::Hole,
@@ -143,7 +146,7 @@ impl Disk<Sealed> for FileDisk {
         };
         let mut at = extent.offset();
         while at < extent.end() {
-            let data = match seek(file, SeekFrom::Data(at)) {
+            let data = match file.next_data(at) {
                 Ok(data) => data.clamp(at, extent.end()),
                 // No data from here to the end of the file.
                 Err(Errno::NXIO) => extent.end(),
@@ -157,7 +160,7 @@ impl Disk<Sealed> for FileDisk {
             if data >= extent.end() {
                 return Ok(());
             }
-            let end = seek(file, SeekFrom::Hole(data))?.div_ceil(BLOCK_BYTES) * BLOCK_BYTES;
+            let end = file.next_hole(data)?.div_ceil(BLOCK_BYTES) * BLOCK_BYTES;
             let end = end.clamp(data + 1, extent.end());
             if !report(Extent::between(data.max(at), end), Allocation::Data) {
                 return Ok(());

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{OFlags, fsync};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strongroom_types::VolumeSize;
 
@@ -51,6 +51,7 @@ impl VolumeHead {
         let least_generation = self.descriptor.generation;
         let options = OpenOptions { protection, access: self.access, lock_wait, least_generation };
         let (descriptor, layer, deks) = open_layer_of(&self.directory, &options)?;
+        let layer = layer.hand_over(&self.directory.path)?;
         if descriptor.volume != self.descriptor.volume {
             return Err(DatastoreError::Replaced {
                 path: self.directory.path.clone(),
@@ -95,8 +96,8 @@ impl VolumeHead {
             Errno::NOENT => DatastoreError::MissingLayer { path: path.clone(), layer: top },
             errno => system("open a layer of", &path)(errno),
         })?;
-        size_layer(&layer, from.block_aligned_bytes(), &grown, &path)?;
-        fsync(&layer).map_err(system("sync a layer of", &path))?;
+        size_layer(&*layer, from.block_aligned_bytes(), &grown, &path)?;
+        layer.sync().map_err(system("sync a layer of", &path))?;
         self.directory.write_descriptor(&encoded)?;
         self.descriptor = grown;
         Ok(())

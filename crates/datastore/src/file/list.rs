@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::create::BUILDING_PREFIX;
-use super::directory::{DescribedVolume, VolumeDirectory, describe};
+use super::directory::{DescribedVolume, VolumeDirectory, describe_on};
 use super::error::DatastoreError;
+use super::storage::{HOST, Storage};
 
 /// One entry of a datastore.
 #[derive(Debug)]
@@ -32,7 +33,12 @@ impl ListedVolume {
 
 /// Lists the volumes of the datastore at `path`, by name. One that cannot be read does not hide the others.
 pub fn list(path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
-    let datastore = VolumeDirectory::open(path)?;
+    list_on(HOST, path)
+}
+
+/// As [`list`], on another file system.
+pub fn list_on(storage: &dyn Storage, path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
+    let datastore = VolumeDirectory::open(storage, path)?;
     datastore.file_system()?;
     let mut listed = Vec::new();
     for name in datastore.names()? {
@@ -40,8 +46,8 @@ pub fn list(path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
         if name.starts_with(BUILDING_PREFIX) {
             let reason = "a creation that was interrupted; it can be deleted".to_owned();
             listed.push(ListedVolume::Broken { path, reason });
-        } else if !name.starts_with('.') && path.is_dir() {
-            match describe(&path) {
+        } else if !name.starts_with('.') && storage.is_directory(&path) {
+            match describe_on(storage, &path) {
                 Ok(volume) => listed.push(ListedVolume::Volume(Box::new(volume))),
                 Err(error) => listed.push(ListedVolume::Broken { path, reason: error.to_string() }),
             }

@@ -14,11 +14,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock, fstat};
+use rustix::fs::{FlockOperation, fstat};
 use rustix::io::Errno;
 
 use super::directory::system;
 use super::error::DatastoreError;
+use super::storage::Lockable;
 
 /// How often a held lock is tried again. `flock` can wait by itself, but not until a deadline.
 const RETRY: Duration = Duration::from_millis(5);
@@ -34,7 +35,7 @@ pub enum Sharing {
 
 /// Locks the open directory or file `file` of the volume at `path`, trying for `wait` at most.
 pub fn acquire(
-    file: &impl AsFd,
+    file: &(impl Lockable + ?Sized),
     sharing: Sharing,
     wait: Duration,
     path: &Path,
@@ -45,12 +46,12 @@ pub fn acquire(
     };
     let deadline = Instant::now() + wait;
     loop {
-        match flock(file, operation) {
+        match file.try_lock(operation) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(RETRY),
             Err(Errno::WOULDBLOCK) => {
-                return Err(DatastoreError::InUse { path: path.to_owned(), holder: holder(file) });
+                return Err(DatastoreError::InUse { path: path.to_owned(), holder: file.lock_holder() });
             }
             Err(errno) => return Err(system("lock", path)(errno)),
         }
@@ -58,7 +59,7 @@ pub fn acquire(
 }
 
 /// The process that holds the lock, as `/proc/locks` tells it: `1: FLOCK ADVISORY WRITE 4242 fe:00:1234 0 EOF`.
-fn holder(file: &impl AsFd) -> Option<u32> {
+pub(super) fn holder(file: &impl AsFd) -> Option<u32> {
     let inode = fstat(file).ok()?.st_ino;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let suffix = format!(":{inode}");
@@ -73,13 +74,14 @@ fn holder(file: &impl AsFd) -> Option<u32> {
 mod tests {
     use std::fs::File;
 
+    use super::super::host::HostFile;
     use super::*;
 
     #[test]
     fn a_second_writer_is_refused_and_told_who_has_it() {
         let named = tempfile::NamedTempFile::new().unwrap();
         let path = Path::new("vm1");
-        let open = || File::options().read(true).write(true).open(named.path()).unwrap();
+        let open = || HostFile(File::options().read(true).write(true).open(named.path()).unwrap());
         let (first, second, third) = (open(), open(), open());
         acquire(&first, Sharing::Exclusive, Duration::ZERO, path).unwrap();
         let error = acquire(&second, Sharing::Shared, Duration::ZERO, path).unwrap_err();

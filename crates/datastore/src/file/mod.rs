@@ -11,6 +11,8 @@
 //!
 //! One process can have all of an open volume ([`OpenVolume`]), or two share it: who answers for it keeps a
 //! [`VolumeHead`] (paths, descriptor), and who does the I/O gets an [`OpenLayer`] and keys, and no path.
+//!
+//! Each function has a twin `…_on` for another file system than the host's ([`storage`]): a simulated one, that loses power.
 
 mod blocks;
 mod channel;
@@ -23,20 +25,22 @@ mod disk;
 mod error;
 mod filesystem;
 mod head;
+mod host;
 mod list;
 pub mod lock;
 mod open;
+pub mod storage;
 
-pub use check::{Finding, Severity, check};
-pub use create::{CreateOptions, create, rename};
-pub use delete::delete;
+pub use check::{Finding, Severity, check, check_on};
+pub use create::{CreateOptions, create, create_on, rename, rename_on};
+pub use delete::{delete, delete_on};
 pub use descriptor::{
     Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, KekRecord, LayerRecord, Provisioning,
 };
-pub use directory::{CONTROL_SOCKET, DescribedVolume, describe};
+pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_on};
 pub use disk::{FileDisk, LayerFacts, OpenLayer};
 pub use error::DatastoreError;
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use head::VolumeHead;
-pub use list::{ListedVolume, list};
-pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, open, open_apart};
+pub use list::{ListedVolume, list, list_on};
+pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, open, open_apart, open_on};

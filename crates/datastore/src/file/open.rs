@@ -13,11 +13,12 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 
 use super::descriptor::{Descriptor, EncodedDescriptor, LayerRecord};
 use super::directory::{VolumeDirectory, layer_name, system};
-use super::disk::{FileDisk, LayerFacts, OpenLayer};
+use super::disk::{FileDisk, LayerFacts, LockedLayer, OpenLayer};
 use super::error::DatastoreError;
 use super::filesystem::FileSystemKind;
 use super::head::VolumeHead;
 use super::lock::{self, Sharing};
+use super::storage::{HOST, Storage, StoredFile};
 
 /// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A volume of the other
 /// sort is refused, so that nobody who can edit a descriptor can make a guest's data be written clear.
@@ -114,8 +115,17 @@ impl fmt::Debug for OpenVolume {
 
 /// Opens and locks the volume at `path`.
 pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<OpenVolume, DatastoreError> {
-    let (head, layer, deks) = open_apart(path, options)?;
-    Ok(OpenVolume { head, disk: Arc::new(FileDisk::new(layer)), deks })
+    open_on(HOST, path, options)
+}
+
+/// As [`open`], on another file system.
+pub fn open_on(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &OpenOptions<'_>,
+) -> Result<OpenVolume, DatastoreError> {
+    let (head, layer, deks) = open_locked(storage, path, options)?;
+    Ok(OpenVolume { head, disk: Arc::new(FileDisk::over(layer)), deks })
 }
 
 /// Opens and locks the volume at `path` for two processes: one that answers for it, and one that does its I/O and gets
@@ -124,12 +134,21 @@ pub fn open_apart(
     path: &Path,
     options: &OpenOptions<'_>,
 ) -> Result<(VolumeHead, OpenLayer, Deks), DatastoreError> {
+    let (head, layer, deks) = open_locked(HOST, path, options)?;
+    Ok((head, layer.hand_over(path)?, deks))
+}
+
+fn open_locked(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &OpenOptions<'_>,
+) -> Result<(VolumeHead, LockedLayer, Deks), DatastoreError> {
     let deadline = Instant::now() + options.lock_wait;
-    let directory = VolumeDirectory::open(path)?;
+    let directory = VolumeDirectory::open(storage, path)?;
     directory.file_system()?;
     // What is no volume, or not the sort that is wanted, is refused without waiting for anybody.
     refuse_the_other_sort(path, directory.read_descriptor()?.unverified(), options.protection)?;
-    lock::acquire(&directory.handle, options.access.sharing(), options.lock_wait, path)?;
+    lock::acquire(&*directory.handle, options.access.sharing(), options.lock_wait, path)?;
     let left = OpenOptions { lock_wait: deadline.saturating_duration_since(Instant::now()), ..*options };
     let (descriptor, layer, deks) = open_layer_of(&directory, &left)?;
     Ok((VolumeHead { directory, descriptor, access: options.access }, layer, deks))
@@ -139,7 +158,7 @@ pub fn open_apart(
 pub(super) fn open_layer_of(
     directory: &VolumeDirectory,
     options: &OpenOptions<'_>,
-) -> Result<(Descriptor, OpenLayer, Deks), DatastoreError> {
+) -> Result<(Descriptor, LockedLayer, Deks), DatastoreError> {
     let path = &directory.path;
     let kind = directory.file_system()?.kind;
     let (encoded, file) = lock_top(directory, kind, options)?;
@@ -148,7 +167,7 @@ pub(super) fn open_layer_of(
         return Err(DatastoreError::Layers { path: path.to_owned(), count: descriptor.layers.len() });
     }
     let layer = &descriptor.layers[0];
-    check_length(path, layer, &file, descriptor.size_bytes.block_aligned_bytes())?;
+    check_length(path, layer, &*file, descriptor.size_bytes.block_aligned_bytes())?;
     let deks = match options.protection {
         Protection::Encrypted(kek) => open_envelopes(path, &descriptor, layer, kek)?,
         Protection::Unencrypted => Vec::new(),
@@ -160,7 +179,7 @@ pub(super) fn open_layer_of(
         // In a clear volume a seal only says "here is something"; the first epoch stands for that.
         write_epoch: deks.last().map_or(KeyEpoch::FIRST, |(epoch, _)| *epoch),
     };
-    Ok((descriptor, OpenLayer { file: file.into(), facts }, deks))
+    Ok((descriptor, LockedLayer { file: file.into(), facts }, deks))
 }
 
 /// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock does it hold still: it
@@ -169,7 +188,7 @@ fn lock_top(
     directory: &VolumeDirectory,
     kind: FileSystemKind,
     options: &OpenOptions<'_>,
-) -> Result<(EncodedDescriptor, std::fs::File), DatastoreError> {
+) -> Result<(EncodedDescriptor, Box<dyn StoredFile>), DatastoreError> {
     let path = &directory.path;
     let mut encoded = directory.read_descriptor()?;
     loop {
@@ -183,7 +202,7 @@ fn lock_top(
                 }
                 errno => system("open a layer of", path)(errno),
             })?;
-        lock::acquire(&file, options.access.sharing(), options.lock_wait, path)?;
+        lock::acquire(&*file, options.access.sharing(), options.lock_wait, path)?;
         let reread = directory.read_descriptor()?;
         if reread.bytes() == encoded.bytes() {
             return Ok((reread, file));
@@ -197,7 +216,7 @@ fn open_layer(
     name: &str,
     kind: FileSystemKind,
     access: Access,
-) -> Result<std::fs::File, Errno> {
+) -> Result<Box<dyn StoredFile>, Errno> {
     let access = match access {
         Access::ReadWrite => OFlags::RDWR,
         Access::ReadOnly => OFlags::RDONLY,
@@ -244,16 +263,13 @@ pub(super) fn authenticate(
 pub(super) fn check_length(
     path: &Path,
     layer: &LayerRecord,
-    file: &std::fs::File,
+    file: &dyn StoredFile,
     wanted_bytes: u64,
 ) -> Result<(), DatastoreError> {
-    let metadata = file.metadata().map_err(|error| {
-        system("examine a layer of", path)(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    let found_bytes = file.length().map_err(|errno| match errno {
+        Errno::NOTSUP => DatastoreError::MissingLayer { path: path.to_owned(), layer: layer.id },
+        errno => system("examine a layer of", path)(errno),
     })?;
-    if !metadata.is_file() {
-        return Err(DatastoreError::MissingLayer { path: path.to_owned(), layer: layer.id });
-    }
-    let found_bytes = metadata.len();
     if found_bytes < wanted_bytes {
         return Err(DatastoreError::Truncated {
             path: path.to_owned(),

@@ -1,0 +1,198 @@
+//! The host's file systems, by system calls.
+
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom,
+    fallocate, flock, fstat, fsync, ftruncate, mkdir, openat, renameat, renameat_with, rmdir, seek, statat,
+    unlinkat,
+};
+use rustix::io::{Errno, pread, pwrite};
+use strongroom_io::DataFile;
+
+use super::error::DatastoreError;
+use super::filesystem::{self, FileSystem};
+use super::lock;
+use super::storage::{Directory, Lockable, Storage, StoredFile};
+
+/// The host's file systems.
+pub const HOST: &dyn Storage = &Host;
+
+struct Host;
+
+impl Storage for Host {
+    fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Arc::new(HostDirectory(openat(CWD, path, flags, Mode::empty())?)))
+    }
+
+    fn make_directory(&self, path: &Path) -> Result<(), Errno> {
+        mkdir(path, Mode::RWXU)
+    }
+
+    fn remove_directory(&self, path: &Path) -> Result<(), Errno> {
+        rmdir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
+        renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+}
+
+/// A directory, held open: what happens to its path meanwhile does not matter.
+struct HostDirectory(OwnedFd);
+
+impl AsFd for HostDirectory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Lockable for HostDirectory {
+    fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
+        flock(&self.0, operation)
+    }
+
+    fn lock_holder(&self) -> Option<u32> {
+        lock::holder(&self.0)
+    }
+}
+
+impl Directory for HostDirectory {
+    fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError> {
+        filesystem::recognise(&self.0, path)
+    }
+
+    /// Links are not followed: a datastore is not trusted to name our files.
+    fn open(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let file = openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Box::new(HostFile(file.into())))
+    }
+
+    fn names(&self) -> Result<Vec<String>, Errno> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.0)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
+        renameat(&self.0, from, &self.0, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Errno> {
+        unlinkat(&self.0, name, AtFlags::empty())
+    }
+
+    fn allocated_bytes(&self, name: &str) -> Result<u64, Errno> {
+        Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?.st_blocks as u64 * 512)
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        fsync(&self.0)
+    }
+}
+
+/// An open file. Its lock ends with the last use of the open file, the kernel's uses included.
+pub(super) struct HostFile(pub(super) File);
+
+impl DataFile for HostFile {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl fmt::Debug for HostFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Lockable for HostFile {
+    fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
+        flock(&self.0, operation)
+    }
+
+    fn lock_holder(&self) -> Option<u32> {
+        lock::holder(&self.0)
+    }
+}
+
+impl StoredFile for HostFile {
+    fn length(&self) -> Result<u64, Errno> {
+        let stat = fstat(&self.0)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(stat.st_size as u64),
+            _ => Err(Errno::NOTSUP),
+        }
+    }
+
+    fn set_length(&self, bytes: u64) -> Result<(), Errno> {
+        ftruncate(&self.0, bytes)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
+        fallocate(&self.0, FallocateFlags::empty(), offset, bytes)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < into.len() {
+            match pread(&self.0, &mut into[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < from.len() {
+            match pwrite(&self.0, &from[done..], offset + done as u64) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        fsync(&self.0)
+    }
+
+    fn next_data(&self, at: u64) -> Result<u64, Errno> {
+        seek(&self.0, SeekFrom::Data(at))
+    }
+
+    fn next_hole(&self, at: u64) -> Result<u64, Errno> {
+        seek(&self.0, SeekFrom::Hole(at))
+    }
+}
