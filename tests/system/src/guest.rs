@@ -87,6 +87,12 @@ impl<'test> GuestPlan<'test> {
         self
     }
 
+    /// With a disk by QEMU's arguments, as `volume expose` prints them to be pasted into a shell.
+    pub fn pasted(mut self, arguments: &str) -> Self {
+        self.run_guest.args(["--paste", arguments]);
+        self
+    }
+
     /// Boots it. Returns when it is ready for commands. Waits for a place first when too many guests run.
     #[track_caller]
     pub fn boot(self) -> Guest {

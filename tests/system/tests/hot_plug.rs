@@ -1,19 +1,19 @@
-//! A volume is plugged into a running guest, used, and unplugged, again and again: each time it holds what it held,
-//! and the server keeps nothing of the guests' last time.
+//! A volume is plugged into a running guest by the commands that `volume expose --show qmp` prints, used, and unplugged,
+//! again and again: each time it holds what it held, and the server keeps nothing of the last time.
 
 #![cfg(feature = "full")]
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use strongroom_system_tests::family::open_descriptors;
 use strongroom_system_tests::{
-    ExerciseReport, Exposure, Guest, GuestPlan, Machine, Protection, Scratch, Volume,
+    CommandLine, ExerciseReport, Guest, GuestPlan, Machine, Process, Protection, Scratch, Volume,
 };
 
 const CYCLES: u64 = 10;
-/// From asking the guest for the device to its letting go of it.
-const UNPLUG_DEADLINE: Duration = Duration::from_secs(60);
+/// For what takes a second: a server's start and end, and a guest's letting go of a device.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn plugs_into_pc_ten_times() {
@@ -29,42 +29,66 @@ fn plugs_into_q35_ten_times() {
 fn plugs_ten_times(machine: Machine) -> Vec<usize> {
     let scratch = Scratch::new();
     let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
-    let exposure = volume.expose_vhost_user();
     let mut guest = GuestPlan::new(&scratch, machine.name()).machine(machine).boot();
+    let (server, commands) = expose(&scratch, &volume, "--vhost-user");
     let mut descriptors = Vec::new();
     for cycle in 1..=CYCLES {
-        plug(&mut guest, machine, &exposure);
+        plug(&mut guest, machine, &commands);
         if cycle > 1 {
             verify(&mut guest, cycle - 1);
         }
         exercise(&mut guest, cycle);
         // With the disk in use, the session before this one is over, and its end is no matter of moments.
-        descriptors.push(open_descriptors(exposure.process().id()));
+        descriptors.push(open_descriptors(server.id()));
         unplug(&mut guest);
+        guest.qmp().execute("chardev-remove", json!({ "id": "disk0" }));
     }
+    assert!(server.terminate(DEADLINE).success());
+
+    let (server, commands) = expose(&scratch, &volume, "--nbd");
+    plug(&mut guest, machine, &commands);
+    verify(&mut guest, CYCLES);
+    unplug(&mut guest);
+    guest.qmp().execute("blockdev-del", json!({ "node-name": "disk0" }));
+    assert!(server.terminate(DEADLINE).success());
     guest.power_off();
     assert!(descriptors.iter().all(|count| *count == descriptors[0]), "{descriptors:?}");
-    assert!(exposure.close().success());
     descriptors
 }
 
-fn plug(guest: &mut Guest, machine: Machine, exposure: &Exposure) {
-    let address = json!({ "type": "unix", "data": { "path": exposure.socket() } });
-    let socket = json!({ "addr": address, "server": false, "reconnect": 1 });
-    let backend = json!({ "type": "socket", "data": socket });
-    guest.qmp().execute("chardev-add", json!({ "id": "plugged", "backend": backend }));
-    guest.qmp().execute(
-        "device_add",
-        json!({ "driver": "vhost-user-blk-pci", "id": "plugged", "chardev": "plugged", "bus": machine.plug() }),
+/// Exposes the volume, and takes the QMP commands that are printed for a guest that runs.
+fn expose(scratch: &Scratch, volume: &Volume<'_>, protocol: &str) -> (Process, Vec<Value>) {
+    let [path, key_file] = [volume.path(), volume.key_file()].map(|path| path.to_string_lossy().into_owned());
+    let address = format!("unix:{path}.socket");
+    let mut server = CommandLine::new(scratch).start(
+        "expose",
+        &["volume", "expose", &path, "--key-file", &key_file, protocol, &address, "--show", "qmp"],
     );
+    let mut command = || {
+        let line = server.wait_for_line("a QMP command", DEADLINE, |line| line.trim().starts_with('{'));
+        serde_json::from_str(&line).expect("a QMP command is JSON")
+    };
+    let commands = vec![command(), command()];
+    (server, commands)
+}
+
+/// Does what is printed; the bus is the person's to choose.
+fn plug(guest: &mut Guest, machine: Machine, commands: &[Value]) {
+    for command in commands {
+        let name = command["execute"].as_str().expect("a command has a name");
+        let mut arguments = command["arguments"].clone();
+        if name == "device_add" {
+            arguments["bus"] = machine.plug().into();
+        }
+        guest.qmp().execute(name, arguments);
+    }
     guest.session().wait_until("[ -b /dev/vda ]");
 }
 
 fn unplug(guest: &mut Guest) {
     let qmp = guest.qmp();
-    qmp.execute("device_del", json!({ "id": "plugged" }));
-    qmp.wait_for_event_that("DEVICE_DELETED", UNPLUG_DEADLINE, |data| data["device"] == "plugged");
-    qmp.execute("chardev-remove", json!({ "id": "plugged" }));
+    qmp.execute("device_del", json!({ "id": "disk0" }));
+    qmp.wait_for_event_that("DEVICE_DELETED", DEADLINE, |data| data["device"] == "disk0");
     guest.run("! [ -e /dev/vda ]");
 }
 
