@@ -1,0 +1,156 @@
+//! The `file` datastore on simulated files.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use strongroom_datastore::file::storage::{Directory, Lockable, Storage, StoredFile};
+use strongroom_datastore::file::{DatastoreError, FileSystem, FileSystemKind};
+use strongroom_types::Extent;
+
+use crate::file::{SimDirectory, SimFile};
+use crate::fs::{OpenHow, SimFs};
+
+/// What a file system without a limit says of its size: enough for any test.
+const UNLIMITED_BYTES: u64 = 1 << 50;
+
+impl Storage for SimFs {
+    fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
+        Ok(Arc::new(SimFs::open_directory(self, path)?))
+    }
+
+    fn make_directory(&self, path: &Path) -> Result<(), Errno> {
+        SimFs::make_directory(self, path)
+    }
+
+    fn remove_directory(&self, path: &Path) -> Result<(), Errno> {
+        SimFs::remove_directory(self, path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
+        self.rename_no_replace(from, to)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        SimFs::exists(self, path)
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        SimFs::is_directory(self, path)
+    }
+}
+
+impl Directory for SimDirectory {
+    fn file_system(&self, _: &Path) -> Result<FileSystem, DatastoreError> {
+        let state = self.fs.state();
+        Ok(FileSystem {
+            kind: FileSystemKind::Ext4,
+            total_bytes: state.capacity_bytes.unwrap_or(UNLIMITED_BYTES),
+            available_bytes: state.free_bytes().unwrap_or(UNLIMITED_BYTES),
+        })
+    }
+
+    fn open(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {
+        let how = OpenHow {
+            write: flags.intersects(OFlags::WRONLY | OFlags::RDWR),
+            create: flags.contains(OFlags::CREATE),
+            exclusive: flags.contains(OFlags::EXCL),
+            truncate: flags.contains(OFlags::TRUNC),
+        };
+        Ok(Box::new(SimDirectory::open(self, name, how)?))
+    }
+
+    fn names(&self) -> Result<Vec<String>, Errno> {
+        SimDirectory::names(self)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
+        SimDirectory::rename(self, from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Errno> {
+        self.unlink(name)
+    }
+
+    fn allocated_bytes(&self, name: &str) -> Result<u64, Errno> {
+        SimDirectory::allocated_bytes(self, name)
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        SimDirectory::sync(self)
+    }
+}
+
+/// The kernel has no such directory: through this one nothing can be opened.
+impl AsFd for SimDirectory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        static NOTHING: OnceLock<std::fs::File> = OnceLock::new();
+        #[expect(clippy::expect_used, reason = "a machine without /dev/null runs no tests")]
+        NOTHING.get_or_init(|| std::fs::File::open("/dev/null").expect("/dev/null is there")).as_fd()
+    }
+}
+
+impl Lockable for SimDirectory {
+    fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
+        SimDirectory::try_lock(self, is_exclusive(operation)?)
+    }
+
+    fn lock_holder(&self) -> Option<u32> {
+        None
+    }
+}
+
+impl Lockable for SimFile {
+    fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
+        SimFile::try_lock(self, is_exclusive(operation)?)
+    }
+
+    fn lock_holder(&self) -> Option<u32> {
+        None
+    }
+}
+
+fn is_exclusive(operation: FlockOperation) -> Result<bool, Errno> {
+    match operation {
+        FlockOperation::NonBlockingLockExclusive => Ok(true),
+        FlockOperation::NonBlockingLockShared => Ok(false),
+        // Nobody else could let go of it: there is one thread.
+        _ => Err(Errno::DEADLK),
+    }
+}
+
+impl StoredFile for SimFile {
+    fn length(&self) -> Result<u64, Errno> {
+        SimFile::length(self)
+    }
+
+    fn set_length(&self, bytes: u64) -> Result<(), Errno> {
+        SimFile::set_length(self, bytes)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
+        SimFile::allocate(self, Extent::new(offset, bytes).map_err(|_| Errno::INVAL)?)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+        SimFile::read_at(self, offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
+        SimFile::write_at(self, offset, from)
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        SimFile::sync(self)
+    }
+
+    fn next_data(&self, at: u64) -> Result<u64, Errno> {
+        SimFile::next_data(self, at)
+    }
+
+    fn next_hole(&self, at: u64) -> Result<u64, Errno> {
+        SimFile::next_hole(self, at)
+    }
+}
