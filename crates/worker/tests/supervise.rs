@@ -1,0 +1,230 @@
+//! A supervisor and workers that do what they should not: refuse, die or fall silent at the worst moment of an upgrade.
+//!
+//! The test runs itself as the worker: it speaks as one, and serves nobody.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+use std::fs;
+use std::io::{self, PipeWriter};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use strongroom_datastore::file::*;
+use strongroom_frontend::listen::{Address, Listener};
+use strongroom_keys::{Kek, KekSource};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_types::VolumeSize;
+use strongroom_worker::birth::{BirthSocket, Frontend, Keys, Order, Report};
+use strongroom_worker::control::{Answer, Client, Request, Status};
+use strongroom_worker::supervise::{Birthright, Exposure, Program, SuperviseError, Supervisor};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// The file, beside the program, that says what the newest program does when it is to serve.
+const BEHAVIOUR: &str = "behaviour";
+
+/// The process that plays the worker. Run by hand, or by the harness, it has no supervisor and does nothing.
+#[test]
+fn a_worker() {
+    let Ok(mut socket) = BirthSocket::adopt(io::stdin()) else { return };
+    let program = std::env::current_exe().unwrap();
+    // A program that another one was put in the place of does as it did.
+    let behaviour = match program.to_str().unwrap().ends_with(" (deleted)") {
+        true => "serves".to_owned(),
+        false => fs::read_to_string(program.with_file_name(BEHAVIOUR)).unwrap(),
+    };
+    let mut held = None;
+    while let Ok((order, files)) = socket.receive() {
+        let report = match order {
+            Order::Start(_) => Report::Ready { program: behaviour.clone() },
+            Order::Keys(Keys::Epochs(epochs)) => {
+                assert!(epochs.iter().all(|_| socket.receive_secret().unwrap().len() == 64));
+                Report::Keyed
+            }
+            Order::Serve { .. } if behaviour == "refuses" => {
+                Report::Failed { reason: "not these".to_owned() }
+            }
+            Order::Serve { .. } if behaviour == "dies" => std::process::exit(9),
+            Order::Serve { layer, .. } => {
+                held = Some((layer, files));
+                Report::Serving
+            }
+            Order::Suspend => {
+                let (layer, files) = held.take().unwrap();
+                let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                let sessions = Some(serde_json::json!({ "version": 1 }));
+                socket.send(&Report::Suspended { layer, sessions }, &files).unwrap();
+                continue;
+            }
+            Order::Grow { .. } => Report::Grown,
+            Order::End => return socket.send(&Report::Ended { failure: None }, &[]).unwrap(),
+            Order::Keys(Keys::Unencrypted) => unreachable!("the volume is encrypted"),
+        };
+        socket.send(&report, &[]).unwrap();
+    }
+}
+
+/// A supervised volume, until it is ended.
+struct Supervised {
+    directory: tempfile::TempDir,
+    stop: PipeWriter,
+    thread: JoinHandle<Result<(), SuperviseError>>,
+}
+
+impl Supervised {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        install(directory.path(), "serves");
+        let supervisor = supervisor(directory.path()).unwrap();
+        let (stopped, stop) = io::pipe().unwrap();
+        Self { directory, stop, thread: std::thread::spawn(move || supervisor.run(&stopped)) }
+    }
+
+    fn volume(&self) -> PathBuf {
+        self.directory.path().join("vm1")
+    }
+
+    fn ask(&self, request: Request) -> Answer {
+        Client::connect(&self.volume()).unwrap().unwrap().ask(request, DEADLINE).unwrap()
+    }
+
+    fn status(&self) -> Status {
+        match self.ask(Request::Status) {
+            Answer::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits for a worker.
+    fn worker(&self) -> u32 {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            if let Some(pid) = self.status().worker_pid {
+                return pid;
+            }
+            assert!(Instant::now() < until, "no worker within {DEADLINE:?}");
+        }
+    }
+
+    fn refused(&self, request: Request) -> String {
+        match self.ask(request) {
+            Answer::Refused { message, .. } => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn end(self) {
+        drop(self.stop);
+        self.thread.join().unwrap().unwrap();
+        // The lock is free, and the sockets are gone.
+        let volume = self.directory.path().join("vm1");
+        assert!(!volume.join(CONTROL_SOCKET).exists() && !self.directory.path().join("vm1.sock").exists());
+        delete(&volume, Duration::ZERO).unwrap();
+    }
+}
+
+/// Puts a program of this behaviour in the place of what is there, as a package does.
+fn install(directory: &Path, behaviour: &str) {
+    fs::write(directory.join(BEHAVIOUR), behaviour).unwrap();
+    fs::copy(std::env::current_exe().unwrap(), directory.join("new")).unwrap();
+    fs::rename(directory.join("new"), directory.join("program")).unwrap();
+}
+
+fn supervisor(directory: &Path) -> Result<Supervisor, SuperviseError> {
+    let kek = || -> Kek {
+        KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap()).unwrap()
+    };
+    let kek = kek();
+    let path = directory.join("vm1");
+    let protection = Protection::Encrypted(&kek);
+    let size = VolumeSize::new(1 << 20).unwrap();
+    create(&path, &CreateOptions { size, provisioning: Provisioning::Thin, protection }).unwrap();
+    let lock_wait = Duration::ZERO;
+    let options = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation: 0 };
+    let (head, layer, deks) = open_apart(&path, &options).unwrap();
+    let arguments = ["--exact", "a_worker", "--nocapture"].map(Into::into).to_vec();
+    let exposure = Exposure {
+        head,
+        kek: Some(kek),
+        listener: Listener::bind(&Address::Unix(directory.join("vm1.sock"))).unwrap(),
+        birthright: Birthright {
+            frontend: Frontend::VhostUser { serial: "vm1".to_owned(), queues_max: 1 },
+            tls_key: None,
+            name: "vm1".to_owned(),
+        },
+        program: Program::at(&directory.join("program"), arguments).unwrap(),
+    };
+    Supervisor::start(exposure, layer, deks)
+}
+
+#[test]
+fn a_volume_moves_to_the_program_that_is_installed_now() {
+    let supervised = Supervised::start();
+    let before = supervised.worker();
+    assert_eq!(supervised.status().program.as_deref(), Some("serves"));
+    install(supervised.directory.path(), "serves better");
+    let Answer::Upgraded { old_worker_pid, worker_pid, program, .. } = supervised.ask(Request::Upgrade)
+    else {
+        panic!("it was not upgraded");
+    };
+    assert_eq!((old_worker_pid, program.as_str()), (before, "serves better"));
+    assert_eq!(supervised.worker(), worker_pid);
+    assert_eq!(supervised.status().restarts, 0);
+    supervised.end();
+}
+
+#[test]
+fn sessions_that_a_new_worker_refuses_are_taken_back_by_the_old_program() {
+    let supervised = Supervised::start();
+    install(supervised.directory.path(), "refuses");
+    let refused = supervised.refused(Request::Upgrade);
+    assert_eq!(refused, "the new worker refused the sessions, and the old program goes on: not these");
+    let status = supervised.status();
+    assert!(status.worker_pid.is_some() && status.program.as_deref() == Some("serves"), "{status:?}");
+    assert_eq!(status.restarts, 0, "the sessions went on");
+    supervised.end();
+}
+
+#[test]
+fn a_new_worker_that_dies_with_the_sessions_is_like_any_dead_worker() {
+    let supervised = Supervised::start();
+    install(supervised.directory.path(), "dies");
+    let refused = supervised.refused(Request::Upgrade);
+    assert!(
+        refused.starts_with("the new worker failed, and the old program is started again: "),
+        "{refused}"
+    );
+    assert!(refused.ends_with("ended with status 9"), "{refused}");
+    supervised.worker();
+    assert_eq!(supervised.status().restarts, 1);
+    supervised.end();
+}
+
+#[test]
+fn the_first_worker_must_serve() {
+    let directory = tempfile::tempdir().unwrap();
+    install(directory.path(), "refuses");
+    let refused = supervisor(directory.path()).unwrap_err();
+    assert_eq!(refused.to_string(), "the volume cannot be served: not these");
+    delete(&directory.path().join("vm1"), Duration::ZERO).unwrap();
+}
+
+/// A descriptor that somebody put in the place of the volume's is not served: the supervisor says so and ends.
+#[test]
+fn a_volume_that_was_replaced_is_not_served_any_more() {
+    let supervised = Supervised::start();
+    let volume = supervised.volume();
+    let first = fs::read(volume.join("descriptor")).unwrap();
+    let size_bytes = VolumeSize::new(2 << 20).unwrap();
+    let grown = supervised.ask(Request::Resize { size_bytes, least_generation: 1 });
+    assert!(matches!(grown, Answer::Resized { generation: 2, .. }), "{grown:?}");
+    fs::write(volume.join("descriptor"), first).unwrap();
+    let worker = rustix::process::Pid::from_raw(supervised.worker().cast_signed()).unwrap();
+    rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
+    let lost = supervised.thread.join().unwrap().unwrap_err();
+    assert!(
+        matches!(lost, SuperviseError::Lost(DatastoreError::RolledBack { found: 1, least: 2, .. })),
+        "{lost}"
+    );
+}
