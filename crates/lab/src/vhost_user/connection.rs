@@ -1,6 +1,6 @@
 //! Messages to a server, and its answers.
 //!
-//! Each message is a call, in [`messages`]. Where the two sides agreed on REPLY_ACK, each that has no answer of its own is
+//! Each message is a call, in `connection/messages.rs`. Where the two sides agreed on REPLY_ACK, each that has no answer of its own is
 //! acknowledged before its call returns, so that a refusal names the message that was refused.
 
 mod messages;
