@@ -159,6 +159,12 @@ impl Worker {
     /// Drains, and hands everything over. The sessions are the successor's from here on; what is left to do is to end.
     fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
         let (serving, stack) = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
+        if stack.has_failed_flush() {
+            self.serving = Some((serving, stack));
+            let reason =
+                "a flush failed, and no other one succeeds until the volume is exposed anew".to_owned();
+            return Ok(socket.send(&Report::Failed { reason }, &[])?);
+        }
         let layer = stack.facts();
         let layer_file = stack.duplicate_file().map_err(BirthError::from)?;
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;

@@ -84,6 +84,11 @@ impl Stack {
         self.facts
     }
 
+    /// Whether a flush has failed, which whoever the layer is handed to would not know.
+    pub fn has_failed_flush(&self) -> bool {
+        self.layer.has_failed_flush()
+    }
+
     /// The layer's open file, to be handed on; its lock goes with it.
     pub fn duplicate_file(&self) -> Result<OwnedFd, rustix::io::Errno> {
         self.layer.duplicate_file()

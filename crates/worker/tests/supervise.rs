@@ -50,6 +50,7 @@ fn a_worker() {
                 held = Some((layer, files));
                 Report::Serving
             }
+            Order::Suspend if behaviour == "keeps" => Report::Failed { reason: "a flush failed".to_owned() },
             Order::Suspend => {
                 let (layer, files) = held.take().unwrap();
                 let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
@@ -171,6 +172,18 @@ fn a_volume_moves_to_the_program_that_is_installed_now() {
     assert_eq!((old_worker_pid, program.as_str()), (before, "serves better"));
     assert_eq!(supervised.worker(), worker_pid);
     assert_eq!(supervised.status().restarts, 0);
+    supervised.end();
+}
+
+#[test]
+fn a_worker_that_keeps_its_sessions_goes_on() {
+    let supervised = Supervised::start();
+    install(supervised.directory.path(), "keeps");
+    assert!(matches!(supervised.ask(Request::Upgrade), Answer::Upgraded { .. }));
+    let keeper = supervised.worker();
+    let refused = supervised.refused(Request::Upgrade);
+    assert_eq!(refused, "the old worker does not hand over: a flush failed");
+    assert_eq!(supervised.worker(), keeper);
     supervised.end();
 }
 

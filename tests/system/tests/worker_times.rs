@@ -15,10 +15,10 @@ use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker};
 const ROUNDS: usize = 50;
 const OPERATIONS: u64 = 100;
 
-fn report(what: &str, mut times: Vec<Duration>) {
+fn report(what: &str, mut times: Vec<Duration>) -> String {
     times.sort();
     let (median, p99, longest) = (times[ROUNDS / 2], times[ROUNDS * 99 / 100], times[ROUNDS - 1]);
-    println!("{what}: median {median:?}, p99 {p99:?}, longest {longest:?} of {ROUNDS}");
+    format!("{what}: median {median:?}, p99 {p99:?}, longest {longest:?} of {ROUNDS}")
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn from_a_kill_to_the_first_io() {
         assert!(found == written);
         killed_at.elapsed()
     });
-    report("from kill -9 to the first I/O over NBD", times.collect());
+    println!("{}", report("from kill -9 to the first I/O over NBD", times.collect()));
     assert!(exposed.close().success());
 }
 
@@ -66,7 +66,8 @@ fn the_pause_of_an_upgrade() {
             let upgraded: Value = serde_json::from_str(&answer.success()).unwrap();
             Duration::from_micros(upgraded["stall_microseconds"].as_u64().unwrap())
         });
-        report(&format!("nobody serves during an upgrade over {frontend}"), times.collect());
+        let what = format!("nobody serves during an upgrade over {frontend}");
+        println!("{}", report(&what, times.collect()));
         if let Some(io) = io {
             let (operations, longest) = io.stop();
             println!("the longest of a client's {operations} operations meanwhile: {longest:?}");

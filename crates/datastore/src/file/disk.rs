@@ -103,6 +103,11 @@ impl FileDisk {
         duplicate(&*self.shared.layer)
     }
 
+    /// Whether a flush has failed, after which none succeeds until the volume is opened anew. Only this object knows.
+    pub fn has_failed_flush(&self) -> bool {
+        self.shared.flush_failed.load(Ordering::SeqCst)
+    }
+
     /// Makes the blocks of a layer usable that [`VolumeHead::grow`](super::VolumeHead::grow) has grown.
     pub fn set_size(&self, size: VolumeSize) {
         self.shared.size_bytes.fetch_max(size.block_aligned_bytes(), Ordering::AcqRel);

@@ -36,6 +36,10 @@ impl Supervisor {
         let suspended_at = Instant::now();
         let handover = match worker.suspend(drain_deadline(&self.exposure)) {
             Ok(handover) => handover,
+            // It goes on, or ends by itself and is replaced.
+            Err(ChildError::Refused(reason)) => {
+                return refused(format!("the old worker does not hand over: {reason}"));
+            }
             Err(error) => {
                 // It cannot be told how far it came. What it leaves is what any dead worker leaves.
                 self.phase = Phase::Down(Outage::new(suspended_at));
