@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::program::Program;
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report, Start};
-use crate::sandbox::{Cgroup, UidLease};
+use crate::sandbox::{Cgroup, TASKS_MAX, UidLease};
 
 /// From a worker's start to the report that it is confined: tens of milliseconds, and more where many start at once.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -24,10 +24,6 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// From its last report, or from SIGKILL, to its end: the kernel finishes its I/O first.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// Threads of a worker: one for each connection or queue, the acceptor, sessions, the main one; and the kernel's for
-/// io_uring, some for each of them.
-const TASKS_MAX: u32 = 1024;
-
 /// What every worker of a volume is started with.
 #[derive(Debug)]
 pub struct Birthright {
