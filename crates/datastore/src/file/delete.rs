@@ -1,20 +1,27 @@
-//! Deleting a volume: first the keys, then the rest.
+//! Deleting a volume: first the keys, then the name, then the rest.
 //!
-//! The descriptor goes first, and durably: with its envelopes gone, what a power cut leaves of the layers is noise. What
-//! is left of an interrupted deletion can be deleted again.
+//! The descriptor goes first, and durably: with its envelopes gone, what a power cut leaves of the layers is noise. Then the
+//! directory gets a hidden name, durably before anything else of it goes: an empty directory under the volume's own could not
+//! be told from one that never was a volume's. What is left of an interrupted deletion can be deleted again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use strongroom_types::VolumeId;
 
+use super::create::BUILDING_PREFIX;
 use super::directory::{
-    CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_of_name, sync_parent, system,
+    CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_of_name, parent_of, sync_parent,
+    system,
 };
 use super::error::DatastoreError;
 use super::lock::{self, Sharing};
 use super::storage::{HOST, Storage};
+
+/// How the name starts of what is being deleted.
+pub(super) const DELETING_PREFIX: &str = ".strongroom-deleted-";
 
 /// Deletes the volume at `path`, or what an interrupted creation or deletion left of one. Refuses while it is in use, once
 /// `lock_wait` has passed, and where the directory holds anything else.
@@ -32,7 +39,7 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     if let Some(stranger) = names.iter().find(|name| !ours(name)) {
         return Err(DatastoreError::Stranger { path: path.to_owned(), stranger: stranger.clone() });
     }
-    if names.is_empty() && !is_building(path) {
+    if names.is_empty() && !is_rest(path) {
         return Err(DatastoreError::NotAVolume { path: path.to_owned() });
     }
     // Held until the end, so that nobody opens what is going away.
@@ -50,6 +57,7 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     remove(DESCRIPTOR)?;
     remove(DESCRIPTOR_NEW)?;
     directory.sync()?;
+    let path = &put_aside(storage, path)?;
     // Nobody listens on it any more: who did held the lock.
     remove(CONTROL_SOCKET)?;
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
@@ -59,7 +67,19 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     sync_parent(storage, path)
 }
 
-fn is_building(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default();
-    name.to_string_lossy().starts_with(super::create::BUILDING_PREFIX)
+/// Takes the volume's name away, durably; says where the directory is now.
+fn put_aside(storage: &dyn Storage, path: &Path) -> Result<PathBuf, DatastoreError> {
+    if is_rest(path) {
+        return Ok(path.to_owned());
+    }
+    let aside = parent_of(path).join(format!("{DELETING_PREFIX}{}", VolumeId::random()));
+    storage.rename(path, &aside).map_err(system("delete", path))?;
+    sync_parent(storage, path)?;
+    Ok(aside)
+}
+
+/// Whether it is what an interrupted creation or deletion left, by its name.
+pub(super) fn is_rest(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    [BUILDING_PREFIX, DELETING_PREFIX].iter().any(|prefix| name.starts_with(prefix))
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::create::BUILDING_PREFIX;
+use super::delete::is_rest;
 use super::directory::{DescribedVolume, VolumeDirectory, describe_on};
 use super::error::DatastoreError;
 use super::storage::{HOST, Storage};
@@ -43,8 +43,8 @@ pub fn list_on(storage: &dyn Storage, path: &Path) -> Result<Vec<ListedVolume>, 
     let mut listed = Vec::new();
     for name in datastore.names()? {
         let path = path.join(&name);
-        if name.starts_with(BUILDING_PREFIX) {
-            let reason = "a creation that was interrupted; it can be deleted".to_owned();
+        if is_rest(&path) {
+            let reason = "a creation or deletion that was interrupted; it can be deleted".to_owned();
             listed.push(ListedVolume::Broken { path, reason });
         } else if !name.starts_with('.') && storage.is_directory(&path) {
             match describe_on(storage, &path) {
