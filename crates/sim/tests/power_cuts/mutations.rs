@@ -1,0 +1,349 @@
+//! A file system, or a thread's queues, that break one rule of the datastore on purpose: the datastore that breaks it, as its
+//! disk sees it. Each has to be caught.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use strongroom_datastore::file::storage::{Directory, Lockable, Storage, StoredFile};
+use strongroom_datastore::file::{DatastoreError, FileSystem};
+use strongroom_io::{
+    DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Reactor, Waker,
+};
+use strongroom_sim::{SimFs, SimReactor};
+
+/// Which rule is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A flush is acknowledged without fdatasync.
+    FlushWithoutSync,
+    /// A durable write is written as any other.
+    DurableWriteWithoutSync,
+    /// A durable zeroing, which the flush that should follow never does.
+    DurableZeroWithoutSync,
+    /// After a failed fdatasync the next one is believed.
+    StickyFailureForgotten,
+    /// A descriptor gets its name before its content is durable.
+    DescriptorNotSynced,
+    /// A descriptor is replaced in two steps.
+    DescriptorRemovedFirst,
+    /// Names are not made durable.
+    DirectoryNotSynced,
+    /// A layer gets its size and does not keep it durably.
+    LayerNotSynced,
+    /// A layer grows after its descriptor says so.
+    LayerGrownAfterDescriptor,
+    /// A zeroing is acknowledged when it is submitted.
+    ZeroAcknowledgedEarly,
+}
+
+pub struct Broken<T> {
+    below: T,
+    rule: Rule,
+    shared: Arc<Shared>,
+}
+
+/// What was put off until the next sync of the directory: a layer's new length.
+#[derive(Default)]
+struct Shared {
+    put_off: Mutex<Vec<(String, u64)>>,
+}
+
+impl Broken<SimFs> {
+    pub fn storage(below: SimFs, rule: Rule) -> Self {
+        Self { below, rule, shared: Arc::default() }
+    }
+}
+
+impl Broken<SimReactor> {
+    pub fn reactor(below: SimReactor, rule: Rule) -> Self {
+        Self { below, rule, shared: Arc::default() }
+    }
+}
+
+impl Storage for Broken<SimFs> {
+    fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
+        let below = Storage::open_directory(&self.below, path)?;
+        Ok(Arc::new(Broken { below, rule: self.rule, shared: Arc::clone(&self.shared) }))
+    }
+
+    fn make_directory(&self, path: &Path) -> Result<(), Errno> {
+        self.below.make_directory(path)
+    }
+
+    fn remove_directory(&self, path: &Path) -> Result<(), Errno> {
+        self.below.remove_directory(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
+        Storage::rename(&self.below, from, to)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.below.exists(path)
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        self.below.is_directory(path)
+    }
+}
+
+type AnyDirectory = Arc<dyn Directory>;
+
+impl AsFd for Broken<AnyDirectory> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.below.as_fd()
+    }
+}
+
+impl Lockable for Broken<AnyDirectory> {
+    fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
+        self.below.try_lock(operation)
+    }
+
+    fn lock_holder(&self) -> Option<u32> {
+        self.below.lock_holder()
+    }
+}
+
+impl Directory for Broken<AnyDirectory> {
+    fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError> {
+        self.below.file_system(path)
+    }
+
+    fn open(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {
+        let file = self.below.open(name, flags)?;
+        Ok(Box::new(BrokenFile {
+            file,
+            name: name.to_owned(),
+            rule: self.rule,
+            shared: Arc::clone(&self.shared),
+        }))
+    }
+
+    fn names(&self) -> Result<Vec<String>, Errno> {
+        self.below.names()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
+        if self.rule == Rule::DescriptorRemovedFirst {
+            match self.below.remove(to) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.below.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Errno> {
+        self.below.remove(name)
+    }
+
+    fn allocated_bytes(&self, name: &str) -> Result<u64, Errno> {
+        self.below.allocated_bytes(name)
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        if self.rule == Rule::DirectoryNotSynced {
+            return Ok(());
+        }
+        self.below.sync()?;
+        for (name, bytes) in self.shared.put_off.lock().unwrap().drain(..) {
+            let file = self.below.open(&name, OFlags::RDWR)?;
+            file.set_length(bytes)?;
+            file.sync()?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct BrokenFile {
+    file: Box<dyn StoredFile>,
+    name: String,
+    rule: Rule,
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shared")
+    }
+}
+
+impl BrokenFile {
+    fn is_layer(&self) -> bool {
+        self.name.starts_with("layer-")
+    }
+
+    /// Whether this growth of a layer is put off.
+    fn put_off(&self, bytes: u64) -> bool {
+        let puts_off = self.rule == Rule::LayerGrownAfterDescriptor
+            && self.is_layer()
+            && self.file.length().is_ok_and(|length| length > 0);
+        if puts_off {
+            self.shared.put_off.lock().unwrap().push((self.name.clone(), bytes));
+        }
+        puts_off
+    }
+}
+
+impl DataFile for BrokenFile {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.file.as_any()
+    }
+}
+
+impl Lockable for BrokenFile {
+    fn try_lock(&self, operation: FlockOperation) -> Result<(), Errno> {
+        self.file.try_lock(operation)
+    }
+
+    fn lock_holder(&self) -> Option<u32> {
+        None
+    }
+}
+
+impl StoredFile for BrokenFile {
+    fn length(&self) -> Result<u64, Errno> {
+        self.file.length()
+    }
+
+    fn set_length(&self, bytes: u64) -> Result<(), Errno> {
+        if self.put_off(bytes) { Ok(()) } else { self.file.set_length(bytes) }
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<(), Errno> {
+        if self.put_off(offset + bytes) { Ok(()) } else { self.file.allocate(offset, bytes) }
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+        self.file.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno> {
+        self.file.write_at(offset, from)
+    }
+
+    fn sync(&self) -> Result<(), Errno> {
+        match self.rule {
+            Rule::DescriptorNotSynced if !self.is_layer() => Ok(()),
+            Rule::LayerNotSynced if self.is_layer() => Ok(()),
+            _ => self.file.sync(),
+        }
+    }
+
+    fn next_data(&self, at: u64) -> Result<u64, Errno> {
+        self.file.next_data(at)
+    }
+
+    fn next_hole(&self, at: u64) -> Result<u64, Errno> {
+        self.file.next_hole(at)
+    }
+}
+
+impl Reactor for Broken<SimReactor> {
+    fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError> {
+        Ok(Box::new(BrokenQueue {
+            below: self.below.file_queue()?,
+            rule: self.rule,
+            ended: RefCell::default(),
+            zeroing: BTreeSet::new(),
+            swallows: 0,
+            file: FileToken(0),
+            forgotten: BTreeSet::new(),
+        }))
+    }
+
+    fn wake_at(&self, deadline: Instant) {
+        self.below.wake_at(deadline);
+    }
+
+    fn waker(&self) -> Arc<Waker> {
+        self.below.waker()
+    }
+}
+
+struct BrokenQueue {
+    below: Box<dyn FileQueue>,
+    rule: Rule,
+    /// Acknowledged by the mutation itself.
+    ended: RefCell<Vec<FileDone>>,
+    /// Zeroings on their way.
+    zeroing: BTreeSet<u64>,
+    /// So many of the next flushes belong to zeroings.
+    swallows: usize,
+    file: FileToken,
+    /// Operations whose end nobody shall hear of.
+    forgotten: BTreeSet<u64>,
+}
+
+impl BrokenQueue {
+    fn acknowledge(&self, tag: u64) {
+        self.ended.borrow_mut().push(FileDone { tag, result: Ok(()), buffer: None });
+    }
+}
+
+impl FileQueue for BrokenQueue {
+    fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError> {
+        self.file = self.below.register(file)?;
+        Ok(self.file)
+    }
+
+    fn submit(&mut self, mut io: FileIo) {
+        match (&mut io.operation, self.rule) {
+            (FileOperation::SyncData, Rule::FlushWithoutSync) => return self.acknowledge(io.tag),
+            (FileOperation::SyncData, Rule::DurableZeroWithoutSync) if self.swallows > 0 => {
+                self.swallows -= 1;
+                return self.acknowledge(io.tag);
+            }
+            (FileOperation::Write { durable, .. }, Rule::DurableWriteWithoutSync) => *durable = false,
+            (FileOperation::Punch { .. } | FileOperation::Zero { .. }, Rule::DurableZeroWithoutSync) => {
+                self.zeroing.insert(io.tag);
+            }
+            (FileOperation::Punch { .. } | FileOperation::Zero { .. }, Rule::ZeroAcknowledgedEarly) => {
+                // Under a tag of its own, which nobody waits for.
+                self.acknowledge(io.tag);
+                io.tag |= 1 << 40;
+                self.forgotten.insert(io.tag);
+            }
+            _ => {}
+        }
+        self.below.submit(io);
+    }
+
+    fn kick(&mut self) {
+        self.below.kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<FileDone>) {
+        done.append(&mut self.ended.borrow_mut());
+        let mut below = Vec::new();
+        self.below.poll(&mut below);
+        self.swallows = 0;
+        for mut ended in below {
+            if self.forgotten.remove(&ended.tag) {
+                continue;
+            }
+            if self.zeroing.remove(&ended.tag) {
+                self.swallows += 1;
+            }
+            let was_sync = ended.buffer.is_none();
+            if self.rule == Rule::StickyFailureForgotten && was_sync && ended.result.is_err() {
+                // The kernel would say so to whoever asks again.
+                ended.result = Ok(());
+            }
+            done.push(ended);
+        }
+    }
+}
