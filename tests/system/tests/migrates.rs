@@ -11,9 +11,11 @@
 #![cfg(feature = "full")]
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
+use strongroom_system_tests::family::{kill, worker_of};
 use strongroom_system_tests::{
     ExerciseReport, Exposure, Guest, GuestPlan, Protection, Scratch, Session, Volume,
 };
@@ -42,16 +44,9 @@ fn a_guest_goes_on_from_a_file() {
     let mut source = disks.plan(&scratch, "source").boot();
     let witness = start_work(source.session());
     let file = scratch.path("guest.state");
-    let passes = migrate(&mut source, &format!("exec:cat >{}", file.display()));
+    let passes = migrate(&mut source, &format!("exec:cat >{}", file.display()), || {});
     source.cut_power();
-
-    let mut destination = disks.plan(&scratch, "destination").await_migration();
-    destination.receive_from(&format!("exec:cat {}", file.display()));
-    let mut guest = destination.arrived();
-    check_witness(guest.session(), &witness);
-    let report = finish_work(guest.session());
-    guest.power_off();
-    disks.close();
+    let report = goes_on_from(&file, &scratch, disks, &witness);
     println!("through a file, {passes} passes: {} operations, {:?}", report.operations, report.longest_stall);
 }
 
@@ -65,7 +60,7 @@ fn a_guest_goes_on_in_another_qemu_and_not_in_the_first() {
     let mut destination = disks.plan(&scratch, "destination").await_migration();
     let uri = format!("unix:{}", scratch.path("migration.sock").display());
     destination.receive_from(&uri);
-    let passes = migrate(&mut source, &uri);
+    let passes = migrate(&mut source, &uri, || {});
     let mut guest = destination.arrived();
     check_witness(guest.session(), &witness);
 
@@ -77,6 +72,31 @@ fn a_guest_goes_on_in_another_qemu_and_not_in_the_first() {
     guest.power_off();
     disks.close();
     println!("alive, {passes} passes: {} operations, {:?}", report.operations, report.longest_stall);
+}
+
+#[test]
+fn a_guest_goes_on_from_a_file_although_its_workers_were_killed_while_it_was_written() {
+    let scratch = Scratch::new();
+    let volumes = Volumes::create(&scratch);
+    let disks = volumes.expose();
+    let mut source = disks.plan(&scratch, "source").boot();
+    let witness = start_work(source.session());
+    let file = scratch.path("guest.state");
+    let passes = migrate(&mut source, &format!("exec:cat >{}", file.display()), || disks.kill_workers());
+    source.cut_power();
+    let report = goes_on_from(&file, &scratch, disks, &witness);
+    println!("over kills, {passes} passes: {} operations, {:?}", report.operations, report.longest_stall);
+}
+
+fn goes_on_from(file: &Path, scratch: &Scratch, disks: Disks, witness: &str) -> ExerciseReport {
+    let mut destination = disks.plan(scratch, "destination").await_migration();
+    destination.receive_from(&format!("exec:cat {}", file.display()));
+    let mut guest = destination.arrived();
+    check_witness(guest.session(), witness);
+    let report = finish_work(guest.session());
+    guest.power_off();
+    disks.close();
+    report
 }
 
 /// Writes the witness, forgets it, and starts an exercise of the other disk; the sum of what was written.
@@ -98,7 +118,7 @@ fn start_work(session: &mut Session) -> String {
 }
 
 /// Moves the guest; it reads the witness after its memory has been copied once. How often memory was gone through.
-fn migrate(source: &mut Guest, uri: &str) -> u64 {
+fn migrate(source: &mut Guest, uri: &str, meanwhile: impl FnOnce()) -> u64 {
     let (session, qmp) = source.session_and_qmp();
     qmp.execute(
         "migrate-set-capabilities",
@@ -108,6 +128,7 @@ fn migrate(source: &mut Guest, uri: &str) -> u64 {
     qmp.execute("migrate-set-parameters", json!({ "downtime-limit": 1, "max-bandwidth": BANDWIDTH }));
     qmp.execute("migrate", json!({ "uri": uri }));
     qmp.wait_for_event_that("MIGRATION_PASS", MIGRATION_DEADLINE, |data| data["pass"].as_u64() >= Some(2));
+    meanwhile();
     let before = sectors_read(session);
     session.run("cat /dev/vdb >/dev/null");
     let sectors = u64::from(WITNESS_MEGABYTES) << 11;
@@ -195,6 +216,11 @@ impl<'test> Volumes<'test> {
 impl Disks {
     fn plan<'test>(&self, scratch: &'test Scratch, name: &str) -> GuestPlan<'test> {
         GuestPlan::new(scratch, name).vhost_user(self.exercised.socket()).vhost_user(self.witness.socket())
+    }
+
+    fn kill_workers(&self) {
+        kill(worker_of(self.exercised.process().id()));
+        kill(worker_of(self.witness.process().id()));
     }
 
     fn close(self) {
