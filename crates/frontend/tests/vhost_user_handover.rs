@@ -234,6 +234,26 @@ fn every_page_that_the_device_changes_is_in_the_log_and_no_others() {
 }
 
 #[test]
+fn rings_wait_for_a_log_that_comes_last() {
+    // As QEMU does it that connects again, to the successor of a killed worker, while its guest migrates.
+    let local = Local::start(disk());
+    let mut front_end = FrontEnd::connect(&local.socket, ALL);
+    front_end.acknowledged(2, &[ALL | 1 << 26], &[]);
+    let mut driver = front_end.start(0, 0);
+    driver.submit(0, IN, 0, 8192);
+    driver.publish();
+    // Every message has been heeded, and nothing was taken from the ring.
+    assert_eq!(front_end.ask(17, &[]), 4);
+    assert!(driver.try_complete().is_none());
+    let log = Log::new();
+    front_end.set_log(&log.0, Log::BYTES);
+    assert_eq!(driver.complete().1, 0);
+    let pages = [driver.at(0x4000), driver.at(0x8000), driver.content(0)].map(|part| part.0 / PAGE);
+    assert!(pages.iter().all(|page| log.marked().contains(page)));
+    local.server.stop().unwrap();
+}
+
+#[test]
 fn a_log_goes_on_in_the_next_server() {
     let disk = disk();
     let local = Local::start(disk.clone());

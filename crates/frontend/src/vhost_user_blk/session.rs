@@ -58,9 +58,6 @@ pub enum Refusal {
     /// The dirty log.
     #[error("a dirty log of {0} bytes; at most {LOG_BYTES_MAX} are served, and its file must hold it")]
     Log(u64),
-    /// Pages to be marked, and no log.
-    #[error("the guest's memory is to be logged, and there is no log")]
-    NoLog,
     /// Another front end runs the device, or ran it since.
     #[error(transparent)]
     NotActive(#[from] NotActive),
@@ -419,12 +416,13 @@ impl Session {
     /// Has the queues go on with the memory as it is described now, and what they write there logged or not.
     fn set_memory(&mut self) -> Result<(), Refusal> {
         self.end();
-        let is_logged = self.features & feature::LOG_ALL != 0;
-        if is_logged && self.log.is_none() {
-            return Err(Refusal::NoLog);
-        }
-        self.memory = self.regions.memory(self.log.as_ref().filter(|_| is_logged))?;
+        self.memory = self.regions.memory(self.log.as_ref().filter(|_| self.is_logged()))?;
         self.resume(0..self.rings.len())
+    }
+
+    /// Whether what is written into the guest's memory is to be marked.
+    fn is_logged(&self) -> bool {
+        self.features & feature::LOG_ALL != 0
     }
 
     /// Takes up an area: a new one, or what a predecessor left in it.
@@ -455,7 +453,10 @@ impl Session {
     }
 
     fn resume(&mut self, indices: std::ops::Range<usize>) -> Result<(), Refusal> {
-        if self.regions.is_empty() || !self.rings[indices.clone()].iter().any(RingSetup::can_resume) {
+        // QEMU that connects again during a migration agrees on logging first and gives the log last.
+        let lacks_log = self.is_logged() && self.log.is_none();
+        let none_can = !self.rings[indices.clone()].iter().any(RingSetup::can_resume);
+        if self.regions.is_empty() || lacks_log || none_can {
             return Ok(());
         }
         let Place { seat, activity, lanes, .. } = &self.place;
