@@ -83,7 +83,9 @@ impl KeyError {
             Self::WrongSource { .. } => "wrong_key_source",
             Self::Envelope { .. } => "not_authentic",
             Self::PassphraseLength(_) => "passphrase_length",
-            Self::KeyFileUnreadable { .. } | Self::KeyFileMode { .. } | Self::KeyFileForm { .. } => "key_file",
+            Self::KeyFileUnreadable { .. } | Self::KeyFileMode { .. } | Self::KeyFileForm { .. } => {
+                "key_file"
+            }
             Self::Parameters(_) => "damaged",
             Self::Crypto(_) => "cipher",
             Self::Secret(_) => "no_secret_memory",
