@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 /// How often something goes wrong: once in so many times, at random; 0 is never.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Reads that fail with EIO.
     pub read_error_one_in: u32,

@@ -34,9 +34,17 @@ impl Log {
 /// What a request leaves in each block that it touches.
 type Effects = Vec<(usize, Effect)>;
 
+/// What a request in flight is to do.
+#[derive(Clone, Copy)]
+enum Asked {
+    Read(Extent),
+    Change,
+    Flush,
+}
+
 pub struct Queue {
     channel: Box<dyn Channel<Plain>>,
-    in_flight: Vec<(RequestId, bool)>,
+    in_flight: Vec<(RequestId, Asked)>,
 }
 
 pub struct Guest {
@@ -53,6 +61,8 @@ pub struct Guest {
     discards: bool,
     /// What failed, and with what.
     pub errors: Vec<IoError>,
+    /// Reads that succeeded and were wrong.
+    pub wrong: Vec<String>,
 }
 
 impl Guest {
@@ -67,6 +77,7 @@ impl Guest {
             size_bytes: 0,
             discards: false,
             errors: Vec::new(),
+            wrong: Vec::new(),
         }
     }
 
@@ -100,7 +111,7 @@ impl Guest {
         if self.queues[queue].in_flight.len() >= DEPTH {
             return;
         }
-        let kind = random.random_range(0..20);
+        let kind = random.random_range(0..23);
         let durable = random.random_ratio(1, 5);
         let extent = self.extent(random);
         let id = self.next + 1;
@@ -134,13 +145,29 @@ impl Guest {
                     Request::WriteZeroes { extent, may_unmap, durable },
                 );
             }
+            17..20 => self.read(queue, extent),
             _ => {
                 self.next = id;
                 log.add(moment, Event::FlushSubmitted { id });
-                self.queues[queue].in_flight.push((id, true));
+                self.queues[queue].in_flight.push((id, Asked::Flush));
                 self.queues[queue].channel.submit(Io { tag: id, request: Request::Flush });
             }
         }
+    }
+
+    /// Reads what nothing in flight changes, and keeps it so.
+    fn read(&mut self, queue: usize, extent: Extent) {
+        let sectors: Vec<usize> = sectors_touched(extent).collect();
+        let Some(into) = self.memory.take(extent.length() as usize) else { return };
+        if sectors.iter().any(|sector| self.busy.contains(sector)) {
+            return;
+        }
+        self.next += 1;
+        self.busy.extend(&sectors);
+        self.touched.push((self.next, sectors, Vec::new()));
+        self.queues[queue].in_flight.push((self.next, Asked::Read(extent)));
+        let request = Request::Read { extent, into: GuestSlice::from_buffer(into) };
+        self.queues[queue].channel.submit(Io { tag: self.next, request });
     }
 
     fn send(
@@ -160,7 +187,7 @@ impl Guest {
         self.written.extend(&blocks);
         self.touched.push((id, sectors, blocks));
         log.add(moment, Event::Submitted { id, effects, durable });
-        self.queues[queue].in_flight.push((id, false));
+        self.queues[queue].in_flight.push((id, Asked::Change));
         self.queues[queue].channel.submit(Io { tag: id, request });
     }
 
@@ -222,20 +249,19 @@ impl Guest {
         let mut done: Vec<Done<Plain>> = Vec::new();
         self.queues[queue].channel.poll(&mut done);
         let moment = moment();
-        for Done { tag: id, result, .. } in done {
+        for Done { tag: id, result, memory } in done {
             let Some(at) = self.queues[queue].in_flight.iter().position(|(other, _)| *other == id) else {
                 panic!("request {id} came back and was not in flight");
             };
-            let (_, is_flush) = self.queues[queue].in_flight.swap_remove(at);
+            let (_, asked) = self.queues[queue].in_flight.swap_remove(at);
             let succeeded = result.is_ok();
             self.errors.extend(result.err());
-            log.add(
-                moment,
-                match is_flush {
-                    true => Event::FlushEnded { id, succeeded },
-                    false => Event::Ended { id, succeeded },
-                },
-            );
+            match asked {
+                Asked::Flush => log.add(moment, Event::FlushEnded { id, succeeded }),
+                Asked::Change => log.add(moment, Event::Ended { id, succeeded }),
+                Asked::Read(extent) if succeeded => self.wrong.extend(check_read(log, extent, memory).err()),
+                Asked::Read(_) => {}
+            }
             if let Some(at) = self.touched.iter().position(|(other, ..)| *other == id) {
                 let (_, sectors, blocks) = self.touched.swap_remove(at);
                 sectors.iter().for_each(|sector| {
@@ -248,6 +274,27 @@ impl Guest {
             }
         }
     }
+}
+
+/// Whether a read shows what it must.
+fn check_read(log: &Log, extent: Extent, memory: Option<GuestSlice>) -> Result<(), String> {
+    let Some(buffer) = memory.and_then(GuestSlice::into_buffer) else {
+        return Err("a read came back without its memory".to_owned());
+    };
+    for sector in sectors_touched(extent) {
+        let start = sector as u64 * SECTOR_BYTES;
+        let within = extent.intersection(Extent::between(start, start + SECTOR_BYTES));
+        let from = (within.offset() - extent.offset()) as usize;
+        let found = &buffer.bytes()[from..from + within.length() as usize];
+        if !log.oracle.is_visible(sector, (within.offset() - start) as usize, found) {
+            return Err(format!("a read of {extent} shows another sector {sector}"));
+        }
+    }
+    Ok(())
+}
+
+fn sectors_touched(extent: Extent) -> impl Iterator<Item = usize> {
+    (extent.offset() / SECTOR_BYTES) as usize..extent.end().div_ceil(SECTOR_BYTES) as usize
 }
 
 /// The sectors of a block that an extent within it changes, with what is around it.

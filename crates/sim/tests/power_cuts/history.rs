@@ -15,7 +15,7 @@ use strongroom_datastore::file::*;
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::CryptDisk;
-use strongroom_io::{Disk, Plain, RangeLocks, Reactor};
+use strongroom_io::{Disk, IoError, Plain, RangeLocks, Reactor};
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::BufferPool;
 use strongroom_memory::secret::SecretBytes;
@@ -87,6 +87,18 @@ pub struct History {
     pub allowed: Vec<(usize, Allowed)>,
     /// What was known at the start.
     pub first: Oracle,
+    /// What failed, and with what.
+    pub errors: Vec<IoError>,
+    /// Reads that succeeded and were wrong.
+    pub wrong: Vec<String>,
+}
+
+/// What goes wrong while a volume is used, and not while it is created or opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trouble {
+    pub faults: Faults,
+    /// Room for so many hundredths of the volume.
+    pub room_percent: Option<u64>,
 }
 
 pub fn options(protection: Protection<'_>) -> OpenOptions<'_> {
@@ -117,6 +129,7 @@ struct Life<'a> {
     fs: SimFs,
     storage: Box<dyn Storage>,
     rule: Option<Rule>,
+    trouble: Trouble,
     random: StdRng,
     sort: Sort,
     path: PathBuf,
@@ -125,11 +138,23 @@ struct Life<'a> {
     allowed: Vec<(usize, Allowed)>,
     open: Option<Stages>,
     guest: Guest,
+    errors: Vec<IoError>,
+    wrong: Vec<String>,
 }
 
 impl History {
     /// A life of so many steps. A broken rule, if there is one, is broken all along.
     pub fn of(bench: &Bench, seed: u64, steps: usize, rule: Option<Rule>) -> Self {
+        // A failure that is forgotten must happen first.
+        let faults = match rule {
+            Some(Rule::StickyFailureForgotten) => Faults { sync_error_one_in: 8, ..Faults::default() },
+            _ => Faults::default(),
+        };
+        Self::with(bench, seed, steps, rule, Trouble { faults, room_percent: None })
+    }
+
+    /// A life in trouble, in which the volume keeps its size and its name.
+    pub fn with(bench: &Bench, seed: u64, steps: usize, rule: Option<Rule>, trouble: Trouble) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let fs = SimFs::new(seed);
         let sort = Sort::draw(&mut random);
@@ -145,6 +170,7 @@ impl History {
             bench,
             storage,
             rule,
+            trouble,
             random,
             sort,
             path: PathBuf::from("/ds/vm1"),
@@ -153,6 +179,8 @@ impl History {
             allowed: vec![(0, Allowed { absent: true, ..Allowed::default() })],
             open: None,
             guest: Guest::new(&bench.memory, 0),
+            errors: Vec::new(),
+            wrong: Vec::new(),
             fs,
         };
         life.create();
@@ -176,6 +204,7 @@ impl History {
             bench,
             storage: Box::new(fs.clone()),
             rule: None,
+            trouble: Trouble::default(),
             random: StdRng::seed_from_u64(seed),
             sort,
             path: path.to_owned(),
@@ -185,6 +214,8 @@ impl History {
             open: None,
             // Its contents differ from those of before.
             guest: Guest::new(&bench.memory, 1 << 20),
+            errors: Vec::new(),
+            wrong: Vec::new(),
             fs,
         };
         for _ in 0..steps {
@@ -197,8 +228,8 @@ impl History {
 
 impl Life<'_> {
     fn recorded(self, first: Oracle) -> History {
-        let Life { fs, sort, log, allowed, .. } = self;
-        History { fs, sort, log, allowed, first }
+        let Life { fs, sort, log, allowed, errors, wrong, .. } = self;
+        History { fs, sort, log, allowed, first, errors, wrong }
     }
 
     fn moment(&self) -> usize {
@@ -220,12 +251,15 @@ impl Life<'_> {
         let protection = self.sort.protection(&self.bench.kek);
         let options = CreateOptions { size, provisioning: self.sort.provisioning, protection };
         create_on(&*self.storage, &self.path, &options).unwrap();
+        let room = self.trouble.room_percent.map(|percent| self.size_bytes * percent / 100);
+        self.fs.set_capacity(room);
         self.allow(self.settled());
     }
 
     fn step(&mut self) {
         match self.random.random_range(0..400) {
             0 => self.close(),
+            _ if self.is_in_trouble() => self.use_it(),
             1 => {
                 self.close();
                 self.rename();
@@ -256,6 +290,10 @@ impl Life<'_> {
         self.open = Some(stages);
     }
 
+    fn is_in_trouble(&self) -> bool {
+        self.trouble.room_percent.is_some() || self.trouble.faults != Faults::default()
+    }
+
     fn use_it(&mut self) {
         self.open();
         let moment = self.moment();
@@ -265,10 +303,7 @@ impl Life<'_> {
             let queue = self.random.random_range(0..self.guest.queues.len());
             self.guest.kick(queue);
             let fs = self.fs.clone();
-            // A failure that is forgotten must happen first.
-            if self.rule == Some(Rule::StickyFailureForgotten) {
-                fs.set_faults(Faults { sync_error_one_in: 8, ..Faults::default() });
-            }
+            fs.set_faults(self.trouble.faults);
             self.guest.poll(queue, &mut self.log, || fs.moments() - 1);
             fs.set_faults(Faults::default());
         }
@@ -287,6 +322,8 @@ impl Life<'_> {
     fn close(&mut self) {
         self.drain();
         self.guest.queues.clear();
+        self.errors.append(&mut self.guest.errors);
+        self.wrong.append(&mut self.guest.wrong);
         self.open = None;
     }
 
@@ -322,6 +359,7 @@ impl Life<'_> {
 
     fn end(&mut self) {
         self.close();
+        self.fs.set_capacity(None);
         if self.random.random() {
             self.allow(Allowed { absent: true, remains: true, ..self.settled() });
             delete_on(&*self.storage, &self.path, Duration::ZERO).unwrap();

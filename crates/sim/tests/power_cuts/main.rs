@@ -11,6 +11,7 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
+mod faults;
 mod guest;
 mod history;
 mod image;
@@ -80,6 +81,9 @@ fn cut(
 
 fn history(bench: &Bench, seed: u64, rule: Option<Rule>, count: &mut Count) -> Result<(), String> {
     let history = History::of(bench, seed, STEPS, rule);
+    if let Some(wrong) = history.wrong.first().filter(|_| rule.is_none()) {
+        return Err(format!("history seed {seed}: {wrong}"));
+    }
     cut(bench, &history, seed, CUTS_PER_HISTORY, rule.is_none(), count)
         .map_err(|what| format!("history seed {seed}, {what}"))
 }

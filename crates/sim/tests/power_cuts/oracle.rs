@@ -94,16 +94,26 @@ impl Oracle {
     /// Of a volume that shows this durably, whatever it was before.
     pub fn of(content: &[u8], encrypted: bool) -> Self {
         let mut oracle = Self::new(content.len() as u64, encrypted);
-        for (sector, bytes) in content.chunks(SECTOR).enumerate() {
-            let version =
-                &mut oracle.blocks[sector / SECTORS_PER_BLOCK].sectors[sector % SECTORS_PER_BLOCK][0];
+        let mut shown = content.chunks(SECTOR);
+        for version in oracle.blocks.iter_mut().flat_map(|block| block.sectors.iter_mut().flatten()) {
             let mut whole = [0; SECTOR];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            version.content = Some(Arc::new(whole));
-            // Not known: what shows zeroes may be nothing at all.
-            version.is_nothing = whole == [0; SECTOR];
+            version.content = match shown.next() {
+                Some(bytes) => {
+                    whole[..bytes.len()].copy_from_slice(bytes);
+                    // Not known: what shows zeroes may be nothing at all.
+                    version.is_nothing = whole == [0; SECTOR];
+                    Some(Arc::new(whole))
+                }
+                None => Self::beyond_the_end(encrypted),
+            };
         }
         oracle
+    }
+
+    /// The exception of [`Self::torn_first_write`] where it is not seen at once: in the rest of a last block that the volume
+    /// has only a part of. It shows when the volume grows.
+    fn beyond_the_end(encrypted: bool) -> Option<SectorBytes> {
+        (!encrypted).then(|| Arc::new([0; SECTOR]))
     }
 
     fn resize(&mut self, blocks: usize) {
@@ -124,6 +134,16 @@ impl Oracle {
         let versions = &self.blocks[sector / SECTORS_PER_BLOCK].sectors[sector % SECTORS_PER_BLOCK];
         let last_good = versions.iter().rposition(|version| !version.failed)?;
         if last_good + 1 < versions.len() { None } else { versions[last_good].content.clone() }
+    }
+
+    /// Whether a read may show these bytes of a sector, which nothing in flight changes.
+    pub fn is_visible(&self, sector: usize, from: usize, found: &[u8]) -> bool {
+        let versions = &self.blocks[sector / SECTORS_PER_BLOCK].sectors[sector % SECTORS_PER_BLOCK];
+        let last_good = versions.iter().rposition(|version| !version.failed).unwrap_or(0);
+        versions[last_good..].iter().any(|version| match &version.content {
+            Some(content) => content[from..from + found.len()] == *found,
+            None => true,
+        })
     }
 
     pub fn apply(&mut self, event: &Event) {
@@ -283,7 +303,8 @@ impl Block {
     /// part of the block carries along.
     fn may_be_torn(&mut self, id: RequestId) {
         for versions in &mut self.sectors {
-            if versions.iter().any(|version| version.is_nothing)
+            let last_good = versions.iter().rposition(|version| !version.failed).unwrap_or(0);
+            if versions[last_good..].iter().any(|version| version.is_nothing)
                 && let Some(last) = versions.last().cloned()
             {
                 versions.push(Version {

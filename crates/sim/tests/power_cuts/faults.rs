@@ -1,0 +1,274 @@
+//! A device that fails, is full, hangs or vanishes: right data or a typed error, always; and a power cut on top of it.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use strongroom_datastore::file::*;
+use strongroom_io::{Channel, Disk, Done, Io, IoError, Plain, Request, Thread};
+use strongroom_memory::GuestSlice;
+use strongroom_sim::{Faults, SimFs};
+use strongroom_types::{BLOCK_BYTES, Extent, VolumeSize};
+use strongroom_worker::stack::assemble;
+
+use super::history::{Allowed, Bench, History, Sort, Trouble, options};
+use super::image::{check_image, read_all};
+use super::oracle::Oracle;
+use super::{Count, cut};
+
+const EIO: IoError = IoError::Device(strongroom_io::Errno(5));
+const STEPS: usize = 500;
+const SEEDS: std::ops::RangeInclusive<u64> = if cfg!(feature = "full") { 1..=500 } else { 1..=12 };
+const CUTS: usize = 20;
+
+/// Lives in trouble, with their cuts. What failed must have failed in one of these ways.
+fn lives(trouble: Trouble, expected: &[IoError]) {
+    let bench = Bench::new();
+    let mut count = Count::default();
+    let mut seen = Vec::new();
+    for seed in SEEDS {
+        let history = History::with(&bench, seed, STEPS, None, trouble);
+        if let Some(wrong) = history.wrong.first() {
+            panic!("{trouble:?}, seed {seed}: {wrong}");
+        }
+        if let Some(error) = history.errors.iter().find(|error| !expected.contains(error)) {
+            panic!("{trouble:?}, seed {seed}: {error}");
+        }
+        seen.extend(history.errors.iter().copied());
+        if let Err(what) = cut(&bench, &history, seed, CUTS, false, &mut count) {
+            panic!("{trouble:?}, seed {seed}, {what}");
+        }
+    }
+    println!("{trouble:?}: {} errors, {count:?}", seen.len());
+    for error in expected {
+        assert!(seen.contains(error), "{error} was never seen");
+    }
+}
+
+#[test]
+fn reads_and_writes_that_fail() {
+    let faults = Faults { read_error_one_in: 15, write_error_one_in: 15, ..Faults::default() };
+    // A durable write that failed may have been an fsync that failed.
+    lives(Trouble { faults, room_percent: None }, &[EIO, IoError::FlushFailed]);
+}
+
+#[test]
+fn flushes_that_fail() {
+    let faults = Faults { sync_error_one_in: 20, ..Faults::default() };
+    lives(Trouble { faults, room_percent: None }, &[EIO, IoError::FlushFailed]);
+}
+
+#[test]
+fn a_full_datastore_fails_no_flush() {
+    lives(Trouble { room_percent: Some(30), faults: Faults::default() }, &[IoError::NoSpace]);
+}
+
+#[test]
+fn everything_at_once() {
+    let faults =
+        Faults { read_error_one_in: 30, write_error_one_in: 30, sync_error_one_in: 30, ..Faults::default() };
+    let expected = [EIO, IoError::FlushFailed, IoError::NoSpace];
+    lives(Trouble { faults, room_percent: Some(40) }, &expected);
+}
+
+/// A volume of 16 blocks in use, without a guest's randomness.
+struct Used {
+    bench: Bench,
+    fs: SimFs,
+    channel: Box<dyn Channel<Plain>>,
+}
+
+const ENCRYPTED: Sort = Sort { encrypted: true, provisioning: Provisioning::Thin };
+const SIZE_BYTES: u64 = 16 * BLOCK_BYTES;
+
+fn path() -> &'static Path {
+    Path::new("/ds/vm1")
+}
+
+impl Used {
+    fn new(seed: u64) -> Self {
+        let (bench, fs) = (Bench::new(), SimFs::new(seed));
+        let size = VolumeSize::new(SIZE_BYTES).unwrap();
+        let protection = ENCRYPTED.protection(&bench.kek);
+        let created = CreateOptions { size, provisioning: Provisioning::Thin, protection };
+        create_on(&fs, path(), &created).unwrap();
+        let channel = Self::open(&bench, &fs).unwrap();
+        Self { bench, fs, channel }
+    }
+
+    fn open(bench: &Bench, fs: &SimFs) -> Result<Box<dyn Channel<Plain>>, DatastoreError> {
+        let volume = open_on(fs, path(), &options(ENCRYPTED.protection(&bench.kek)))?;
+        let thread = Thread { pool: bench.pool.clone(), reactor: Rc::new(fs.reactor(1).unwrap()) };
+        Ok(assemble(volume).unwrap().open(&thread, 8).unwrap())
+    }
+
+    fn send(&mut self, tag: u64, request: Request<Plain>) {
+        self.channel.submit(Io { tag, request });
+        self.channel.kick();
+    }
+
+    fn write(&self, block: u64, fill: u8, durable: bool) -> Request<Plain> {
+        let mut from = self.bench.memory.take(BLOCK_BYTES as usize).unwrap();
+        from.bytes_mut().fill(fill);
+        let extent = Extent::between(block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
+        Request::Write { extent, from: GuestSlice::from_buffer(from), durable }
+    }
+
+    fn poll(&mut self) -> Vec<Done<Plain>> {
+        let mut done = Vec::new();
+        self.channel.kick();
+        self.channel.poll(&mut done);
+        done
+    }
+
+    fn run(&mut self, request: Request<Plain>) -> Result<(), IoError> {
+        self.send(99, request);
+        loop {
+            if let Some(done) = self.poll().pop() {
+                return done.result;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_durable_write_without_room_does_not_end_all_flushes() {
+    let mut used = Used::new(1);
+    used.fs.set_capacity(Some(2 * BLOCK_BYTES));
+    let first = used.write(0, 1, true);
+    assert_eq!(used.run(first), Ok(()));
+    let second = used.write(1, 2, true);
+    assert_eq!(used.run(second), Err(IoError::NoSpace));
+    assert_eq!(used.run(Request::Flush), Ok(()));
+    used.fs.set_capacity(None);
+    let second = used.write(1, 2, true);
+    assert_eq!(used.run(second), Ok(()), "there is room again");
+}
+
+#[test]
+fn a_device_that_hangs_ends_everything_once_it_goes_on() {
+    let (mut used, mut other) = (Used::new(1), Used::new(2));
+    let before = used.write(3, 1, true);
+    used.run(before).unwrap();
+    used.fs.set_hung(true);
+    for block in 0..4 {
+        let write = used.write(block, 9, false);
+        used.send(block, write);
+    }
+    used.send(4, Request::Flush);
+    for _ in 0..100 {
+        assert!(used.poll().is_empty());
+        let write = other.write(1, 1, true);
+        other.run(write).unwrap();
+    }
+    // Power goes while it hangs: what was durable is there, and of the rest anything may be.
+    for seed in 0..200 {
+        let fs = used.fs.cut(seed);
+        let volume = open_on(&fs, path(), &options(ENCRYPTED.protection(&used.bench.kek))).unwrap();
+        let content = read_all(&used.bench, &fs, seed, &*assemble(volume).unwrap()).unwrap();
+        let block = &content[3 * BLOCK_BYTES as usize..4 * BLOCK_BYTES as usize];
+        assert!(block.chunks(512).all(|sector| [[1; 512], [9; 512]].iter().any(|fill| fill == sector)));
+    }
+    used.fs.set_hung(false);
+    let mut ended: Vec<u64> = Vec::new();
+    while ended.len() < 5 {
+        ended.extend(used.poll().into_iter().map(|done| {
+            assert_eq!(done.result, Ok(()));
+            done.tag
+        }));
+    }
+    ended.sort_unstable();
+    assert_eq!(ended, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_device_that_vanishes_and_comes_back_has_what_was_flushed() {
+    for seed in 0..50 {
+        let mut used = Used::new(seed);
+        for (block, durable) in [(0, true), (1, false)] {
+            let write = used.write(block, 7, durable);
+            used.run(write).unwrap();
+        }
+        let write = used.write(2, 8, false);
+        used.send(2, write);
+        used.fs.vanish();
+        let end = loop {
+            if let Some(done) = used.poll().pop() {
+                break done.result;
+            }
+        };
+        assert!([Ok(()), Err(EIO)].contains(&end), "{end:?}");
+        assert_eq!(used.run(Request::Flush), Err(EIO));
+        assert!(Used::open(&used.bench, &used.fs).is_err());
+        used.fs.come_back(seed);
+        assert_eq!(used.run(Request::Flush), Err(IoError::FlushFailed), "until it is opened anew");
+        used.channel = Used::open(&used.bench, &used.fs).unwrap();
+        let read = used.bench.memory.take(BLOCK_BYTES as usize).unwrap();
+        let extent = Extent::between(0, BLOCK_BYTES);
+        used.send(3, Request::Read { extent, into: GuestSlice::from_buffer(read) });
+        let done = loop {
+            if let Some(done) = used.poll().pop() {
+                break done;
+            }
+        };
+        let buffer = done.memory.and_then(GuestSlice::into_buffer).unwrap();
+        assert!(done.result.is_ok() && buffer.bytes().iter().all(|byte| *byte == 7));
+        assert_eq!(used.run(Request::Flush), Ok(()));
+    }
+}
+
+/// Names: whatever fails, there is the volume as it was or as it was to be, and no rest that cannot be deleted.
+#[test]
+fn creating_growing_and_deleting_on_a_failing_device() {
+    let bench = Bench::new();
+    let protection = ENCRYPTED.protection(&bench.kek);
+    let (size, larger) = (VolumeSize::new(SIZE_BYTES).unwrap(), VolumeSize::new(2 * SIZE_BYTES).unwrap());
+    let faults =
+        Faults { name_error_one_in: 30, write_error_one_in: 30, sync_error_one_in: 30, ..Faults::default() };
+    let typed = |error: &DatastoreError| {
+        assert!(matches!(error, DatastoreError::System { errno: Errno::IO, .. }), "{error}");
+    };
+    let (mut failures, oracle) = (0, Oracle::new(SIZE_BYTES, true));
+    for seed in 0..300 {
+        let fs = SimFs::new(seed);
+        let look = |absent: bool, sizes: &[VolumeSize], what: &str| {
+            fs.set_faults(Faults::default());
+            for cut_seed in 0..3 {
+                let allowed = Allowed {
+                    paths: vec![path().to_owned()],
+                    absent,
+                    remains: what == "delete",
+                    sizes: sizes.iter().map(|size| size.bytes()).collect(),
+                };
+                let fs = fs.cut(cut_seed);
+                if let Err(wrong) = check_image(&bench, &fs, cut_seed, ENCRYPTED, &allowed, &oracle) {
+                    panic!("{what}, seed {seed}, cut {cut_seed}: {wrong}");
+                }
+            }
+            fs.set_faults(faults);
+        };
+        fs.set_faults(faults);
+        let created = CreateOptions { size, provisioning: Provisioning::Thin, protection };
+        let created = create_on(&fs, path(), &created);
+        failures += usize::from(created.is_err());
+        created.as_ref().err().iter().for_each(|error| typed(error));
+        look(created.is_err(), &[size], "create");
+        let Ok(mut volume) = open_on(&fs, path(), &options(protection)) else { continue };
+        let grown = volume.grow(larger, protection);
+        failures += usize::from(grown.is_err());
+        grown.as_ref().err().iter().for_each(|error| typed(error));
+        drop(volume);
+        let sizes = if grown.is_ok() { vec![larger] } else { vec![size, larger] };
+        look(created.is_err(), &sizes, "grow");
+        let deleted = delete_on(&fs, path(), Duration::ZERO);
+        failures += usize::from(deleted.is_err());
+        deleted.as_ref().err().iter().for_each(|error| typed(error));
+        if deleted.is_err() {
+            look(true, &sizes, "delete");
+        } else {
+            look(true, &[], "delete");
+        }
+    }
+    println!("{failures} of some 900 operations failed");
+}
