@@ -60,7 +60,12 @@ fn a_guest_goes_on_in_another_qemu_and_not_in_the_first() {
     let mut destination = disks.plan(&scratch, "destination").await_migration();
     let uri = format!("unix:{}", scratch.path("migration.sock").display());
     destination.receive_from(&uri);
-    let passes = migrate(&mut source, &uri, || {});
+    let survives_kills = notices_broken_connections(&mut source);
+    let passes = migrate(&mut source, &uri, || {
+        if survives_kills {
+            disks.kill_workers();
+        }
+    });
     let mut guest = destination.arrived();
     check_witness(guest.session(), &witness);
 
@@ -97,6 +102,13 @@ fn goes_on_from(file: &Path, scratch: &Scratch, disks: Disks, witness: &str) -> 
     guest.power_off();
     disks.close();
     report
+}
+
+/// Whether this QEMU sees the end of a connection before it has started the device: a destination that waits while a
+/// worker is killed. Version 7.2 does not, and then talks to the successor without agreeing on anything.
+fn notices_broken_connections(guest: &mut Guest) -> bool {
+    let version = guest.qmp().execute("query-version", json!({}));
+    version["qemu"]["major"].as_u64() >= Some(10)
 }
 
 /// Writes the witness, forgets it, and starts an exercise of the other disk; the sum of what was written.
