@@ -9,7 +9,7 @@
 //! # What is modelled
 //!
 //! - **Data**: a write is, for a power cut, a set of 512-byte sectors, each of which persists by itself: a device promises
-//!   atomicity for one logical block only (NVMe base specification, AWUPF; SCSI SBC-4, 4.7, whose write cache keeps no
+//!   atomicity for one logical block only (NVMe base specification, AWUPF; SCSI block commands, whose volatile cache keeps no
 //!   order until SYNCHRONIZE CACHE). Of a sector that was written several times since it was last made durable, any version may
 //!   be there, the durable one too.
 //! - **fsync, fdatasync** cover what was done *and told of* before they were asked for, on whichever open file, and only
@@ -24,8 +24,8 @@
 //!   restarts its handle when the journal's credits run out (`ext4_ext_remove_space`). Here the boundaries between them fall
 //!   on random blocks.
 //! - **Names**: a creation, renaming or removal is one transaction. Until its directory has been synced, any subset of them may
-//!   persist. ext4 and XFS keep them in order and are kinder; POSIX promises no more, and btrfs's log replay
-//!   reorders them (Mohan et al., "Finding Crash-Consistency Bugs with Bounded Black-Box Crash Testing", OSDI 2018).
+//!   persist. ext4 and XFS keep them in order and are kinder; POSIX promises no more (Pillai et al., "All File
+//!   Systems Are Not Created Equal", OSDI 2014, has who keeps which order).
 //! - **Length**: a write that makes a file longer is two changes, the data and the length, of which either may persist alone.
 //! - **Locks** belong to the open file, and operations under way keep that open.
 //!

@@ -218,6 +218,27 @@ fn a_device_that_vanishes_and_comes_back_has_what_was_flushed() {
     }
 }
 
+/// What a device does wrong without saying so is not noticed: XTS detects nothing. Tags are to change that.
+#[test]
+fn silent_corruption_and_misdirected_writes_go_unnoticed_without_tags() {
+    let corrupt = Faults { corrupt_one_in: 1, ..Faults::default() };
+    let misdirect = Faults { misdirect_one_in: 1, ..Faults::default() };
+    for faults in [corrupt, misdirect] {
+        let mut used = Used::new(1);
+        let write = used.write(5, 1, true);
+        used.run(write).unwrap();
+        used.fs.set_faults(faults);
+        let write = used.write(5, 2, true);
+        assert_eq!(used.run(write), Ok(()));
+        used.fs.set_faults(Faults::default());
+        drop(used.channel);
+        let volume = open_on(&used.fs, path(), &options(ENCRYPTED.protection(&used.bench.kek))).unwrap();
+        let content = read_all(&used.bench, &used.fs, 1, &*assemble(volume).unwrap()).unwrap();
+        let block = &content[5 * BLOCK_BYTES as usize..6 * BLOCK_BYTES as usize];
+        assert!(block.iter().any(|byte| *byte != 2), "{faults:?}");
+    }
+}
+
 /// Names: whatever fails, there is the volume as it was or as it was to be, and no rest that cannot be deleted.
 #[test]
 fn creating_growing_and_deleting_on_a_failing_device() {
