@@ -74,6 +74,14 @@ pub enum ChildError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End(pub ExitStatus);
 
+impl End {
+    /// Whether the worker did this itself. SIGKILL is another's doing: a person's, or the kernel's when memory is short.
+    pub fn is_own_doing(&self) -> bool {
+        const SIGKILL: i32 = 9;
+        self.0.signal() != Some(SIGKILL)
+    }
+}
+
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0.signal(), self.0.code()) {

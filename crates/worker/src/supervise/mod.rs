@@ -32,7 +32,7 @@ use thiserror::Error;
 
 use self::child::{ChildError, WorkerProcess, timespec};
 use self::control_socket::ControlSocket;
-use self::restart::Outage;
+use self::restart::{Crashes, Outage};
 use crate::birth::Frontend;
 use crate::control::{Answer, Request, Status};
 use crate::sandbox::{RUN_DIRECTORY, UidLease};
@@ -83,6 +83,7 @@ pub struct Supervisor {
     phase: Phase,
     exposure: Exposure,
     restarts: u64,
+    crashes: Crashes,
 }
 
 #[derive(Debug)]
@@ -109,7 +110,8 @@ impl Supervisor {
             Ok(worker)
         };
         let worker = serve().map_err(|error: ChildError| SuperviseError::Start(error.to_string()))?;
-        Ok(Self { control, phase: Phase::Serving(worker), exposure, restarts: 0 })
+        let crashes = Crashes::none();
+        Ok(Self { control, phase: Phase::Serving(worker), exposure, restarts: 0, crashes })
     }
 
     /// The process that serves, if there is one now.
@@ -135,7 +137,7 @@ impl Supervisor {
                 && let Some(how) = worker.ended()
             {
                 tracing::error!("worker {} {how}; another one is started", worker.id());
-                self.phase = Phase::Down(Outage::new(Instant::now()));
+                self.phase = Phase::Down(self.crashes.died(&how));
             }
             self.restart()?;
             self.answer_requests();

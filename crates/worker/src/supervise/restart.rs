@@ -4,18 +4,58 @@ use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::DatastoreError;
 
-use super::child::{ChildError, WorkerProcess};
+use super::child::{ChildError, End, WorkerProcess};
 use super::{Phase, SuperviseError, Supervisor, protection, start_worker};
 
 /// How often the dead worker's lock is tried: its last I/O ends within milliseconds, on a slow disk later.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
 /// After how long it is said that the lock is still waited for, and how often again.
 const LOCK_REMINDER: Duration = Duration::from_secs(5);
-/// The pause before the second attempt to start a worker that died before it served; twice as long before each further
-/// one.
+/// The pause before the second attempt to start a worker that died before it served, or soon after; twice as long before
+/// each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause: a person who repairs something does not wait longer for it to be noticed.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// A worker that served for so long and then crashes is not one that crashes at once.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// Crashes of one worker after another. What crashes a worker may be a request that is in flight, and is done again by every
+/// successor: those are started ever more slowly, so that a guest that does this has no processor of ours for itself.
+#[derive(Debug)]
+pub struct Crashes {
+    count: u32,
+    serving_since: Instant,
+}
+
+impl Crashes {
+    /// None so far, of a worker that serves from now on.
+    pub fn none() -> Self {
+        Self { count: 0, serving_since: Instant::now() }
+    }
+
+    /// A worker serves from now on.
+    pub fn serving(&mut self) {
+        self.serving_since = Instant::now();
+    }
+
+    /// A worker that served died; the outage that begins.
+    pub fn died(&mut self, how: &End) -> Outage {
+        let at_once = how.is_own_doing() && self.serving_since.elapsed() < SETTLED;
+        self.count = if at_once { self.count + 1 } else { 0 };
+        let mut outage = Outage::new(Instant::now());
+        if let Some(again) = self.count.checked_sub(2) {
+            outage.failures = again + 1;
+            outage.next_attempt += pause(again);
+        }
+        outage
+    }
+}
+
+/// The pause after so many failures before the last one.
+fn pause(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(16)).min(PAUSE_MAX)
+}
 
 /// The time without a worker.
 #[derive(Debug)]
@@ -41,7 +81,7 @@ impl Outage {
 
     /// A worker that died before it served: the next one is started after a pause.
     fn failed(&mut self, error: &ChildError) {
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(PAUSE_MAX);
+        let pause = pause(self.failures);
         self.failures += 1;
         self.successor = None;
         self.next_attempt = Instant::now() + pause;
@@ -88,6 +128,7 @@ impl Supervisor {
         match successor.give_keys(deks).and_then(|()| successor.serve(layer)) {
             Ok(()) => {
                 self.restarts += 1;
+                self.crashes.serving();
                 let outage = outage.since.elapsed();
                 tracing::warn!("worker {} serves; the outage took {outage:?}", successor.id());
                 self.phase = Phase::Serving(successor);
@@ -95,5 +136,35 @@ impl Supervisor {
             Err(error) => outage.failed(&error),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::*;
+
+    #[test]
+    fn workers_that_crash_at_once_are_started_ever_more_slowly() {
+        let (bus_error, killed) = (End(ExitStatus::from_raw(7)), End(ExitStatus::from_raw(9)));
+        let mut crashes = Crashes::none();
+        let mut pause_of = |how| {
+            let outage = crashes.died(how);
+            outage.next_attempt - outage.since
+        };
+        let pauses: Vec<_> = (0..9).map(|_| pause_of(&bus_error).as_millis()).collect();
+        assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(pause_of(&killed), Duration::ZERO);
+        assert_eq!(pause_of(&bus_error), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_worker_that_served_for_long_is_replaced_at_once() {
+        let Some(long_ago) = Instant::now().checked_sub(2 * SETTLED) else { return };
+        let mut crashes = Crashes { count: 7, serving_since: long_ago };
+        let outage = crashes.died(&End(ExitStatus::from_raw(11)));
+        assert_eq!(outage.next_attempt, outage.since);
     }
 }
