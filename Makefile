@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full measure fuzz
+.PHONY: help demo build test test-full measure fuzz power-cuts
 
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -25,6 +25,9 @@ test-full: ## the same, the long whole-system tests, and every supported file sy
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
 	cargo test --workspace --features strongroom-system-tests/full
 	scripts/test-file-systems
+
+power-cuts: ## 100,000 power cuts beneath volumes on a simulated file system; some two minutes
+	cargo test -p strongroom-sim --features full --test power_cuts -- --nocapture
 
 measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some fifteen minutes
 	scripts/install-packages test

@@ -169,12 +169,15 @@ impl<'a> Knowledge<'a> {
 
     /// What happened so far to a sector's block, for a person: the least history that shows what is wrong.
     pub fn tell(&self, sector: Option<usize>) -> String {
-        let block = sector.map(|sector| sector / 8);
+        let Some(sector) = sector else { return String::new() };
+        let block = Some(sector / 8);
         let events = self.history.log.events[..self.events].iter();
         let touching = events.filter(|(_, event)| match event {
             Event::Submitted { effects, .. } => effects.iter().any(|(other, _)| Some(*other) == block),
-            Event::Ended { .. } => block.is_some(),
-            Event::FlushSubmitted { .. } | Event::FlushEnded { .. } | Event::Resized { .. } => true,
+            Event::Ended { .. }
+            | Event::FlushSubmitted { .. }
+            | Event::FlushEnded { .. }
+            | Event::Resized { .. } => true,
         });
         let mut requests = std::collections::BTreeSet::new();
         let mut told = String::new();
