@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full measure fuzz power-cuts
+.PHONY: help demo build test test-full test-newer-qemu measure fuzz power-cuts
 
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -19,8 +19,8 @@ test: ## format, lints, every test but the long ones; what CI runs
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	cargo test --workspace
 
-test-full: ## the same, the long whole-system tests, and every supported file system
-	scripts/install-packages test
+test-full: ## the same, the long whole-system tests, libvirt, and every supported file system
+	scripts/install-packages full
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
 	cargo test --workspace --features strongroom-system-tests/full
@@ -28,6 +28,11 @@ test-full: ## the same, the long whole-system tests, and every supported file sy
 
 power-cuts: ## 100,000 power cuts beneath volumes on a simulated file system; some two minutes
 	cargo test -p strongroom-sim --features full --test power_cuts -- --nocapture
+
+test-newer-qemu: ## guests again, under the newest QEMU that Debian 12 has
+	scripts/install-packages test
+	STRONGROOM_QEMU=$$(scripts/newer-qemu) cargo test --package strongroom-system-tests --features full \
+	  --test boots_from_vhost_user --test killed_under_a_guest --test migrates --test hot_plug --test live_resize
 
 measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some fifteen minutes
 	scripts/install-packages test
