@@ -6,6 +6,7 @@
 //! this room, and neither does the control plane.
 #![forbid(unsafe_code)]
 
+mod last_flush;
 pub mod listen;
 pub mod nbd;
 pub mod vhost_user_blk;

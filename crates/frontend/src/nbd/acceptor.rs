@@ -1,14 +1,12 @@
 //! The lane that accepts connections, gives each a lane of its own, and flushes the disk when all have ended.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use strongroom_io::{Disk, Io, IoError, Plain, Reactor, Request, Thread, Waker};
-use strongroom_memory::BufferPool;
+use strongroom_io::{Disk, IoError, Plain, Reactor, Waker};
 use strongroom_ring::{Busy, Interest, Job, Lanes, Ring};
 
 use super::connection::{Connection, End, Shared};
@@ -16,6 +14,7 @@ use super::connections::{Connections, Order};
 use super::protocol::STAGE_MEMORY_BYTES;
 use super::server::{NbdConfig, StartError, StopError};
 use super::socket::Socket;
+use crate::last_flush::flush;
 use crate::listen::Listener;
 
 /// How long the server sleeps after the system had no descriptor for another connection.
@@ -206,7 +205,7 @@ impl<'a> Acceptor<'a> {
         for job in self.jobs.drain(..) {
             job.join().map_err(|_| StopError::Panicked)?;
         }
-        self.flush().map_err(StopError::Flush)
+        flush(&*self.shared.disk, &self.ring, STAGE_MEMORY_BYTES).map_err(StopError::Flush)
     }
 
     /// Waits until every connection has ended; `false` if the deadline came first.
@@ -218,24 +217,5 @@ impl<'a> Acceptor<'a> {
             }
         }
         true
-    }
-
-    fn flush(&self) -> Result<(), IoError> {
-        if self.shared.disk.limits().read_only {
-            return Ok(());
-        }
-        let pool = BufferPool::new(STAGE_MEMORY_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
-        let thread = Thread { pool, reactor: Rc::new(self.ring.clone()) };
-        let mut channel = self.shared.disk.open(&thread, 1)?;
-        channel.submit(Io { tag: 0, request: Request::Flush });
-        channel.kick();
-        let mut done = Vec::new();
-        loop {
-            channel.poll(&mut done);
-            if let Some(end) = done.pop() {
-                return end.result;
-            }
-            self.ring.wait(None)?;
-        }
     }
 }

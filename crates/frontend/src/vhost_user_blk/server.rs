@@ -1,7 +1,6 @@
 //! The server: a lane for each front end that may be connected at once, all of which listen.
 
 use std::fmt;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -9,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use strongroom_io::{Disk, Io, IoError, Plain, Request, Thread, Waker};
-use strongroom_memory::BufferPool;
-use strongroom_ring::{Job, Lanes, Ring};
+use strongroom_io::{Disk, IoError, Plain, Waker};
+use strongroom_ring::{Job, Lanes};
 use thiserror::Error;
 
 use super::activity::Activity;
@@ -22,6 +20,7 @@ use super::protocol::{DRAIN_TIMEOUT, QUEUES_MAX, SESSIONS_MAX, STAGE_MEMORY_BYTE
 use super::seats::Seats;
 use super::session::{Place, Refusal, Session};
 use super::suspended::{Incoming, Outgoing, SessionState, Suspended, SuspendedError, SuspendedState};
+use crate::last_flush::flush;
 use crate::listen::Listener;
 
 /// How long a thread sleeps after the system had no descriptor for a connection.
@@ -245,7 +244,7 @@ impl VhostUserServer {
         let device = Arc::clone(&self.device);
         // All queues have ended, so there is a lane.
         let job = self.lanes.run(move |ring| {
-            let _ = end.send(flush(&**device.disk(), ring));
+            let _ = end.send(flush(&**device.disk(), ring, STAGE_MEMORY_BYTES));
         });
         job.map_err(|_| StopError::Panicked)?;
         match ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -421,24 +420,5 @@ fn serve_session(channel: &Channel, session: &mut Session, waker: &Waker, orders
         if let Err(end) = step() {
             return end;
         }
-    }
-}
-
-/// Makes everything durable that was written.
-fn flush(disk: &dyn Disk<Plain>, ring: &Ring) -> Result<(), IoError> {
-    if disk.limits().read_only {
-        return Ok(());
-    }
-    let pool = BufferPool::new(STAGE_MEMORY_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
-    let mut channel = disk.open(&Thread { pool, reactor: Rc::new(ring.clone()) }, 1)?;
-    channel.submit(Io { tag: 0, request: Request::Flush });
-    channel.kick();
-    let mut done = Vec::new();
-    loop {
-        channel.poll(&mut done);
-        if let Some(end) = done.pop() {
-            return end.result;
-        }
-        ring.wait(None)?;
     }
 }
