@@ -205,7 +205,7 @@ impl<'a> Acceptor<'a> {
         for job in self.jobs.drain(..) {
             job.join().map_err(|_| StopError::Panicked)?;
         }
-        flush(&*self.shared.disk, &self.ring, STAGE_MEMORY_BYTES).map_err(StopError::Flush)
+        flush(&*self.shared.disk, self.ring, STAGE_MEMORY_BYTES).map_err(StopError::Flush)
     }
 
     /// Waits until every connection has ended; `false` if the deadline came first.
