@@ -105,7 +105,7 @@ impl Supervisor {
         })?;
         let serve = || {
             let mut worker = start_worker(&exposure, &exposure.program)?;
-            worker.give_keys(deks)?;
+            worker.give_keys(deks, exposure.kek.as_ref())?;
             worker.serve(layer)?;
             Ok(worker)
         };

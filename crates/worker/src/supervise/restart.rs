@@ -125,7 +125,8 @@ impl Supervisor {
             }
             Err(error) => return Err(SuperviseError::Lost(error)),
         };
-        match successor.give_keys(deks).and_then(|()| successor.serve(layer)) {
+        let kek = self.exposure.kek.as_ref();
+        match successor.give_keys(deks, kek).and_then(|()| successor.serve(layer)) {
             Ok(()) => {
                 self.restarts += 1;
                 self.crashes.serving();

@@ -82,8 +82,9 @@ impl Supervisor {
     /// A worker of this program that has everything but the layer.
     fn successor_of(&self, program: &Program) -> Result<WorkerProcess, ChildError> {
         let mut successor = start_worker(&self.exposure, program)?;
-        let deks = self.exposure.head.deks(protection(self.exposure.kek.as_ref()));
-        successor.give_keys(deks.map_err(|error| ChildError::Refused(error.to_string()))?)?;
+        let kek = self.exposure.kek.as_ref();
+        let deks = self.exposure.head.deks(protection(kek));
+        successor.give_keys(deks.map_err(|error| ChildError::Refused(error.to_string()))?, kek)?;
         Ok(successor)
     }
 
