@@ -2,26 +2,26 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use strongroom_io::{
     Channel, Done, FileDone, FileIo, FileOperation, FileQueue, FileToken, InFlight, Io, IoError, Request,
-    Sealed, Slot, Thread,
+    Sealed, Slot, Thread, Waker,
 };
 use strongroom_types::{BLOCK_BYTES, Extent};
 
 use super::blocks::seal_what_was_read;
 use super::descriptor::Provisioning;
 use super::disk::Shared;
+use super::syncs::SyncTicket;
 
 /// What was sent to the file.
 enum Sent {
     Read,
     Write,
     /// A write with an fsync of its own blocks.
-    DurableWrite,
+    DurableWrite(SyncTicket),
     /// An fsync; its failure outlives it.
-    Sync,
+    Sync(SyncTicket),
     /// A change of allocation that need not be durable yet.
     Space,
     /// A zeroing that must be durable: an fsync follows.
@@ -33,6 +33,9 @@ pub(super) struct FileChannel {
     queue: Box<dyn FileQueue>,
     layer: FileToken,
     in_flight: InFlight<(u64, Sent)>,
+    /// Flushes that have succeeded and wait for other syncs to end: those before the ticket.
+    settling: VecDeque<(SyncTicket, u64)>,
+    waker: Arc<Waker>,
     /// What ended without the file's help, until the next poll.
     ended: VecDeque<Done<Sealed>>,
     file_done: Vec<FileDone>,
@@ -44,7 +47,8 @@ impl FileChannel {
         let layer = queue.register(Arc::clone(&shared.layer) as _)?;
         let in_flight = InFlight::with_depth(depth);
         let (ended, file_done) = (VecDeque::with_capacity(depth), Vec::with_capacity(depth));
-        Ok(Self { shared, queue, layer, in_flight, ended, file_done })
+        let (settling, waker) = (VecDeque::with_capacity(depth), thread.reactor.waker());
+        Ok(Self { shared, queue, layer, in_flight, settling, waker, ended, file_done })
     }
 
     fn send(&mut self, tag: u64, sent: Sent, operation: FileOperation) {
@@ -61,6 +65,23 @@ impl FileChannel {
         }
     }
 
+    fn sync(&mut self, tag: u64) {
+        let ticket = self.shared.syncs.begin();
+        self.send(tag, Sent::Sync(ticket), FileOperation::SyncData);
+    }
+
+    /// Ends the flushes beside which no sync is under way any more.
+    fn settle(&mut self, done: &mut Vec<Done<Sealed>>) {
+        let syncs = &self.shared.syncs;
+        while let Some((next, tag)) = self.settling.front().copied()
+            && syncs.have_ended_before(next, &self.waker)
+        {
+            self.settling.pop_front();
+            let result = if syncs.have_failed() { Err(IoError::FlushFailed) } else { Ok(()) };
+            done.push(Done { tag, result, memory: None });
+        }
+    }
+
     fn finish(&mut self, done: FileDone) -> Option<Done<Sealed>> {
         let (tag, sent) = self.in_flight.take(Slot::from_tag(done.tag)?)?;
         let FileDone { mut result, mut buffer, .. } = done;
@@ -72,22 +93,27 @@ impl FileChannel {
                 }
             }
             // There was no room for the write. Nothing that was acknowledged is lost, and room can come back.
-            (Sent::DurableWrite, Err(IoError::NoSpace)) => {}
-            (Sent::DurableWrite | Sent::Sync, Err(_)) => {
-                self.shared.flush_failed.store(true, Ordering::SeqCst);
+            (Sent::DurableWrite(ticket), Err(IoError::NoSpace)) => self.shared.syncs.end(ticket, false),
+            (Sent::DurableWrite(ticket) | Sent::Sync(ticket), Err(_)) => {
+                self.shared.syncs.end(ticket, true);
             }
-            // What was promised durable beside a failed fsync is not.
-            (Sent::DurableWrite | Sent::Sync, Ok(())) if self.shared.flush_failed.load(Ordering::SeqCst) => {
-                result = Err(IoError::FlushFailed);
+            (Sent::DurableWrite(ticket), Ok(())) => {
+                self.shared.syncs.end(ticket, false);
+                // What was promised durable beside a failed fsync is not.
+                if self.shared.syncs.have_failed() {
+                    result = Err(IoError::FlushFailed);
+                }
             }
-            (Sent::DurableZero, Ok(())) => {
-                self.send(tag, Sent::Sync, FileOperation::SyncData);
+            (Sent::Sync(ticket), Ok(())) => {
+                self.shared.syncs.end(ticket, false);
+                self.settling.push_back((self.shared.syncs.next(), tag));
                 return None;
             }
-            (
-                Sent::Read | Sent::Write | Sent::DurableWrite | Sent::Space | Sent::DurableZero | Sent::Sync,
-                _,
-            ) => {}
+            (Sent::DurableZero, Ok(())) => {
+                self.sync(tag);
+                return None;
+            }
+            (Sent::Read | Sent::Write | Sent::Space | Sent::DurableZero, _) => {}
         }
         Some(Done { tag, result, memory: buffer })
     }
@@ -99,7 +125,7 @@ impl Channel<Sealed> for FileChannel {
             self.ended.push_back(io.end(Err(error)));
             return;
         }
-        let flush_failed = self.shared.flush_failed.load(Ordering::SeqCst);
+        let flush_failed = self.shared.syncs.have_failed();
         let Io { tag, request } = io;
         match request {
             Request::Read { extent, into } => {
@@ -110,13 +136,16 @@ impl Channel<Sealed> for FileChannel {
             }
             Request::Write { extent, from, durable } => {
                 debug_assert!(from.seals().iter().all(Option::is_some), "a block was written without a seal");
-                let sent = if durable { Sent::DurableWrite } else { Sent::Write };
+                let sent = match durable {
+                    true => Sent::DurableWrite(self.shared.syncs.begin()),
+                    false => Sent::Write,
+                };
                 self.send(tag, sent, FileOperation::Write { offset: extent.offset(), from, durable });
             }
             Request::Flush | Request::WriteZeroes { durable: true, .. } if flush_failed => {
                 self.ended.push_back(Done { tag, result: Err(IoError::FlushFailed), memory: None });
             }
-            Request::Flush => self.send(tag, Sent::Sync, FileOperation::SyncData),
+            Request::Flush => self.sync(tag),
             Request::Discard { extent } => {
                 let extent = extent.narrowed_to(BLOCK_BYTES);
                 if extent.is_empty() || self.shared.provisioning == Provisioning::Thick {
@@ -149,10 +178,25 @@ impl Channel<Sealed> for FileChannel {
                 done.extend(self.finish(ended));
             }
             self.file_done = file_done;
+            self.settle(done);
             if !moved {
                 return;
             }
             self.queue.kick();
+        }
+    }
+}
+
+impl Drop for FileChannel {
+    /// Nobody will hear how the syncs end that are still under way, so nobody waits for them.
+    fn drop(&mut self) {
+        let mut slots = (0..).map_while(Slot::from_tag);
+        while !self.in_flight.is_empty()
+            && let Some(slot) = slots.next()
+        {
+            if let Some((_, Sent::DurableWrite(ticket) | Sent::Sync(ticket))) = self.in_flight.take(slot) {
+                self.shared.syncs.end(ticket, false);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,7 @@ use super::directory::system;
 use super::error::DatastoreError;
 use super::host::HostFile;
 use super::storage::StoredFile;
+use super::syncs::Syncs;
 
 /// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer could be opened with.
 #[derive(Debug)]
@@ -73,9 +74,7 @@ pub(super) struct Shared {
     read_only: bool,
     /// The epoch that seals what is written.
     pub(super) epoch: KeyEpoch,
-    /// Set by the first failed fsync and never cleared: the kernel may have dropped the pages that it could not write
-    /// and would report success next time.
-    pub(super) flush_failed: AtomicBool,
+    pub(super) syncs: Syncs,
 }
 
 impl FileDisk {
@@ -93,7 +92,7 @@ impl FileDisk {
             provisioning: facts.provisioning,
             read_only: facts.read_only,
             epoch: facts.write_epoch,
-            flush_failed: AtomicBool::new(false),
+            syncs: Syncs::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -105,7 +104,7 @@ impl FileDisk {
 
     /// Whether a flush has failed, after which none succeeds until the volume is opened anew. Only this object knows.
     pub fn has_failed_flush(&self) -> bool {
-        self.shared.flush_failed.load(Ordering::SeqCst)
+        self.shared.syncs.have_failed()
     }
 
     /// Makes the blocks of a layer usable that [`VolumeHead::grow`](super::VolumeHead::grow) has grown.

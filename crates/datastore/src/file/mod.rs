@@ -30,6 +30,7 @@ mod list;
 pub mod lock;
 mod open;
 pub mod storage;
+mod syncs;
 
 pub use check::{Finding, Severity, check, check_on};
 pub use create::{CreateOptions, create, create_on, rename, rename_on};
