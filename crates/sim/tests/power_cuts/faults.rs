@@ -146,6 +146,27 @@ fn a_durable_write_without_room_does_not_end_all_flushes() {
     assert_eq!(used.run(second), Ok(()), "there is room again");
 }
 
+/// The kernel tells a failure once. Seen first, the success of the other flush must not be believed.
+#[test]
+fn of_two_flushes_at_a_time_none_succeeds_if_one_fails() {
+    let mut failed = 0;
+    for seed in 0..100 {
+        let mut used = Used::new(seed);
+        let write = used.write(0, 1, false);
+        used.run(write).unwrap();
+        used.fs.set_faults(Faults { sync_error_one_in: 2, ..Faults::default() });
+        used.channel.submit(Io { tag: 1, request: Request::Flush });
+        used.channel.submit(Io { tag: 2, request: Request::Flush });
+        let mut ended = Vec::new();
+        while ended.len() < 2 {
+            ended.extend(used.poll().into_iter().map(|done| done.result));
+        }
+        failed += usize::from(ended != [Ok(()); 2]);
+        assert!(ended == [Ok(()); 2] || ended.iter().all(Result::is_err), "seed {seed}: {ended:?}");
+    }
+    assert!((1..100).contains(&failed), "{failed}");
+}
+
 #[test]
 fn a_device_that_hangs_ends_everything_once_it_goes_on() {
     let (mut used, mut other) = (Used::new(1), Used::new(2));

@@ -303,7 +303,9 @@ impl Block {
     /// part of the block carries along.
     fn may_be_torn(&mut self, id: RequestId) {
         for versions in &mut self.sectors {
-            let last_good = versions.iter().rposition(|version| !version.failed).unwrap_or(0);
+            // One in flight may have read the torn block, and will write it.
+            let has_happened = |version: &Version| !version.failed && version.ended.is_some();
+            let last_good = versions.iter().rposition(has_happened).unwrap_or(0);
             if versions[last_good..].iter().any(|version| version.is_nothing)
                 && let Some(last) = versions.last().cloned()
             {
