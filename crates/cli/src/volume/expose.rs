@@ -17,7 +17,7 @@ use strongroom_worker::supervise::{Birthright, Exposure, Program, Supervisor};
 
 use super::attach::{Attachment, Show, shell_word};
 use super::open::OpenArguments;
-use super::target::{Target, TargetArguments};
+use super::target::{AddressArguments, Target, TlsArguments};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -51,7 +51,7 @@ pub struct ExposeArguments {
     path: PathBuf,
 
     #[command(flatten)]
-    target: TargetArguments,
+    address: AddressArguments,
 
     /// Take no writes; others can read beside it
     #[arg(long)]
@@ -63,6 +63,9 @@ pub struct ExposeArguments {
 
     #[command(flatten)]
     open: OpenArguments,
+
+    #[command(flatten)]
+    tls: TlsArguments,
 }
 
 #[derive(Serialize)]
@@ -118,7 +121,7 @@ impl fmt::Display for Exposed {
 impl ExposeArguments {
     /// Exposes the volume until a signal comes. `log` is what makes the worker log as this process does.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
-        let target = self.target.target(&self.path)?;
+        let target = self.address.target(&self.tls, &self.path)?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let (head, layer, deks, key) = self.open.open_apart(&self.path, access)?;
         let descriptor = head.descriptor();

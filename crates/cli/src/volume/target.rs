@@ -14,16 +14,6 @@ use strongroom_worker::birth::Tls;
 
 use crate::error::CliError;
 
-/// What the command line says of it.
-#[derive(Debug, Args)]
-pub struct TargetArguments {
-    #[command(flatten)]
-    address: Address,
-
-    #[command(flatten)]
-    tls: TlsArguments,
-}
-
 /// Where the volume is exposed.
 pub enum Target {
     /// Over NBD; over TCP with what TLS needs.
@@ -43,7 +33,7 @@ pub struct ServerTls {
 /// Where, and by which protocol.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-struct Address {
+pub struct AddressArguments {
     /// Where NBD clients connect: unix:SOCKET or tcp:HOST:PORT [default: unix:PATH.sock, beside the volume]
     #[arg(long, value_name = "ADDRESS")]
     nbd: Option<NbdAddress>,
@@ -53,10 +43,11 @@ struct Address {
     vhost_user: Option<UnixAddress>,
 }
 
-/// What TCP needs and a unix socket has no use for.
+/// What TCP needs and a unix socket has no use for. To be the last of a command's arguments, for those behind would come
+/// under its heading.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Over TCP")]
-struct TlsArguments {
+pub struct TlsArguments {
     /// Certificates of the authorities that sign clients' certificates
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
@@ -118,26 +109,28 @@ impl FromStr for UnixAddress {
     }
 }
 
-impl TargetArguments {
+impl AddressArguments {
     /// Where the person wants the volume at `volume`; without a word of theirs, over NBD on a socket beside it.
-    pub fn target(&self, volume: &Path) -> Result<Target, CliError> {
-        match (&self.address.nbd, &self.address.vhost_user) {
-            (Some(address), _) => self.listen(address),
-            (None, Some(_)) if self.tls.is_given() => Err(CliError::Usage(TLS_FOR_TCP.to_owned())),
+    pub fn target(&self, tls: &TlsArguments, volume: &Path) -> Result<Target, CliError> {
+        match (&self.nbd, &self.vhost_user) {
+            (Some(address), _) => tls.listen(address),
+            (None, Some(_)) if tls.is_given() => Err(CliError::Usage(TLS_FOR_TCP.to_owned())),
             (None, Some(UnixAddress(socket))) => Ok(Target::VhostUser(absolute(socket)?)),
             (None, None) => {
                 let mut name = volume.file_name().unwrap_or_default().to_owned();
                 name.push(".sock");
-                self.listen(&NbdAddress::Unix(volume.with_file_name(name)))
+                tls.listen(&NbdAddress::Unix(volume.with_file_name(name)))
             }
         }
     }
+}
 
+impl TlsArguments {
     fn listen(&self, address: &NbdAddress) -> Result<Target, CliError> {
-        let TlsArguments { tls_ca, tls_cert, tls_key, authorize } = &self.tls;
+        let Self { tls_ca, tls_cert, tls_key, authorize } = self;
         let usage = |text: &str| Err(CliError::Usage(text.to_owned()));
         match (address, tls_ca, tls_cert, tls_key) {
-            (NbdAddress::Unix(_), ..) if self.tls.is_given() => usage(TLS_FOR_TCP),
+            (NbdAddress::Unix(_), ..) if self.is_given() => usage(TLS_FOR_TCP),
             // Clients that start in another directory must find it too.
             (NbdAddress::Unix(socket), ..) => Ok(Target::Nbd(listen::Address::Unix(absolute(socket)?), None)),
             (NbdAddress::Tcp(_), Some(_), Some(_), Some(_)) if authorize.is_empty() => {
@@ -157,6 +150,7 @@ impl TargetArguments {
         }
     }
 }
+
 /// Reads what TLS needs, and refuses what cannot serve.
 fn read_tls(
     certificate: &Path,
