@@ -23,7 +23,7 @@ test-full: ## the same, the long whole-system tests, libvirt, and every supporte
 	scripts/install-packages full
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
-	cargo test --workspace --features strongroom-system-tests/full
+	cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full
 	scripts/test-file-systems
 
 power-cuts: ## 100,000 power cuts beneath volumes on a simulated file system; some two minutes
