@@ -119,10 +119,12 @@ impl RunningCommand<'_> {
     #[track_caller]
     pub fn finish(self, deadline: Duration) -> Output {
         let Self { session, command, tag } = self;
-        let end_marker = format!("\n{tag} ").into_bytes();
+        let end_marker = format!("{tag} ").into_bytes();
         session.received.wait_for(&format!("the guest has done: {command}"), deadline, |bytes| {
-            let output_length = bytes.windows(end_marker.len()).position(|window| window == end_marker)?;
-            let status_start = output_length + end_marker.len();
+            // The line feed before it is the protocol's; a serial port that moves to another QEMU can lose one character.
+            let marker_start = bytes.windows(end_marker.len()).position(|window| window == end_marker)?;
+            let output_length = marker_start.saturating_sub(1);
+            let status_start = marker_start + end_marker.len();
             let status_length = bytes[status_start..].iter().position(|byte| *byte == b'\n')?;
             let status = String::from_utf8_lossy(&bytes[status_start..status_start + status_length]);
             let status =
