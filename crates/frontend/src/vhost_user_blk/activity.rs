@@ -51,6 +51,17 @@ struct State {
     last: u64,
 }
 
+impl State {
+    /// Refuses a front end whose last run was not the last one.
+    fn refuse_stale(&self, known: Option<u64>) -> Result<(), NotActive> {
+        let last = self.last;
+        match known.filter(|known| last != 0 && *known != last) {
+            Some(known) => Err(NotActive::Stale { known, last }),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Activity {
     /// Of a device whose last run was this one, as a predecessor knew it.
     pub fn after(last: u64) -> Self {
@@ -69,6 +80,8 @@ impl Activity {
         let deadline = Instant::now() + patience;
         let mut state = self.state();
         while state.holder.is_some_and(|holder| holder != session) {
+            // Who missed a run will not have it by waiting.
+            state.refuse_stale(known)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || self.closed.load(Ordering::SeqCst) {
                 return Err(NotActive::Busy);
@@ -78,11 +91,8 @@ impl Activity {
         if state.holder == Some(session) {
             return Ok(state.last);
         }
-        let last = state.last;
-        if let Some(known) = known.filter(|known| last != 0 && *known != last) {
-            return Err(NotActive::Stale { known, last });
-        }
-        state.last = last.max(known.unwrap_or(0)) + 1;
+        state.refuse_stale(known)?;
+        state.last = state.last.max(known.unwrap_or(0)) + 1;
         state.holder = Some(session);
         Ok(state.last)
     }
@@ -130,6 +140,11 @@ mod tests {
         assert_eq!(activity.begin(0, Some(1), Duration::ZERO), Ok(2));
         activity.end(0);
         assert_eq!(activity.begin(1, None, Duration::ZERO), Ok(3));
+        // At once, however patient it is.
+        assert_eq!(
+            activity.begin(0, Some(2), Duration::from_secs(3600)),
+            Err(NotActive::Stale { known: 2, last: 3 })
+        );
         activity.end(1);
         assert_eq!(activity.begin(0, Some(2), Duration::ZERO), Err(NotActive::Stale { known: 2, last: 3 }));
         assert_eq!(activity.begin(1, Some(3), Duration::ZERO), Ok(4));
@@ -154,7 +169,7 @@ mod tests {
             let waiting = threads.spawn(|| activity.begin(1, None, patience));
             activity.end(0);
             assert_eq!(waiting.join().unwrap(), Ok(2));
-            let waiting = threads.spawn(|| activity.begin(0, Some(1), patience));
+            let waiting = threads.spawn(|| activity.begin(0, None, patience));
             activity.close();
             assert_eq!(waiting.join().unwrap(), Err(NotActive::Busy));
         });
