@@ -116,9 +116,12 @@ fn a_destination_begins_when_its_source_has_stopped_and_the_source_never_again()
     });
     // The destination has run the device: the source's guest is older than the disk now, also when the destination is gone,
     // and after an upgrade.
-    let local = local.upgrade(disk);
+    let local = local.upgrade(disk.clone());
     drop(destination);
     let kick = source_driver.kick.try_clone().unwrap();
+    assert_eq!(source.result(12, &[0], &[kick.as_fd()]), 1);
+    // Its ring lacks nothing but the right to run, and an upgrade gives it none.
+    let local = local.upgrade(disk);
     assert_eq!(source.result(12, &[0], &[kick.as_fd()]), 1);
     local.server.stop().unwrap();
 }

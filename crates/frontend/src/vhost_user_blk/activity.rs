@@ -97,6 +97,11 @@ impl Activity {
         Ok(state.last)
     }
 
+    /// Whether this session runs it.
+    pub fn is_run_by(&self, session: usize) -> bool {
+        self.state().holder == Some(session)
+    }
+
     /// Takes a run up that goes on, as a predecessor handed it over.
     pub fn continue_run(&self, session: usize) {
         self.state().holder = Some(session);

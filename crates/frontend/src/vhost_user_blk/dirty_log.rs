@@ -7,6 +7,8 @@ use std::os::fd::OwnedFd;
 
 use strongroom_memory::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion};
 
+use super::message::LogDescription;
+
 /// Bytes of guest memory for each bit (`VHOST_LOG_PAGE`), whatever the page size of guest and host.
 const PAGE_BYTES: u64 = 4096;
 
@@ -14,25 +16,30 @@ const PAGE_BYTES: u64 = 4096;
 pub struct DirtyPages {
     bits: GuestMemory,
     file: OwnedFd,
-    offset: u64,
-    bytes: u64,
+    description: LogDescription,
 }
 
 impl DirtyPages {
-    /// Maps `bytes` bytes of the front end's file.
-    pub fn map(file: OwnedFd, offset: u64, bytes: u64) -> Result<Self, GuestError> {
+    /// Maps that part of the front end's file.
+    pub fn map(description: LogDescription, file: OwnedFd) -> Result<Self, GuestError> {
+        let LogDescription { bytes, offset } = description;
         let region = GuestRegion::map(&file, offset, GuestAddress(0), bytes)?;
-        Ok(Self { bits: GuestMemory::new(vec![region], None)?, file, offset, bytes })
+        Ok(Self { bits: GuestMemory::new(vec![region], None)?, file, description })
     }
 
     /// Whether it has a bit for each page up to `end`.
     pub fn covers(&self, end: u64) -> bool {
-        end.div_ceil(8 * PAGE_BYTES) <= self.bytes
+        end.div_ceil(8 * PAGE_BYTES) <= self.description.bytes
     }
 
-    /// Its file, and where it starts there and how long it is.
-    pub fn place(&self) -> (&OwnedFd, u64, u64) {
-        (&self.file, self.offset, self.bytes)
+    /// Its file.
+    pub fn file(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// Where it is there.
+    pub fn description(&self) -> LogDescription {
+        self.description
     }
 }
 
@@ -78,7 +85,7 @@ mod tests {
         for (start, length) in ranges {
             let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&file, 4096).unwrap();
-            let log = DirtyPages::map(file, 0, 16).unwrap();
+            let log = DirtyPages::map(LogDescription { bytes: 16, offset: 0 }, file).unwrap();
             log.mark(GuestAddress(start), length);
             let expected: BTreeSet<u64> = (start..start + length).map(|byte| byte / 4096).collect();
             let marked: BTreeSet<u64> = (0..128)
@@ -92,7 +99,7 @@ mod tests {
     fn coverage_is_exact() {
         let file = memfd_create("log", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 4096).unwrap();
-        let log = DirtyPages::map(file, 0, 2).unwrap();
+        let log = DirtyPages::map(LogDescription { bytes: 2, offset: 0 }, file).unwrap();
         assert!(log.covers(16 * 4096) && !log.covers(16 * 4096 + 1) && log.covers(0));
     }
 }

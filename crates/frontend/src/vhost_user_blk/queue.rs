@@ -50,8 +50,8 @@ impl CallFile {
     }
 
     fn call(&self) {
-        if let Some(file) = self.get() {
-            signal(&file);
+        if let Some(file) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            signal(file);
         }
     }
 

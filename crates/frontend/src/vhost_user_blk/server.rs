@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
 use strongroom_io::{Disk, IoError, Plain, Waker};
 use strongroom_ring::{Job, Lanes};
 use thiserror::Error;
@@ -58,12 +56,14 @@ pub enum StartError {
     /// No event to wake a thread by.
     #[error("cannot make an event: {0}")]
     Waker(#[source] IoError),
-    /// The listening socket cannot be set not to block.
-    #[error("cannot listen: {0}")]
-    Listener(Errno),
-    /// Fewer lanes than [`VhostUserConfig::lanes`].
-    #[error("no thread is free for the server")]
-    NoLane,
+    /// Fewer idle lanes than [`VhostUserConfig::lanes`].
+    #[error("the server takes {needed} threads, and {idle} are free")]
+    Lanes {
+        /// How many it takes.
+        needed: usize,
+        /// How many there are.
+        idle: usize,
+    },
 }
 
 /// Why a server cannot go on from where another was suspended.
@@ -280,6 +280,10 @@ impl Foundation {
         if !(1..=QUEUES_MAX).contains(&config.queues_max) {
             return Err(StartError::Queues(config.queues_max));
         }
+        let (needed, idle) = (config.lanes(), lanes.idle());
+        if idle < needed {
+            return Err(StartError::Lanes { needed, idle });
+        }
         let device = Arc::new(Device::new(disk, &config.serial, config.queues_max));
         Ok(Self { device, activity: Arc::new(activity), lanes })
     }
@@ -307,9 +311,6 @@ impl Foundation {
             wakers: wakers.map_err(StartError::Waker)?,
             seats: Seats::new(SESSIONS_MAX),
         });
-        // Several threads wait for the same listener, and one of them is too late.
-        let set = fcntl_getfl(&listener).and_then(|flags| fcntl_setfl(&listener, flags | OFlags::NONBLOCK));
-        set.map_err(StartError::Listener)?;
         let listener = Arc::new(listener);
         let (end, ended) = sync_channel(SESSIONS_MAX);
         let mut sessions = sessions.into_iter();
@@ -318,7 +319,8 @@ impl Foundation {
             let (orders, listener) = (Arc::clone(&orders), Arc::clone(&listener));
             let (place, first, end) = (self.place(seat), sessions.next(), end.clone());
             let job = self.lanes.run(move |_| sit(&listener, &place, &orders, first, &end));
-            jobs.push(job.map_err(|_| StartError::NoLane)?);
+            // Somebody else took a lane meanwhile.
+            jobs.push(job.map_err(|_| StartError::Lanes { needed: SESSIONS_MAX, idle: seat })?);
         }
         let Self { device, activity, lanes } = self;
         Ok(VhostUserServer {

@@ -3,6 +3,8 @@
 //! Whatever a message changes under a running queue, the queue ends first (having answered what it took) and starts
 //! anew after; so nothing in flight ever sees a change, and no message has to think of it.
 
+mod handover;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ use super::protocol::{
     ACTIVATION_TIMEOUT, LOG_BYTES_MAX, backend_request, feature, header_flag, protocol_feature,
 };
 use super::ring_setup::{RingSetup, SetupError, Surroundings};
-use super::suspended::{Incoming, Outgoing, SessionState, SuspendedError};
+use super::suspended::SuspendedError;
 
 /// A message that is refused. The front end is told where it asked to be; otherwise the session ends, since it would
 /// go on as if the message had been heeded.
@@ -134,75 +136,6 @@ impl Session {
             run: None,
         };
         session.reset_rings();
-        Ok(session)
-    }
-
-    /// Ends the queues, after they have answered what they took, and writes down everything that a successor needs, but
-    /// for the socket.
-    pub fn suspend(&mut self, socket: usize, files: &mut Outgoing) -> Result<SessionState, SuspendedError> {
-        self.end();
-        let regions = self.regions.iter();
-        let regions: Result<_, SuspendedError> =
-            regions.map(|(region, file)| Ok((region, files.add(file)?))).collect();
-        let rings: Result<_, SuspendedError> = self.rings.iter().map(|ring| ring.suspend(files)).collect();
-        let in_flight = self.in_flight.as_ref().map(|area| (area.description(), area.file()));
-        let log = self.log.as_ref().map(|log| log.place());
-        Ok(SessionState {
-            socket,
-            features: self.features,
-            protocol_features: self.protocol_features,
-            status: self.status,
-            writeback: self.device.writeback(),
-            run: self.run,
-            is_active: self.run.is_some() && !self.rings.iter().all(RingSetup::is_stopped),
-            regions: regions?,
-            rings: rings?,
-            backend_channel: files.add_some(self.backend_channel.as_ref())?,
-            in_flight: in_flight
-                .map(|(area, file)| Ok::<_, SuspendedError>((area, files.add(file)?)))
-                .transpose()?,
-            log: log
-                .map(|(file, offset, bytes)| {
-                    Ok::<_, SuspendedError>((LogDescription { bytes, offset }, files.add(file)?))
-                })
-                .transpose()?,
-        })
-    }
-
-    /// Goes on with a predecessor's session.
-    pub fn take_over(place: Place, state: &SessionState, files: &mut Incoming) -> Result<Self, Refusal> {
-        let mut session = Self::new(place)?;
-        let device = &session.device;
-        if state.features & !device.features() != 0
-            || state.protocol_features & !protocol_feature::OFFERED != 0
-        {
-            return Err(SuspendedError::DoesNotFit("a feature that was agreed on is not served").into());
-        }
-        if state.rings.len() > session.rings.len() {
-            return Err(SuspendedError::DoesNotFit("rings").into());
-        }
-        device.set_writeback(state.writeback);
-        session.features = state.features;
-        session.protocol_features = state.protocol_features;
-        session.status = state.status;
-        session.run = state.run;
-        let regions: Result<_, SuspendedError> =
-            state.regions.iter().map(|(region, file)| Ok((*region, files.take(*file)?))).collect();
-        session.regions = Regions::new(regions?)?;
-        for (index, ring) in state.rings.iter().enumerate() {
-            session.rings[index] = RingSetup::take_over(index, ring, files)?;
-        }
-        session.backend_channel = files.take_some(state.backend_channel)?;
-        if let Some((area, file)) = state.in_flight {
-            session.in_flight = Some(Arc::new(InFlightArea::map(area, files.take(file)?)?));
-        }
-        if let Some((log, file)) = state.log {
-            session.log = Some(map_log(log, files.take(file)?)?);
-        }
-        if state.is_active {
-            session.place.activity.continue_run(session.place.seat);
-        }
-        session.set_memory()?;
         Ok(session)
     }
 
@@ -416,8 +349,13 @@ impl Session {
     /// Has the queues go on with the memory as it is described now, and what they write there logged or not.
     fn set_memory(&mut self) -> Result<(), Refusal> {
         self.end();
-        self.memory = self.regions.memory(self.log.as_ref().filter(|_| self.is_logged()))?;
+        self.map_memory()?;
         self.resume(0..self.rings.len())
+    }
+
+    fn map_memory(&mut self) -> Result<(), RegionError> {
+        self.memory = self.regions.memory(self.log.as_ref().filter(|_| self.is_logged()))?;
+        Ok(())
     }
 
     /// Whether what is written into the guest's memory is to be marked.
@@ -499,16 +437,14 @@ impl Drop for Session {
     }
 }
 
-fn map_log(
-    LogDescription { bytes, offset }: LogDescription,
-    file: OwnedFd,
-) -> Result<Arc<DirtyPages>, Refusal> {
+fn map_log(log: LogDescription, file: OwnedFd) -> Result<Arc<DirtyPages>, Refusal> {
+    let LogDescription { bytes, offset } = log;
     let file_bytes = fstat(&file).map_err(GuestError::Map)?.st_size;
     let reaches = offset.checked_add(bytes).is_some_and(|end| end <= u64::try_from(file_bytes).unwrap_or(0));
     if bytes > LOG_BYTES_MAX || !reaches {
         return Err(Refusal::Log(bytes));
     }
-    Ok(Arc::new(DirtyPages::map(file, offset, bytes)?))
+    Ok(Arc::new(DirtyPages::map(log, file)?))
 }
 
 fn number(number: u64) -> Answer {

@@ -146,6 +146,14 @@ impl Outgoing {
         file.map(|file| self.add(file)).transpose()
     }
 
+    /// Adds one that comes with a description, where there is one.
+    pub fn add_described<T>(
+        &mut self,
+        described: Option<(T, &OwnedFd)>,
+    ) -> Result<Option<(T, usize)>, SuspendedError> {
+        described.map(|(description, file)| Ok((description, self.add(file)?))).transpose()
+    }
+
     /// All of them.
     pub fn into_files(self) -> Vec<OwnedFd> {
         self.0
