@@ -38,16 +38,7 @@ const REFUSAL_TRIES: u32 = 60;
 
 #[test]
 fn a_guest_goes_on_from_a_file() {
-    let scratch = Scratch::new();
-    let volumes = Volumes::create(&scratch);
-    let disks = volumes.expose();
-    let mut source = disks.plan(&scratch, "source").boot();
-    let witness = start_work(source.session());
-    let file = scratch.path("guest.state");
-    let passes = migrate(&mut source, &format!("exec:cat >{}", file.display()), || {});
-    source.cut_power();
-    let report = goes_on_from(&file, &scratch, disks, &witness);
-    println!("through a file, {passes} passes: {} operations, {:?}", report.operations, report.longest_stall);
+    println!("through a file, {}", move_through_a_file(|_| {}));
 }
 
 #[test]
@@ -81,16 +72,21 @@ fn a_guest_goes_on_in_another_qemu_and_not_in_the_first() {
 
 #[test]
 fn a_guest_goes_on_from_a_file_although_its_workers_were_killed_while_it_was_written() {
+    println!("over kills, {}", move_through_a_file(Disks::kill_workers));
+}
+
+/// Moves a guest into a file and on from there; something happens while the file is written. What was seen.
+fn move_through_a_file(meanwhile: impl FnOnce(&Disks)) -> String {
     let scratch = Scratch::new();
     let volumes = Volumes::create(&scratch);
     let disks = volumes.expose();
     let mut source = disks.plan(&scratch, "source").boot();
     let witness = start_work(source.session());
     let file = scratch.path("guest.state");
-    let passes = migrate(&mut source, &format!("exec:cat >{}", file.display()), || disks.kill_workers());
+    let passes = migrate(&mut source, &format!("exec:cat >{}", file.display()), || meanwhile(&disks));
     source.cut_power();
     let report = goes_on_from(&file, &scratch, disks, &witness);
-    println!("over kills, {passes} passes: {} operations, {:?}", report.operations, report.longest_stall);
+    format!("{passes} passes: {} operations, {:?}", report.operations, report.longest_stall)
 }
 
 fn goes_on_from(file: &Path, scratch: &Scratch, disks: Disks, witness: &str) -> ExerciseReport {
