@@ -22,13 +22,11 @@ fn block(number: u64, count: u64) -> Extent {
     Extent::new(number * BLOCK_BYTES, count * BLOCK_BYTES).unwrap()
 }
 
+/// A dropped ring's files, and their locks, are free when the kernel has let go of them: some milliseconds later.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
+
 fn options(access: Access) -> OpenOptions<'static> {
-    OpenOptions {
-        protection: Protection::Unencrypted,
-        access,
-        lock_wait: Duration::ZERO,
-        least_generation: 0,
-    }
+    OpenOptions { protection: Protection::Unencrypted, access, lock_wait: LOCK_WAIT, least_generation: 0 }
 }
 
 fn volume_in(datastore: &Path, provisioning: Provisioning) -> PathBuf {
