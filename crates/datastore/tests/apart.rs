@@ -26,7 +26,11 @@ fn size(bytes: u64) -> VolumeSize {
 fn volume(datastore: &tempfile::TempDir, name: &str, kek: &Kek) -> PathBuf {
     let path = datastore.path().join(name);
     let protection = Protection::Encrypted(kek);
-    create(&path, &CreateOptions { size: size(MIB), provisioning: Provisioning::Thin, protection }).unwrap();
+    create(
+        &path,
+        &CreateOptions { size: size(MIB), provisioning: Provisioning::Thin, protection, log_bytes: None },
+    )
+    .unwrap();
     path
 }
 
@@ -44,10 +48,10 @@ fn a_volume_is_free_when_both_have_let_go_of_it() {
     let (datastore, kek) = (tempfile::tempdir().unwrap(), kek(1));
     let path = volume(&datastore, "vm1", &kek);
     let (head, layer, _) = open_apart(&path, &to_write(&kek)).unwrap();
-    let disk = FileDisk::new(layer);
+    let disk = FileDisk::new(layer).unwrap();
     // Handed on, as to a process that takes over: the lock goes along.
-    let successor =
-        OpenLayer { file: disk.duplicate_file().unwrap(), facts: layer_facts(head.descriptor(), &disk) };
+    let successor = disk.duplicate_files().unwrap();
+    assert_eq!(successor.len(), 2, "the layer, and its log");
     drop(disk);
     assert!(is_in_use(&path, &kek));
     drop(head);
@@ -63,21 +67,12 @@ fn a_volume_is_free_when_both_have_let_go_of_it() {
     delete(&path, Duration::ZERO).unwrap();
 }
 
-fn layer_facts(descriptor: &Descriptor, disk: &FileDisk) -> LayerFacts {
-    LayerFacts {
-        size_bytes: descriptor.size_bytes,
-        provisioning: descriptor.provisioning,
-        read_only: disk.limits().read_only,
-        write_epoch: descriptor.layers[0].epochs[0].epoch,
-    }
-}
-
 #[test]
 fn a_volume_grows_under_whoever_does_its_io() {
     let (datastore, kek) = (tempfile::tempdir().unwrap(), kek(1));
     let path = volume(&datastore, "vm1", &kek);
     let (mut head, layer, _) = open_apart(&path, &to_write(&kek)).unwrap();
-    let disk = FileDisk::new(layer);
+    let disk = FileDisk::new(layer).unwrap();
     head.grow(size(4 * MIB + 512), Protection::Encrypted(&kek)).unwrap();
     assert_eq!(disk.limits().size_bytes, MIB, "it was not told yet");
     disk.set_size(head.descriptor().size_bytes);

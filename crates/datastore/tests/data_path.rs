@@ -32,7 +32,11 @@ fn options(access: Access) -> OpenOptions<'static> {
 fn volume_in(datastore: &Path, provisioning: Provisioning) -> PathBuf {
     let path = datastore.join("vm1");
     let size = VolumeSize::new(SIZE_BYTES).unwrap();
-    create(&path, &CreateOptions { size, provisioning, protection: Protection::Unencrypted }).unwrap();
+    create(
+        &path,
+        &CreateOptions { size, provisioning, protection: Protection::Unencrypted, log_bytes: None },
+    )
+    .unwrap();
     path
 }
 

@@ -167,6 +167,7 @@ fn volume() -> (tempfile::TempDir, PathBuf) {
         size: VolumeSize::new(VOLUME_BYTES).unwrap(),
         provisioning: Provisioning::Thick,
         protection: Protection::Unencrypted,
+        log_bytes: None,
     };
     create(&path, &options).unwrap();
     (directory, path)

@@ -142,7 +142,8 @@ impl Worker {
         let mut files = files.into_iter();
         let file = files.next().ok_or_else(|| missing("the layer's file"))?;
         let ciphers = self.ciphers.take().ok_or_else(|| missing("the keys"))?;
-        let stack = Stack::new(OpenLayer { file, facts }, ciphers)?;
+        let log = facts.log.map(|_| files.next().ok_or_else(|| missing("the log's file"))).transpose()?;
+        let stack = Stack::new(OpenLayer { file, log, facts }, ciphers)?;
         let serving = self.service.serve(stack.disk(), sessions, files.collect())?;
         self.serving = Some((serving, stack));
         Ok(())
@@ -166,9 +167,9 @@ impl Worker {
             return Ok(socket.send(&Report::Failed { reason }, &[])?);
         }
         let layer = stack.facts();
-        let layer_file = stack.duplicate_file().map_err(BirthError::from)?;
+        let layer_files = stack.duplicate_files().map_err(BirthError::from)?;
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
-        let files: Vec<_> = std::iter::once(&layer_file).chain(&session_files).map(AsFd::as_fd).collect();
+        let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
         Ok(socket.send(&Report::Suspended { layer, sessions }, &files)?)
     }
 

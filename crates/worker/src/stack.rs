@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use strongroom_crypto::CryptoError;
 use strongroom_crypto::xts::{UnitSize, Xts};
-use strongroom_datastore::file::{Deks, FileDisk, LayerFacts, OpenLayer, OpenVolume};
+use strongroom_datastore::file::{Deks, FileDisk, LayerFacts, LogError, OpenLayer, OpenVolume};
 use strongroom_filters::blocksize::{BlocksizeDisk, BlocksizeError};
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
@@ -37,6 +37,9 @@ pub enum StackError {
     /// Data keys that contradict each other.
     #[error(transparent)]
     Epochs(#[from] EpochKeysError),
+    /// The layer's first-write log cannot be used.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// A size that the stages cannot have.
     #[error(transparent)]
     Size(#[from] BlocksizeError),
@@ -61,7 +64,7 @@ impl Stack {
     /// Puts the stages over a layer together.
     pub fn new(layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
         let facts = layer.facts;
-        let layer = FileDisk::new(layer);
+        let layer = FileDisk::new(layer)?;
         let blocks = stages_over(Arc::new(layer.clone()), ciphers, facts.size_bytes)?;
         Ok(Self { layer, facts, blocks: Arc::new(blocks) })
     }
@@ -89,9 +92,9 @@ impl Stack {
         self.layer.has_failed_flush()
     }
 
-    /// The layer's open file, to be handed on; its lock goes with it.
-    pub fn duplicate_file(&self) -> Result<OwnedFd, rustix::io::Errno> {
-        self.layer.duplicate_file()
+    /// The layer's open files, to be handed on; their locks go with them.
+    pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
+        self.layer.duplicate_files()
     }
 }
 

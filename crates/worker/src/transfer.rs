@@ -281,7 +281,8 @@ mod tests {
 
     fn volume(path: &Path, protection: Protection<'_>) {
         let size = VolumeSize::new(SIZE_BYTES).unwrap();
-        create(path, &CreateOptions { size, provisioning: Provisioning::Thin, protection }).unwrap();
+        create(path, &CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None })
+            .unwrap();
     }
 
     fn disk(path: &Path, protection: Protection<'_>, access: Access) -> std::sync::Arc<dyn Disk<Plain>> {

@@ -78,6 +78,7 @@ impl CreateArguments {
             size: self.size,
             provisioning: self.provisioning.into(),
             protection: key.protection(),
+            log_bytes: None,
         };
         create(&self.path, &options)?;
         output.answer(&Created(VolumeFacts::from(&describe(&self.path)?)))

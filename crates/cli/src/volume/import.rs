@@ -91,8 +91,12 @@ impl ImportArguments {
             return Err(DatastoreError::Exists { path: self.path.clone() }.into());
         }
         let key = self.key.for_new_volume(&self.path)?;
-        let options =
-            CreateOptions { size, provisioning: self.provisioning.into(), protection: key.protection() };
+        let options = CreateOptions {
+            size,
+            provisioning: self.provisioning.into(),
+            protection: key.protection(),
+            log_bytes: None,
+        };
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let staged = StagedVolume::create(&self.path, &options)?;
         let filled = self.fill(staged.path(), &key, format, &file, &signals, output);

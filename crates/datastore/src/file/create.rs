@@ -11,9 +11,12 @@ use rustix::io::Errno;
 use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Kek, Purpose};
 use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
 
-use super::descriptor::{Descriptor, EncryptionRecord, EpochRecord, KekRecord, LayerRecord, Provisioning};
+use super::descriptor::{
+    Descriptor, EncryptionRecord, EpochRecord, KekRecord, LayerRecord, LogRecord, Provisioning,
+};
 use super::directory::{VolumeDirectory, layer_name, parent_of, sync_parent, system};
 use super::error::DatastoreError;
+use super::log;
 use super::open::Protection;
 use super::storage::{HOST, Storage, StoredFile};
 
@@ -29,6 +32,8 @@ pub struct CreateOptions<'a> {
     pub provisioning: Provisioning,
     /// Under which key; or clear.
     pub protection: Protection<'a>,
+    /// Bytes of the first-write log of a thin volume; nothing for what becomes its size.
+    pub log_bytes: Option<u64>,
 }
 
 /// Makes a volume at `path`, whose parent is the datastore's directory (made too, if only it is missing).
@@ -58,6 +63,9 @@ pub fn create_on(
     let layer = layer.map_err(system("create a layer of", path))?;
     size_layer(&*layer, 0, &descriptor, path)?;
     layer.sync().map_err(system("sync a layer of", path))?;
+    if let Some(LogRecord { bytes }) = descriptor.layers[0].log {
+        log::create(&building.directory, descriptor.top, bytes, path)?;
+    }
     let encoded = descriptor.encode(path, options.protection.kek())?;
     building.directory.write_descriptor(&encoded)?;
     building.finish(path)?;
@@ -132,6 +140,10 @@ fn make_datastore(storage: &dyn Storage, parent: &Path) -> Result<(), DatastoreE
 }
 
 fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, DatastoreError> {
+    let log = match options.provisioning {
+        Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, options.size) }),
+        Provisioning::Thick => None,
+    };
     let (volume, layer, epoch) = (VolumeId::random(), LayerId::random(), KeyEpoch::FIRST);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut descriptor = Descriptor {
@@ -142,7 +154,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         created_unix_seconds: now.map_or(0, |since| since.as_secs()),
         encryption: None,
         top: layer,
-        layers: vec![LayerRecord { id: layer, parent: None, epochs: Vec::new() }],
+        layers: vec![LayerRecord { id: layer, parent: None, epochs: Vec::new(), log }],
     };
     if let Some(kek) = options.protection.kek() {
         let cipher = Cipher::Aes256Xts4096;

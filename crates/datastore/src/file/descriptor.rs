@@ -3,7 +3,7 @@
 //! ```text
 //! offset  bytes  content
 //!      0      8  "STRGROOM"
-//!      8      4  format version, little-endian: 1
+//!      8      4  format version, little-endian: 2; 1 is read too
 //!     12      4  length L of the body, little-endian, at most 1 MiB
 //!     16      L  the body: JSON, UTF-8
 //!   16+L     32  tag over bytes 0 .. 16+L: HMAC-SHA256 under the descriptor key; SHA-256 where there are no keys
@@ -16,9 +16,10 @@ use strongroom_keys::{Cipher, DESCRIPTOR_TAG_BYTES, DescriptorKey, Envelope, Kek
 use strongroom_types::{KekId, KeyEpoch, LayerId, VolumeId, VolumeSize};
 
 use super::error::DatastoreError;
+use super::log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP};
 
 /// The format that this program writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const MAGIC: &[u8; 8] = b"STRGROOM";
 const HEADER_BYTES: usize = 16;
@@ -94,6 +95,17 @@ pub struct LayerRecord {
     pub parent: Option<LayerId>,
     /// The DEKs that seal its blocks, oldest first; writes use the last. None in a clear volume.
     pub epochs: Vec<EpochRecord>,
+    /// Its first-write log. Format version 1 knew none.
+    #[serde(default)]
+    pub log: Option<LogRecord>,
+}
+
+/// The first-write log of a layer. That there is one is said here, because a layer whose log is gone has lost writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogRecord {
+    /// Bytes for records.
+    pub bytes: u64,
 }
 
 /// One DEK of a layer.
@@ -165,6 +177,11 @@ impl Descriptor {
                     "layer {} has keys where the volume has none, or the other way round",
                     layer.id
                 ));
+            }
+            if let Some(LogRecord { bytes }) = layer.log
+                && (!(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) || bytes % LOG_BYTES_STEP != 0)
+            {
+                return Err(format!("the log of layer {} cannot have {bytes} bytes", layer.id));
             }
             for record in &layer.epochs {
                 if last_epoch.is_some_and(|last| last >= record.epoch) {

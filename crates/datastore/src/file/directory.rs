@@ -18,6 +18,7 @@ pub(super) const DESCRIPTOR_NEW: &str = "descriptor.new";
 /// Where the process that answers for an exposed volume takes requests; a dead one's is replaced.
 pub const CONTROL_SOCKET: &str = "control";
 const LAYER_PREFIX: &str = "layer-";
+const LOG_PREFIX: &str = "log-";
 
 /// The error of a failed system call on `path`.
 pub(super) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> DatastoreError {
@@ -34,9 +35,15 @@ pub(super) fn layer_name(layer: LayerId) -> String {
     format!("{LAYER_PREFIX}{layer}")
 }
 
-/// The layer of a file name.
+/// The file name of a layer's first-write log.
+pub(super) fn log_name(layer: LayerId) -> String {
+    format!("{LOG_PREFIX}{layer}")
+}
+
+/// The layer that a file belongs to, by the file's name.
 pub(super) fn layer_of_name(name: &str) -> Option<LayerId> {
-    name.strip_prefix(LAYER_PREFIX)?.parse().ok()
+    let parts = [LAYER_PREFIX, LOG_PREFIX];
+    parts.iter().find_map(|prefix| name.strip_prefix(prefix))?.parse().ok()
 }
 
 /// A volume's directory, held open: what happens to its path meanwhile does not matter.

@@ -11,10 +11,11 @@ use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, TRANSFER
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
 
 use super::channel::FileChannel;
-use super::descriptor::Provisioning;
+use super::descriptor::{LogRecord, Provisioning};
 use super::directory::system;
 use super::error::DatastoreError;
 use super::host::HostFile;
+use super::log::LogError;
 use super::storage::StoredFile;
 use super::syncs::Syncs;
 
@@ -23,6 +24,8 @@ use super::syncs::Syncs;
 pub struct OpenLayer {
     /// The open file. The volume's lock belongs to this open file description, whichever process holds it.
     pub file: OwnedFd,
+    /// The open file of its first-write log, if it has one.
+    pub log: Option<OwnedFd>,
     /// What it holds.
     pub facts: LayerFacts,
 }
@@ -39,19 +42,25 @@ pub struct LayerFacts {
     pub read_only: bool,
     /// The epoch that seals what is written.
     pub write_epoch: KeyEpoch,
+    /// Its first-write log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogRecord>,
 }
 
 /// An open, locked layer, on whichever file system.
 pub(super) struct LockedLayer {
     pub(super) file: Arc<dyn StoredFile>,
+    pub(super) log: Option<Arc<dyn StoredFile>>,
     pub(super) facts: LayerFacts,
 }
 
 impl LockedLayer {
     /// The layer for another process, which only the host's file systems have.
     pub(super) fn hand_over(self, path: &Path) -> Result<OpenLayer, DatastoreError> {
-        let file = duplicate(&*self.file).map_err(system("hand over a layer of", path))?;
-        Ok(OpenLayer { file, facts: self.facts })
+        let handed =
+            |file: &Arc<dyn StoredFile>| duplicate(&**file).map_err(system("hand over a layer of", path));
+        let log = self.log.as_ref().map(handed).transpose()?;
+        Ok(OpenLayer { file: handed(&self.file)?, log, facts: self.facts })
     }
 }
 
@@ -68,6 +77,7 @@ pub struct FileDisk {
 /// What all channels of a volume share.
 pub(super) struct Shared {
     pub(super) layer: Arc<dyn StoredFile>,
+    log: Option<Arc<dyn StoredFile>>,
     /// Bytes of whole blocks; grows while channels are open.
     size_bytes: AtomicU64,
     pub(super) provisioning: Provisioning,
@@ -79,27 +89,29 @@ pub(super) struct Shared {
 
 impl FileDisk {
     /// The blocks of a layer that another process may have opened.
-    pub fn new(layer: OpenLayer) -> Self {
-        let OpenLayer { file, facts } = layer;
-        Self::over(LockedLayer { file: Arc::new(HostFile(file.into())), facts })
+    pub fn new(layer: OpenLayer) -> Result<Self, LogError> {
+        let OpenLayer { file, log, facts } = layer;
+        let stored = |file: OwnedFd| Arc::new(HostFile(file.into())) as Arc<dyn StoredFile>;
+        Self::over(LockedLayer { file: stored(file), log: log.map(stored), facts })
     }
 
-    pub(super) fn over(layer: LockedLayer) -> Self {
-        let LockedLayer { file, facts } = layer;
+    pub(super) fn over(layer: LockedLayer) -> Result<Self, LogError> {
+        let LockedLayer { file, log, facts } = layer;
         let shared = Shared {
             layer: file,
+            log,
             size_bytes: AtomicU64::new(facts.size_bytes.block_aligned_bytes()),
             provisioning: facts.provisioning,
             read_only: facts.read_only,
             epoch: facts.write_epoch,
             syncs: Syncs::default(),
         };
-        Self { shared: Arc::new(shared) }
+        Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The open file, to be handed to another process. The lock goes with it.
-    pub fn duplicate_file(&self) -> Result<OwnedFd, Errno> {
-        duplicate(&*self.shared.layer)
+    /// The open files, the layer's first, to be handed to another process. The locks go with them.
+    pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, Errno> {
+        std::iter::once(&self.shared.layer).chain(&self.shared.log).map(|file| duplicate(&**file)).collect()
     }
 
     /// Whether a flush has failed, after which none succeeds until the volume is opened anew. Only this object knows.

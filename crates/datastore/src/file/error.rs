@@ -7,6 +7,7 @@ use strongroom_types::{LayerId, VolumeId, VolumeSize};
 use thiserror::Error;
 
 use super::filesystem::SUPPORTED;
+use super::log::LogError;
 
 /// Why the datastore refuses. Each names the object, and what to do next where that is not plain.
 #[derive(Debug, Error)]
@@ -165,6 +166,26 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
+    /// The first-write log of a layer is missing.
+    #[error(
+        "the first-write log of layer {layer} of {path} is missing, and with it what was written last; restore it from a backup"
+    )]
+    MissingLog {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// The first-write log of a layer cannot be used.
+    #[error("the first-write log of layer {layer} of {path}: {error}; restore it from a backup")]
+    Log {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// Why not.
+        error: LogError,
+    },
     /// A chain that this version does not read.
     #[error("{path} has {count} layers; this version opens volumes of one layer")]
     Layers {
@@ -222,6 +243,8 @@ impl DatastoreError {
             Self::InUse { .. } => "in_use",
             Self::Truncated { .. } => "truncated",
             Self::MissingLayer { .. } => "missing_layer",
+            Self::MissingLog { .. } => "missing_log",
+            Self::Log { .. } => "log",
             Self::Layers { .. } => "layers",
             Self::Shrink { .. } => "shrink",
             Self::Stranger { .. } => "stranger",

@@ -3,6 +3,7 @@
 //! ```text
 //! vm1/descriptor        what the volume is: size, layers, keys' envelopes; authenticated, replaced as a whole
 //! vm1/layer-<id>        ciphertext block N (4096 bytes) at offset N * 4096, sparse
+//! vm1/log-<id>          first writes on their way to the layer
 //! vm1/control           a socket, while the volume is exposed
 //! ```
 //!
@@ -28,6 +29,7 @@ mod head;
 mod host;
 mod list;
 pub mod lock;
+mod log;
 mod open;
 pub mod storage;
 mod syncs;
@@ -36,7 +38,8 @@ pub use check::{Finding, Severity, check, check_on};
 pub use create::{CreateOptions, create, create_on, rename, rename_on};
 pub use delete::{delete, delete_on};
 pub use descriptor::{
-    Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, KekRecord, LayerRecord, Provisioning,
+    Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, KekRecord, LayerRecord, LogRecord,
+    Provisioning,
 };
 pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_on};
 pub use disk::{FileDisk, LayerFacts, OpenLayer};
@@ -44,4 +47,5 @@ pub use error::DatastoreError;
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use head::VolumeHead;
 pub use list::{ListedVolume, list, list_on};
+pub use log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogError};
 pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, open, open_apart, open_on};

@@ -11,13 +11,14 @@ use strongroom_keys::{Cipher, EnvelopeContext, Kek, Purpose};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{KeyEpoch, VolumeSize};
 
-use super::descriptor::{Descriptor, EncodedDescriptor, LayerRecord};
-use super::directory::{VolumeDirectory, layer_name, system};
+use super::descriptor::{Descriptor, EncodedDescriptor, LayerRecord, LogRecord};
+use super::directory::{VolumeDirectory, layer_name, log_name, system};
 use super::disk::{FileDisk, LayerFacts, LockedLayer, OpenLayer};
 use super::error::DatastoreError;
 use super::filesystem::FileSystemKind;
 use super::head::VolumeHead;
 use super::lock::{self, Sharing};
+use super::log;
 use super::storage::{HOST, Storage, StoredFile};
 
 /// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A volume of the other
@@ -125,7 +126,11 @@ pub fn open_on(
     options: &OpenOptions<'_>,
 ) -> Result<OpenVolume, DatastoreError> {
     let (head, layer, deks) = open_locked(storage, path, options)?;
-    Ok(OpenVolume { head, disk: Arc::new(FileDisk::over(layer)), deks })
+    Ok(OpenVolume {
+        disk: Arc::new(FileDisk::over(layer).map_err(log::damaged(path, head.descriptor().top))?),
+        head,
+        deks,
+    })
 }
 
 /// Opens and locks the volume at `path` for two processes: one that answers for it, and one that does its I/O and gets
@@ -168,6 +173,7 @@ pub(super) fn open_layer_of(
     }
     let layer = &descriptor.layers[0];
     check_length(path, layer, &*file, descriptor.size_bytes.block_aligned_bytes())?;
+    let log = layer.log.map(|record| lock_log(directory, layer, record, kind, options)).transpose()?;
     let deks = match options.protection {
         Protection::Encrypted(kek) => open_envelopes(path, &descriptor, layer, kek)?,
         Protection::Unencrypted => Vec::new(),
@@ -177,9 +183,10 @@ pub(super) fn open_layer_of(
         provisioning: descriptor.provisioning,
         read_only: options.access == Access::ReadOnly,
         // In a clear volume a seal only says "here is something"; the first epoch stands for that.
+        log: layer.log,
         write_epoch: deks.last().map_or(KeyEpoch::FIRST, |(epoch, _)| *epoch),
     };
-    Ok((descriptor, LockedLayer { file: file.into(), facts }, deks))
+    Ok((descriptor, LockedLayer { file: file.into(), log, facts }, deks))
 }
 
 /// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock does it hold still: it
@@ -209,6 +216,25 @@ fn lock_top(
         }
         encoded = reread;
     }
+}
+
+/// Opens the layer's log and locks it: a killed predecessor's last writes to it land as late as those to the layer.
+fn lock_log(
+    directory: &VolumeDirectory,
+    layer: &LayerRecord,
+    record: LogRecord,
+    kind: FileSystemKind,
+    options: &OpenOptions<'_>,
+) -> Result<Arc<dyn StoredFile>, DatastoreError> {
+    let path = &directory.path;
+    let log =
+        open_layer(directory, &log_name(layer.id), kind, options.access).map_err(|errno| match errno {
+            Errno::NOENT => DatastoreError::MissingLog { path: path.clone(), layer: layer.id },
+            errno => system("open the log of", path)(errno),
+        })?;
+    lock::acquire(&*log, options.access.sharing(), options.lock_wait, path)?;
+    log::check_length(path, layer.id, &*log, record)?;
+    Ok(log.into())
 }
 
 fn open_layer(

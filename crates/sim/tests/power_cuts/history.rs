@@ -249,7 +249,8 @@ impl Life<'_> {
         self.allow(Allowed { absent: true, ..self.settled() });
         let size = VolumeSize::new(self.size_bytes).unwrap();
         let protection = self.sort.protection(&self.bench.kek);
-        let options = CreateOptions { size, provisioning: self.sort.provisioning, protection };
+        let options =
+            CreateOptions { size, provisioning: self.sort.provisioning, protection, log_bytes: None };
         create_on(&*self.storage, &self.path, &options).unwrap();
         let room = self.trouble.room_percent.map(|percent| self.size_bytes * percent / 100);
         self.fs.set_capacity(room);

@@ -8,8 +8,8 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 
 use super::socket::BirthError;
 
-/// The format that this program writes. 1 is the first.
-pub const FORMAT: u32 = 1;
+/// The format that this program writes. 1 is the first; 2 brought layers with a log.
+pub const FORMAT: u32 = 2;
 
 /// The oldest format that it reads: its own, or the one before.
 pub const FORMAT_OLDEST: u32 = 1;
@@ -22,7 +22,8 @@ pub enum Order {
     Start(Start),
     /// These are the keys. Each epoch's key follows in a packet of its own.
     Keys(Keys),
-    /// Serve the layer. Files: the layer's, then those of the sessions to go on with.
+    /// Serve the layer. Files: the layer's, its log's if it has one, then those of the sessions to go
+    /// on with.
     Serve {
         /// What the layer is.
         layer: LayerFacts,
@@ -55,7 +56,7 @@ pub enum Report {
     Serving,
     /// The guest was told.
     Grown,
-    /// Drained. Files: the layer's, then those of the sessions.
+    /// Drained. Files: the layer's, its log's if it has one, then those of the sessions.
     Suspended {
         /// What the layer is.
         layer: LayerFacts,
@@ -198,9 +199,12 @@ mod tests {
         assert_eq!(reports[5], Report::Ended { failure: None });
     }
 
+    /// What format 2 brought.
+    const SERVE_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576}},"sessions":null}}}"#;
+
     #[test]
     fn messages_are_written_as_they_are_read() {
-        for text in ORDERS_1 {
+        for text in ORDERS_1.into_iter().chain([SERVE_2]) {
             let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);
         }

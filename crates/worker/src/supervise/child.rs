@@ -165,10 +165,11 @@ impl WorkerProcess {
 
     /// Has it serve a layer, from the start.
     pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
-        let OpenLayer { file, facts } = layer;
-        self.order(&Order::Serve { layer: facts, sessions: None }, &[file.as_fd()])?;
-        // From here on the lock is the worker's alone.
-        drop(file);
+        let OpenLayer { file, log, facts } = layer;
+        let files: Vec<_> = std::iter::once(&file).chain(&log).map(AsFd::as_fd).collect();
+        self.order(&Order::Serve { layer: facts, sessions: None }, &files)?;
+        // From here on the locks are the worker's alone.
+        drop((file, log));
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 

@@ -1,0 +1,133 @@
+//! The log's file: making it, and reading its superblock.
+
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use strongroom_memory::{Buffer, BufferPool};
+use strongroom_types::{BLOCK_BYTES, LayerId, VolumeSize};
+use thiserror::Error;
+
+use super::format::{BLOCK, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP, LogId, SEGMENTS_START, Superblock};
+use crate::file::descriptor::LogRecord;
+use crate::file::directory::{VolumeDirectory, log_name, system};
+use crate::file::error::DatastoreError;
+use crate::file::storage::StoredFile;
+
+/// A log is so much smaller than its volume: a small volume is not mostly log,
+const VOLUME_SHARE: u64 = 64;
+/// and within these bounds: what fills between two flushes of a busy guest, and what a host of a thousand volumes can spare.
+const DEFAULT_BYTES_MIN: u64 = 1 << 20;
+const DEFAULT_BYTES_MAX: u64 = 64 << 20;
+
+/// How the file is first written.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Why a log cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LogError {
+    /// It cannot be read.
+    #[error("the log cannot be read: {0}")]
+    Read(Errno),
+    /// It is not this layer's log, or not one at all.
+    #[error("the log is damaged: {0}")]
+    Damaged(&'static str),
+    /// No memory to read it with.
+    #[error("there is no memory to read the log with")]
+    Memory,
+}
+
+/// Bytes of a new volume's log: what was asked for, as near as can be, or what suits a volume of this size.
+pub(in crate::file) fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
+    let bytes =
+        asked.unwrap_or_else(|| (size.bytes() / VOLUME_SHARE).clamp(DEFAULT_BYTES_MIN, DEFAULT_BYTES_MAX));
+    bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / LOG_BYTES_STEP * LOG_BYTES_STEP
+}
+
+/// Makes the log of a new layer, durably. All of it is written once: what is appended later takes no new space, and no
+/// metadata with it.
+pub(in crate::file) fn create(
+    directory: &VolumeDirectory,
+    layer: LayerId,
+    bytes: u64,
+    path: &Path,
+) -> Result<(), DatastoreError> {
+    let failed = |errno| match errno {
+        Errno::NOSPC | Errno::DQUOT => DatastoreError::Full {
+            path: path.to_owned(),
+            needed: strongroom_types::display_bytes(SEGMENTS_START + bytes),
+        },
+        errno => system("write the log of", path)(errno),
+    };
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    let file = directory.file(&log_name(layer), flags).map_err(failed)?;
+    file.allocate(0, SEGMENTS_START + bytes).map_err(failed)?;
+    let zeroes = vec![0; PIECE_BYTES.min(bytes as usize)];
+    for at in (0..bytes).step_by(zeroes.len()) {
+        let length = zeroes.len().min((bytes - at) as usize);
+        file.write_at(SEGMENTS_START + at, &zeroes[..length]).map_err(failed)?;
+    }
+    let mut superblock = Superblock { layer, log: new_id(), generation: 0, tail: 1, next: Some(1) };
+    let mut block = [0; BLOCK];
+    // Both, so that no place is without one.
+    for generation in [0, 1] {
+        superblock.generation = generation;
+        superblock.encode(&mut block);
+        file.write_at(superblock.offset(), &block).map_err(failed)?;
+    }
+    file.sync().map_err(failed)
+}
+
+fn new_id() -> LogId {
+    // As random as anything that is used once.
+    *LayerId::random().as_bytes()
+}
+
+/// Refuses a log of another length than its layer says.
+pub(in crate::file) fn check_length(
+    path: &Path,
+    layer: LayerId,
+    file: &dyn StoredFile,
+    record: LogRecord,
+) -> Result<(), DatastoreError> {
+    let found = file.length().map_err(system("examine the log of", path))?;
+    if found != SEGMENTS_START + record.bytes {
+        let error = LogError::Damaged("it has another length than its volume says");
+        return Err(damaged(path, layer)(error));
+    }
+    Ok(())
+}
+
+/// The error of a log that cannot be used.
+pub(in crate::file) fn damaged(path: &Path, layer: LayerId) -> impl Fn(LogError) -> DatastoreError {
+    move |error| DatastoreError::Log { path: path.to_owned(), layer, error }
+}
+
+/// Reads the newer superblock. `layer` is the one that it must be of, where that is known.
+pub(super) fn read_superblock(
+    file: &dyn StoredFile,
+    pool: &BufferPool,
+    layer: Option<LayerId>,
+) -> Result<Superblock, LogError> {
+    let mut buffer = pool.take(2 * BLOCK).ok_or(LogError::Memory)?;
+    read(file, 0, &mut buffer)?;
+    let newest =
+        buffer.bytes().chunks(BLOCK).filter_map(Superblock::decode).max_by_key(|found| found.generation);
+    match newest {
+        None => Err(LogError::Damaged("it has no superblock")),
+        Some(found) if layer.is_some_and(|layer| layer != found.layer) => {
+            Err(LogError::Damaged("it is the log of another layer"))
+        }
+        Some(found) => Ok(found),
+    }
+}
+
+/// Fills a buffer, whose memory the file's O_DIRECT accepts.
+pub(super) fn read(file: &dyn StoredFile, offset: u64, buffer: &mut Buffer) -> Result<(), LogError> {
+    debug_assert!(offset.is_multiple_of(BLOCK_BYTES));
+    let wanted = buffer.len();
+    match file.read_at(offset, buffer.bytes_mut()).map_err(LogError::Read)? {
+        found if found == wanted => Ok(()),
+        _ => Err(LogError::Damaged("it ends early")),
+    }
+}
