@@ -8,6 +8,7 @@
 //! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
 //! | [`mac`] | HMAC-SHA256, SHA-256 | RFC 2104, FIPS 180-4 |
+//! | [`block_tag`] | HMAC-SHA256 of every block of a disk | FIPS 198-1, NIST SP 800-107 |
 //! | [`self_test`] | known answers of all of them, at start-up | |
 //!
 //! What it promises:
@@ -19,12 +20,14 @@
 //!   at start-up.
 //!
 //! What may not enter: ciphers of our own making, keys' origins and formats (room `keys`), I/O, knowledge of
-//! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts`, a thin binding to
-//! aws-lc's EVP calls, because aws-lc-rs has no XTS, and to `guest`.
+//! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts` and `block_tag`, thin bindings to
+//! aws-lc, because aws-lc-rs has no XTS, and keeps what it computes of a MAC key on the heap; and to `guest`.
 
 #![deny(unsafe_code)]
 
 pub mod aead;
+#[allow(unsafe_code)]
+pub mod block_tag;
 mod error;
 #[allow(unsafe_code)]
 pub mod guest;

@@ -1,0 +1,169 @@
+//! Tags of blocks: HMAC-SHA256 (FIPS 198-1), truncated to 128 bits (NIST SP 800-107, 5.1), of many short messages under one
+//! key.
+//!
+//! What has to be computed of the key once is kept in secret memory, and nowhere else: what is as good as the key lies
+//! on the stack for the time of a call, and aws-lc wipes it there. [`mac`](crate::mac) sets its key up anew for every message
+//! and leaves it on the library's heap, which is right for a descriptor and not for every block of a disk.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+
+use aws_lc_sys as lc;
+use strongroom_memory::secret::SecretBytes;
+
+use crate::error::{Algorithm, CryptoError, check_key};
+
+/// Length of a tag.
+pub const BLOCK_TAG_BYTES: usize = 16;
+
+/// Length of a key: that of the digest, more is no stronger (RFC 2104, section 3).
+pub const BLOCK_TAG_KEY_BYTES: usize = 32;
+
+/// Both halves of what aws-lc computes of a key for SHA-256 (`HMAC_SHA256_PRECOMPUTED_KEY_SIZE`).
+const SCHEDULE_BYTES: usize = lc::HMAC_SHA256_PRECOMPUTED_KEY_SIZE as usize;
+
+/// A key for tags. Threads share it.
+#[derive(Debug)]
+pub struct BlockTagKey {
+    schedule: SecretBytes,
+}
+
+impl BlockTagKey {
+    /// Takes a key of [`BLOCK_TAG_KEY_BYTES`].
+    ///
+    /// # Errors
+    /// [`CryptoError::KeyLength`], [`CryptoError::Secret`], [`CryptoError::Library`].
+    pub fn new(key: &SecretBytes) -> Result<Self, CryptoError> {
+        check_key(Algorithm::HmacSha256, key, BLOCK_TAG_KEY_BYTES)?;
+        let mut schedule = SecretBytes::zeroed(SCHEDULE_BYTES)?;
+        let mut context = Context::new();
+        context.set_key(key.expose())?;
+        context.export(schedule.expose_mut())?;
+        Ok(Self { schedule })
+    }
+
+    /// The tag of `header` followed by `message`. The lengths are not a part of it: the caller has one header of one length.
+    ///
+    /// # Errors
+    /// [`CryptoError::Library`].
+    pub fn tag(&self, header: &[u8], message: &[u8]) -> Result<[u8; BLOCK_TAG_BYTES], CryptoError> {
+        let mut context = Context::new();
+        context.set_schedule(self.schedule.expose())?;
+        context.update(header)?;
+        context.update(message)?;
+        context.finish()
+    }
+}
+
+/// An `HMAC_CTX`, which for SHA-256 holds all of its state in itself. It is wiped when it drops.
+struct Context(MaybeUninit<lc::HMAC_CTX>);
+
+impl Context {
+    fn new() -> Self {
+        let mut context = MaybeUninit::uninit();
+        // SAFETY: the call initialises what it is pointed at, which is large enough.
+        unsafe { lc::HMAC_CTX_init(context.as_mut_ptr()) };
+        Self(context)
+    }
+
+    fn set_key(&mut self, key: &[u8]) -> Result<(), CryptoError> {
+        // SAFETY: the context was initialised; the key is readable for its length; a null engine means none.
+        let result = unsafe {
+            lc::HMAC_Init_ex(
+                self.0.as_mut_ptr(),
+                key.as_ptr().cast(),
+                key.len(),
+                lc::EVP_sha256(),
+                std::ptr::null_mut(),
+            )
+        };
+        expect_one(result, "HMAC_Init_ex")
+    }
+
+    fn export(&mut self, schedule: &mut [u8]) -> Result<(), CryptoError> {
+        let mut length = schedule.len();
+        // SAFETY: the context was initialised and has a key; `schedule` is writable for `length`.
+        let results = unsafe {
+            (
+                lc::HMAC_set_precomputed_key_export(self.0.as_mut_ptr()),
+                lc::HMAC_get_precomputed_key(self.0.as_mut_ptr(), schedule.as_mut_ptr(), &raw mut length),
+            )
+        };
+        expect_one(results.0, "HMAC_set_precomputed_key_export")?;
+        expect_one(results.1, "HMAC_get_precomputed_key")?;
+        expect_one(c_int::from(length == schedule.len()), "HMAC_get_precomputed_key")
+    }
+
+    fn set_schedule(&mut self, schedule: &[u8]) -> Result<(), CryptoError> {
+        // SAFETY: the context was initialised; the schedule is readable for its length.
+        let result = unsafe {
+            lc::HMAC_Init_from_precomputed_key(
+                self.0.as_mut_ptr(),
+                schedule.as_ptr(),
+                schedule.len(),
+                lc::EVP_sha256(),
+            )
+        };
+        expect_one(result, "HMAC_Init_from_precomputed_key")
+    }
+
+    fn update(&mut self, bytes: &[u8]) -> Result<(), CryptoError> {
+        // SAFETY: the context was initialised; the bytes are readable for their length.
+        let result = unsafe { lc::HMAC_Update(self.0.as_mut_ptr(), bytes.as_ptr(), bytes.len()) };
+        expect_one(result, "HMAC_Update")
+    }
+
+    fn finish(mut self) -> Result<[u8; BLOCK_TAG_BYTES], CryptoError> {
+        let mut digest = [0; lc::EVP_MAX_MD_SIZE as usize];
+        let mut length = 0;
+        // SAFETY: the context was initialised; the digest has room for the longest that there is.
+        let result = unsafe { lc::HMAC_Final(self.0.as_mut_ptr(), digest.as_mut_ptr(), &raw mut length) };
+        expect_one(result, "HMAC_Final")?;
+        let mut tag = [0; BLOCK_TAG_BYTES];
+        tag.copy_from_slice(&digest[..BLOCK_TAG_BYTES]);
+        Ok(tag)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the context was initialised, and is not used again.
+        unsafe { lc::HMAC_CTX_cleanup(self.0.as_mut_ptr()) };
+    }
+}
+
+/// The calls of aws-lc return one, or say why not in ways that nobody can act upon.
+fn expect_one(result: c_int, call: &'static str) -> Result<(), CryptoError> {
+    match result {
+        1 => Ok(()),
+        _ => Err(CryptoError::Library { algorithm: Algorithm::HmacSha256, call, code: 0 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mac::hmac_sha256;
+
+    #[test]
+    fn a_tag_is_half_of_hmac_sha256() {
+        for length in [0, 1, 55, 64, 4096, 4097] {
+            let key = SecretBytes::random(BLOCK_TAG_KEY_BYTES).unwrap();
+            let message: Vec<u8> = (0..length).map(|at| (at * 7) as u8).collect();
+            let whole = hmac_sha256(&key, &[&b"header"[..], &message].concat()).unwrap();
+            let tags = BlockTagKey::new(&key).unwrap();
+            // Twice: a key is not used up.
+            for _ in 0..2 {
+                assert_eq!(tags.tag(b"header", &message).unwrap(), whole[..BLOCK_TAG_BYTES]);
+            }
+        }
+    }
+
+    #[test]
+    fn keys_of_another_length_are_refused() {
+        for length in [0, 16, 31, 33, 64] {
+            let key = SecretBytes::random(length).unwrap();
+            assert!(matches!(BlockTagKey::new(&key), Err(CryptoError::KeyLength { .. })), "{length}");
+        }
+    }
+}
