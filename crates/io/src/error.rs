@@ -79,6 +79,12 @@ pub enum IoError {
         /// The epoch that its seal names.
         epoch: KeyEpoch,
     },
+    /// A block is not the one that was last written there: its tag does not match.
+    #[error("block {block} is damaged, or was put back to an earlier content: its tag does not match")]
+    Integrity {
+        /// The block's number.
+        block: u64,
+    },
     /// An fsync failed before, and the kernel may have dropped what it could not write: nothing is promised
     /// until the volume has been opened anew.
     #[error("an earlier flush failed; the volume must be opened anew")]

@@ -41,6 +41,7 @@ impl ErrorNumber {
             | IoError::FilesFull { .. }
             | IoError::Short { .. }
             | IoError::UnknownEpoch { .. }
+            | IoError::Integrity { .. }
             | IoError::FlushFailed
             | IoError::Cipher
             | IoError::Injected => Self::Io,
