@@ -6,5 +6,6 @@ mod blocksize;
 mod conformance;
 mod crypt;
 mod instruments;
+mod park;
 mod properties;
 mod support;
