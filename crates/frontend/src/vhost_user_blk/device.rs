@@ -4,11 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use strongroom_io::{Disk, Plain};
+use strongroom_filters::park::{ParkChannel, ParkDisk, Patience, TroubleBook};
+use strongroom_io::{Disk, IoError, Plain, Thread};
 use strongroom_types::SECTOR_BYTES;
 
 use super::message::ConfigRange;
-use super::protocol::{DISCARD_SECTORS_MAX, DISCARD_SEGMENTS_MAX, SEGMENTS_MAX, SERIAL_BYTES, feature};
+use super::protocol::{
+    DISCARD_SECTORS_MAX, DISCARD_SEGMENTS_MAX, IOS_IN_FLIGHT_MAX, SEGMENTS_MAX, SERIAL_BYTES, feature,
+};
 
 /// Bytes of the configuration space that have a meaning here.
 pub const CONFIG_BYTES: usize = 60;
@@ -18,7 +21,8 @@ const WRITEBACK_OFFSET: usize = 32;
 
 /// A disk, as one guest sees it. Shared by its queues.
 pub struct Device {
-    disk: Arc<dyn Disk<Plain>>,
+    /// A virtio disk has no status for a datastore that is full, so what finds no room waits.
+    disk: Arc<ParkDisk>,
     serial: [u8; SERIAL_BYTES],
     queues: u16,
     /// The driver flushes what must be durable; otherwise every write is.
@@ -26,8 +30,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// A disk with a serial number, of which at most the first 20 bytes are shown, and at most `queues` queues.
-    pub fn new(disk: Arc<dyn Disk<Plain>>, serial: &str, queues: u16) -> Self {
+    /// A disk with a serial number, of which at most the first 20 bytes are shown, and at most `queues` queues. What its
+    /// owner should hear of is written into `book`.
+    pub fn new(disk: Arc<dyn Disk<Plain>>, serial: &str, queues: u16, book: Arc<TroubleBook>) -> Self {
+        let disk = Arc::new(ParkDisk::new(disk, Patience::UntilThereIsRoom, book));
         let mut padded = [0; SERIAL_BYTES];
         padded.iter_mut().zip(serial.bytes()).for_each(|(to, from)| *to = from);
         Self { disk, serial: padded, queues, writeback: AtomicBool::new(true) }
@@ -40,8 +46,13 @@ impl Device {
     }
 
     /// The disk.
-    pub fn disk(&self) -> &Arc<dyn Disk<Plain>> {
-        &self.disk
+    pub fn disk(&self) -> &dyn Disk<Plain> {
+        &*self.disk
+    }
+
+    /// A queue's way into it.
+    pub fn open_channel(&self, thread: &Thread) -> Result<ParkChannel, IoError> {
+        self.disk.open_channel(thread, IOS_IN_FLIGHT_MAX)
     }
 
     /// The serial number, filled up with zeroes.
@@ -154,7 +165,7 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
-    use strongroom_io::{Allocation, Channel, IoError, Limits, Thread};
+    use strongroom_io::{Allocation, Channel, Limits};
     use strongroom_types::Extent;
 
     use super::*;
@@ -188,7 +199,8 @@ mod tests {
             read_only,
             discards: true,
         };
-        Device::new(Arc::new(Sized(limits)), "a serial number that is too long", 2)
+        let book = Arc::new(TroubleBook::new());
+        Device::new(Arc::new(Sized(limits)), "a serial number that is too long", 2, book)
     }
 
     #[test]

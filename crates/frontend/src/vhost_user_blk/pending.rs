@@ -18,6 +18,17 @@ pub enum Status {
     Unsupported = 2,
 }
 
+/// What is to be said of a request when nothing of it is in the disk any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of it was done.
+    Done,
+    /// Some of it failed.
+    Failed,
+    /// Some of it found no room, and the queue ends: nothing is said, and a successor does it again.
+    Left,
+}
+
 /// A request of a guest.
 pub struct Pending {
     pub head: u16,
@@ -38,7 +49,7 @@ pub struct Pending {
     pub ios: usize,
     /// Count of pieces so far.
     pub pieces: u32,
-    pub failed: bool,
+    pub outcome: Outcome,
 }
 
 impl Pending {
@@ -57,7 +68,7 @@ impl Pending {
             flush_after: false,
             ios: 0,
             pieces: 0,
-            failed: false,
+            outcome: Outcome::Done,
         }
     }
 
@@ -91,10 +102,18 @@ impl Pending {
 
     /// Gives the request up: what is left of it is not begun.
     pub fn fail(&mut self, error: &IoError) {
-        if !self.failed {
+        if self.outcome != Outcome::Failed {
             tracing::warn!(%error, "a guest's request failed");
         }
-        self.failed = true;
+        self.outcome = Outcome::Failed;
+        self.rest = Extent::default();
+    }
+
+    /// Leaves the request to a successor, unless it has failed already.
+    pub fn leave(&mut self) {
+        if self.outcome == Outcome::Done {
+            self.outcome = Outcome::Left;
+        }
         self.rest = Extent::default();
     }
 }

@@ -2,21 +2,20 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use strongroom_io::{Disk, IoError, Reactor, Thread, Waker};
+use strongroom_io::{IoError, Reactor, Thread, Waker};
 use strongroom_memory::{BufferPool, GuestMemory};
 use strongroom_ring::{Interest, Job, Lanes, Ready, Ring, WatchToken};
 use thiserror::Error;
 
 use super::device::Device;
 use super::in_flight::InFlightArea;
-use super::protocol::{IOS_IN_FLIGHT_MAX, STAGE_MEMORY_BYTES, feature};
+use super::protocol::{STAGE_MEMORY_BYTES, feature};
 use super::split_ring::{Layout, RingError, SplitRing};
-use super::transfers::Transfers;
+use super::transfers::{Transfers, Unfinished};
 
 /// Why a queue does not run.
 #[derive(Debug, Error)]
@@ -87,7 +86,8 @@ pub struct QueueSetup {
 
 /// A queue that runs.
 pub struct Queue {
-    stopping: Arc<AtomicBool>,
+    /// Set when it is to end.
+    stopping: Arc<OnceLock<Unfinished>>,
     waker: Arc<Waker>,
     job: Job<u16>,
     next_available: u16,
@@ -96,7 +96,7 @@ pub struct Queue {
 impl Queue {
     /// Starts a queue; whatever is in its ring already, or was in flight when a predecessor ended, is served at once.
     pub fn start(setup: QueueSetup, lanes: &Lanes) -> Result<Self, QueueError> {
-        let stopping = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::new(OnceLock::new());
         let (started, start) = sync_channel(1);
         let next_available = setup.next_available;
         let job = {
@@ -111,9 +111,11 @@ impl Queue {
         }
     }
 
-    /// Takes no more from the ring, answers what was taken, and ends: the entry at which to go on.
-    pub fn stop(self) -> u16 {
-        self.stopping.store(true, Ordering::SeqCst);
+    /// Takes no more from the ring, answers what was taken, and ends: the entry at which to go on. What waits for room is
+    /// dealt with as `unfinished` says.
+    pub fn stop(self, unfinished: Unfinished) -> u16 {
+        // Nobody else sets it: this takes the queue.
+        let _ = self.stopping.set(unfinished);
         self.waker.wake();
         self.job.join().unwrap_or_else(|_| {
             tracing::error!("a queue's thread panicked");
@@ -125,7 +127,7 @@ impl Queue {
 fn run(
     setup: &QueueSetup,
     ring: &Ring,
-    stopping: &AtomicBool,
+    stopping: &OnceLock<Unfinished>,
     started: &SyncSender<Result<Arc<Waker>, QueueError>>,
 ) -> u16 {
     let mut runner = match Runner::new(setup, ring) {
@@ -144,7 +146,8 @@ fn run(
             signal(file);
         }
     }
-    runner.drain();
+    // One that ends by itself is broken, and nobody takes it up.
+    runner.drain(stopping.get().copied().unwrap_or(Unfinished::Failed));
     runner.event_loop.unwatch(runner.token);
     runner.ring.next_available()
 }
@@ -171,7 +174,7 @@ impl Runner {
         let event_loop = event_loop.clone();
         let pool = BufferPool::new(STAGE_MEMORY_BYTES)?;
         let thread = Thread { pool, reactor: Rc::new(event_loop.clone()) };
-        let channel = setup.device.disk().open(&thread, IOS_IN_FLIGHT_MAX)?;
+        let channel = setup.device.open_channel(&thread)?;
         Ok(Self {
             token: event_loop.watch(&*setup.kick, Interest::READABLE)?,
             event_loop,
@@ -184,8 +187,8 @@ impl Runner {
         })
     }
 
-    fn serve(&mut self, stopping: &AtomicBool) -> Result<(), QueueError> {
-        while !stopping.load(Ordering::SeqCst) {
+    fn serve(&mut self, stopping: &OnceLock<Unfinished>) -> Result<(), QueueError> {
+        while stopping.get().is_none() {
             if self.turn()? {
                 continue;
             }
@@ -233,8 +236,10 @@ impl Runner {
         Ok(())
     }
 
-    /// Answers what was taken, as far as there is a place for answers, and waits until the disk is done.
-    fn drain(&mut self) {
+    /// Answers what was taken, as far as there is a place for answers, and waits until the disk is done. It does not wait
+    /// for room.
+    fn drain(&mut self, unfinished: Unfinished) {
+        self.transfers.give_up(unfinished);
         loop {
             let moved = self.transfers.advance(&mut self.ring);
             if matches!(self.ring.publish(), Ok(true)) {

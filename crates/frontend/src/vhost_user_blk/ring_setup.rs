@@ -15,6 +15,7 @@ use super::message::RingAddresses;
 use super::queue::{CallFile, Queue, QueueError, QueueSetup};
 use super::split_ring::{Layout, RingError};
 use super::suspended::{Incoming, Outgoing, SuspendedError, SuspendedRing};
+use super::transfers::Unfinished;
 
 /// Why a ring cannot run as it was described.
 #[derive(Debug, Error)]
@@ -69,7 +70,8 @@ pub struct RingSetup {
     call: Arc<CallFile>,
     error: Option<Arc<OwnedFd>>,
     enabled: bool,
-    queue: Option<Queue>,
+    /// With whether it is noted what it has in flight.
+    queue: Option<(Queue, bool)>,
 }
 
 impl RingSetup {
@@ -78,10 +80,15 @@ impl RingSetup {
         Self { index, enabled, ..Self::default() }
     }
 
-    /// Ends the queue, if it runs, after it has answered what it took. It does not forget where it was.
+    /// Ends the queue, if it runs, after it has answered what it took. It does not forget where it was. What waits for
+    /// room is done again when the queue goes on, here or elsewhere with the same in-flight area.
     pub fn pause(&mut self) {
-        if let Some(queue) = self.queue.take() {
-            self.next_available = queue.stop();
+        self.end_queue(Unfinished::Left);
+    }
+
+    fn end_queue(&mut self, unfinished: Unfinished) {
+        if let Some((queue, has_area)) = self.queue.take() {
+            self.next_available = queue.stop(if has_area { unfinished } else { Unfinished::Failed });
         }
     }
 
@@ -118,7 +125,7 @@ impl RingSetup {
             call: Arc::clone(&self.call),
             error: self.error.clone(),
         };
-        self.queue = Some(Queue::start(setup, lanes)?);
+        self.queue = Some((Queue::start(setup, lanes)?, in_flight.is_some()));
         Ok(())
     }
 
@@ -196,8 +203,8 @@ impl RingSetup {
     }
 
     /// Stops the ring until it is kicked anew: the first entry that was not taken.
-    pub fn stop(&mut self) -> u16 {
-        self.pause();
+    pub fn stop(&mut self, unfinished: Unfinished) -> u16 {
+        self.end_queue(unfinished);
         self.kick = None;
         self.call.set(None);
         self.next_available

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use strongroom_filters::park::TroubleBook;
 use strongroom_io::{Disk, IoError, Plain, Waker};
 use strongroom_ring::{Job, Lanes};
 use thiserror::Error;
@@ -33,12 +34,19 @@ pub struct VhostUserConfig {
     pub serial: String,
     /// How long stopping waits for what is in flight.
     pub drain_timeout: Duration,
+    /// Where it is written what the disk's owner should hear of.
+    pub book: Arc<TroubleBook>,
 }
 
 impl VhostUserConfig {
     /// The usual limits.
     pub fn new(serial: &str) -> Self {
-        Self { queues_max: QUEUES_MAX, serial: serial.to_owned(), drain_timeout: DRAIN_TIMEOUT }
+        Self {
+            queues_max: QUEUES_MAX,
+            serial: serial.to_owned(),
+            drain_timeout: DRAIN_TIMEOUT,
+            book: Arc::default(),
+        }
     }
 
     /// How many lanes the server takes: one for each queue, and one for each session. It makes no thread of its own.
@@ -244,7 +252,7 @@ impl VhostUserServer {
         let device = Arc::clone(&self.device);
         // All queues have ended, so there is a lane.
         let job = self.lanes.run(move |ring| {
-            let _ = end.send(flush(&**device.disk(), ring, STAGE_MEMORY_BYTES));
+            let _ = end.send(flush(device.disk(), ring, STAGE_MEMORY_BYTES));
         });
         job.map_err(|_| StopError::Panicked)?;
         match ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -284,7 +292,7 @@ impl Foundation {
         if idle < needed {
             return Err(StartError::Lanes { needed, idle });
         }
-        let device = Arc::new(Device::new(disk, &config.serial, config.queues_max));
+        let device = Arc::new(Device::new(disk, &config.serial, config.queues_max, Arc::clone(&config.book)));
         Ok(Self { device, activity: Arc::new(activity), lanes })
     }
 

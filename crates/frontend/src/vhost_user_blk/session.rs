@@ -25,6 +25,7 @@ use super::protocol::{
 };
 use super::ring_setup::{RingSetup, SetupError, Surroundings};
 use super::suspended::SuspendedError;
+use super::transfers::Unfinished;
 
 /// A message that is refused. The front end is told where it asked to be; otherwise the session ends, since it would
 /// go on as if the message had been heeded.
@@ -243,7 +244,7 @@ impl Session {
                 // Virtio's reset.
                 if self.status == 0 {
                     self.rings.iter_mut().for_each(|ring| {
-                        ring.stop();
+                        ring.stop(Unfinished::Left);
                     });
                     self.release();
                 }
@@ -282,7 +283,9 @@ impl Session {
     fn obey_for_ring(&mut self, message: Message) -> Result<Answer, Refusal> {
         let index = match message {
             Message::GetRingBase(index) => {
-                let base = self.ring(index)?.stop();
+                // While memory is logged the guest is on its way elsewhere, and the in-flight area does not go with it.
+                let unfinished = if self.is_logged() { Unfinished::Failed } else { Unfinished::Left };
+                let base = self.ring(index)?.stop(unfinished);
                 self.release();
                 let body = [index, u32::from(base)].iter().flat_map(|word| word.to_le_bytes()).collect();
                 return Ok(Answer::Body(body));

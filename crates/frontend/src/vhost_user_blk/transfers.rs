@@ -8,24 +8,36 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use strongroom_io::{Channel, Done, InFlight, Io, Plain, Request, Slot, TRANSFER_BYTES_MAX};
+use strongroom_filters::park::ParkChannel;
+use strongroom_io::{Channel, Done, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX};
 use strongroom_memory::{GuestAddress, Segment};
 use strongroom_types::{Extent, SECTOR_BYTES};
 
 use super::chain::{Chain, Run, take_first, take_last, total_bytes};
 use super::device::Device;
-use super::pending::{Pending, Status, answer, first_piece};
+use super::pending::{Outcome, Pending, Status, answer, first_piece};
 use super::protocol::{
     DISCARD_SECTORS_MAX, DISCARD_SEGMENTS_MAX, IOS_IN_FLIGHT_MAX, WRITE_ZEROES_UNMAP, block_request as kind,
 };
 use super::split_ring::{RingError, SplitRing};
+
+/// What becomes of requests that wait for room when their queue ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfinished {
+    /// They are not answered. Whoever takes the queue up finds them in the in-flight area, and does them again.
+    Left,
+    /// They fail: there is no area, or it stays behind.
+    Failed,
+}
 
 /// The requests of one queue that are not answered yet.
 pub struct Transfers {
     device: Arc<Device>,
     /// What the driver agreed on.
     features: u64,
-    channel: Box<dyn Channel<Plain>>,
+    channel: ParkChannel,
+    /// Set when the queue ends: what becomes of requests that find no room.
+    without_room: Option<Unfinished>,
     /// Pieces are cut where they would be if the whole disk were cut into so many bytes, so that no two share a block.
     piece_bytes: u64,
     pending: InFlight<Pending>,
@@ -41,14 +53,15 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Transfers on a channel that was opened with a depth of [`IOS_IN_FLIGHT_MAX`].
-    pub fn new(device: Arc<Device>, features: u64, channel: Box<dyn Channel<Plain>>) -> Self {
+    /// Transfers on a channel of the device.
+    pub fn new(device: Arc<Device>, features: u64, channel: ParkChannel) -> Self {
         let limits = device.disk().limits();
         let piece_bytes = limits.transfer_bytes_max.clamp(limits.block_bytes.max(1), TRANSFER_BYTES_MAX);
         Self {
             device,
             features,
             channel,
+            without_room: None,
             piece_bytes: 1 << piece_bytes.ilog2(),
             pending: InFlight::with_depth(IOS_IN_FLIGHT_MAX),
             waiting: VecDeque::new(),
@@ -64,6 +77,12 @@ impl Transfers {
     /// Whether another request can be taken.
     pub fn has_room(&self) -> bool {
         self.waiting.is_empty() && self.ios + DISCARD_SEGMENTS_MAX <= IOS_IN_FLIGHT_MAX
+    }
+
+    /// The queue ends: nothing waits for room any more.
+    pub fn give_up(&mut self, unfinished: Unfinished) {
+        self.without_room = Some(unfinished);
+        self.channel.give_up();
     }
 
     /// Whether nothing is in the disk or waits for it.
@@ -308,13 +327,15 @@ impl Transfers {
         let Some(slot) = Slot::from_tag(done.tag & u64::from(u32::MAX)) else { return Ok(()) };
         let Some(pending) = self.pending.get_mut(slot) else { return Ok(()) };
         pending.ios -= 1;
-        if let Err(error) = done.result {
-            pending.fail(&error);
+        match (done.result, self.without_room) {
+            (Ok(()), _) => {}
+            (Err(IoError::NoSpace), Some(Unfinished::Left)) => pending.leave(),
+            (Err(error), _) => pending.fail(&error),
         }
         if pending.ios > 0 || !pending.rest.is_empty() {
             return Ok(());
         }
-        if std::mem::take(&mut pending.flush_after) && !pending.failed {
+        if std::mem::take(&mut pending.flush_after) && pending.outcome == Outcome::Done {
             self.submit(slot, Request::Flush);
             return Ok(());
         }
@@ -323,9 +344,10 @@ impl Transfers {
         if runs.capacity() > 0 {
             self.spare_runs.push(runs);
         }
-        match pending.failed {
-            true => answer(ring, pending.head, pending.place, 1, Status::Failed),
-            false => answer(ring, pending.head, pending.place, pending.written_bytes, Status::Ok),
+        match pending.outcome {
+            Outcome::Done => answer(ring, pending.head, pending.place, pending.written_bytes, Status::Ok),
+            Outcome::Failed => answer(ring, pending.head, pending.place, 1, Status::Failed),
+            Outcome::Left => Ok(()),
         }
     }
 }
