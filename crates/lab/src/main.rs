@@ -1,8 +1,10 @@
 //! `strongroom-lab`: studies and load generators that a person runs.
 #![forbid(unsafe_code)]
 
+mod first_writes_command;
 mod vhost_user_verify;
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -17,12 +19,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    FirstWrites(first_writes_command::Arguments),
     VhostUserVerify(vhost_user_verify::Arguments),
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
-        Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments),
+    let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
+        Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
+        Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments).map_err(Into::into),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,277 @@
+//! What is measured: programs that make disks and serve them over vhost-user, by their command lines.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::error::StudyError;
+
+/// Something that makes disks and serves them.
+pub trait Product {
+    /// What it is called in reports.
+    fn name(&self) -> &str;
+
+    /// Makes an empty disk of `bytes` at `place`.
+    fn create(&self, place: &Path, bytes: u64) -> Result<(), StudyError>;
+
+    /// What serves the disk at `place` to one guest at a time, until it is told to end.
+    fn serve(&self, place: &Path, socket: &Path, queues: u16) -> Command;
+
+    /// Whether writes that were answered, and not flushed, outlive its processes when these are killed.
+    fn outlives_kill(&self) -> bool;
+
+    /// Its first-write log, if it has one that it tells of.
+    fn log(&self, place: &Path) -> Result<Option<LogFacts>, StudyError>;
+
+    /// Deletes the disk.
+    fn delete(&self, place: &Path) -> Result<(), StudyError>;
+}
+
+/// What `strongroom volume info --json` says of the first-write log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct LogFacts {
+    /// How much it holds, in bytes.
+    pub size_bytes: u64,
+    /// How much of that is not yet where it belongs; not told by everybody.
+    pub used_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    log: Option<LogFacts>,
+}
+
+/// Volumes of `strongroom`, encrypted.
+pub struct Strongroom {
+    /// What it is called in reports.
+    pub name: String,
+    /// The program.
+    pub program: PathBuf,
+    /// The key of all of them.
+    pub key_file: PathBuf,
+    /// Space is taken when the volume is made.
+    pub thick: bool,
+}
+
+impl Strongroom {
+    fn volume(&self, verb: &str, place: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["volume", verb]).arg(place);
+        command
+    }
+}
+
+impl Product for Strongroom {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn create(&self, place: &Path, bytes: u64) -> Result<(), StudyError> {
+        let mut command = self.volume("create", place);
+        command.args(["--size", &bytes.to_string()]).arg("--key-file").arg(&self.key_file);
+        command.args(self.thick.then_some("--thick"));
+        run(&mut command).map(drop)
+    }
+
+    fn serve(&self, place: &Path, socket: &Path, _: u16) -> Command {
+        let mut command = self.volume("expose", place);
+        command.arg("--key-file").arg(&self.key_file);
+        command.arg("--vhost-user").arg(format!("unix:{}", socket.display()));
+        command
+    }
+
+    fn outlives_kill(&self) -> bool {
+        true
+    }
+
+    fn log(&self, place: &Path) -> Result<Option<LogFacts>, StudyError> {
+        let mut command = self.volume("info", place);
+        command.arg("--json");
+        let line = line_of(&command);
+        let answer = run(&mut command)?;
+        let info = serde_json::from_slice::<Info>(&answer);
+        Ok(info.map_err(|error| StudyError::Answer { command: line, error })?.log)
+    }
+
+    fn delete(&self, place: &Path) -> Result<(), StudyError> {
+        let mut command = self.volume("delete", place);
+        command.arg("--yes");
+        run(&mut command).map(drop)
+    }
+}
+
+/// How an image of QEMU's holds its disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// qcow2 with LUKS.
+    Qcow2Luks,
+    /// As it is, sparse.
+    Raw,
+}
+
+/// How often an image is tried to be made. qemu-img counts how fast it derives keys, and gives up ("unable to get accurate
+/// CPU usage") where the machine is too busy.
+const CREATE_ATTEMPTS: u32 = 10;
+
+/// Images of QEMU's, served by its storage daemon with O_DIRECT and io_uring.
+pub struct StorageDaemon {
+    /// What it is called in reports.
+    pub name: String,
+    /// How images are written.
+    pub format: ImageFormat,
+    /// The passphrase of all of them.
+    pub passphrase_file: PathBuf,
+}
+
+impl StorageDaemon {
+    fn secret(&self) -> String {
+        format!("secret,id=passphrase,file={}", option_value(&self.passphrase_file))
+    }
+}
+
+impl Product for StorageDaemon {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn create(&self, place: &Path, bytes: u64) -> Result<(), StudyError> {
+        let mut command = Command::new("qemu-img");
+        command.args(["create", "-q"]);
+        match self.format {
+            ImageFormat::Raw => command.args(["-f", "raw"]),
+            // Less work to derive the key, which is not what is measured.
+            ImageFormat::Qcow2Luks => command
+                .args(["-f", "qcow2", "--object", &self.secret()])
+                .args(["-o", "encrypt.format=luks,encrypt.key-secret=passphrase,encrypt.iter-time=100"]),
+        };
+        command.arg(place).arg(bytes.to_string());
+        for _ in 1..CREATE_ATTEMPTS {
+            if run(&mut command).is_ok() {
+                return Ok(());
+            }
+        }
+        run(&mut command).map(drop)
+    }
+
+    fn serve(&self, place: &Path, socket: &Path, queues: u16) -> Command {
+        let mut command = Command::new("qemu-storage-daemon");
+        let (image, socket) = (option_value(place), option_value(socket));
+        let file =
+            format!("driver=file,node-name=file,filename={image},cache.direct=on,aio=io_uring,discard=unmap");
+        let disk = match self.format {
+            ImageFormat::Raw => "driver=raw,node-name=disk,file=file".to_owned(),
+            ImageFormat::Qcow2Luks => {
+                command.args(["--object", &self.secret()]);
+                "driver=qcow2,node-name=disk,file=file,cache.direct=on,encrypt.format=luks,encrypt.key-secret=passphrase"
+                    .to_owned()
+            }
+        };
+        let export = format!(
+            "vhost-user-blk,id=export,node-name=disk,writable=on,num-queues={queues},addr.type=unix,addr.path={socket}"
+        );
+        command.args(["--blockdev", &file, "--blockdev", &disk, "--export", &export]);
+        command
+    }
+
+    /// A qcow2's tables are in the process's memory until a flush.
+    fn outlives_kill(&self) -> bool {
+        self.format == ImageFormat::Raw
+    }
+
+    fn log(&self, _: &Path) -> Result<Option<LogFacts>, StudyError> {
+        Ok(None)
+    }
+
+    fn delete(&self, place: &Path) -> Result<(), StudyError> {
+        fs::remove_file(place).map_err(|error| StudyError::File {
+            action: "delete",
+            path: place.to_owned(),
+            error,
+        })
+    }
+}
+
+/// A path as QEMU's options have it: a comma would end it.
+fn option_value(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// Makes a secret that only its owner can read: 64 hexadecimal digits, which are a key to one and a passphrase to the
+/// other.
+pub fn make_secret(path: &Path) -> Result<(), StudyError> {
+    let made = || {
+        let mut bytes = [0; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(digits.as_bytes())
+    };
+    made().map_err(|error| StudyError::File { action: "make", path: path.to_owned(), error })
+}
+
+/// Runs a command to its end: what it printed.
+fn run(command: &mut Command) -> Result<Vec<u8>, StudyError> {
+    let line = line_of(command);
+    let next = "install it, or say where it is";
+    let output =
+        command.output().map_err(|error| StudyError::Program { program: line.clone(), error, next })?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(StudyError::Command { command: line, status: output.status, said });
+    }
+    Ok(output.stdout)
+}
+
+fn line_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_found_where_info_tells_of_one() {
+        let log = |text: &str| serde_json::from_str::<Info>(text).unwrap().log;
+        assert_eq!(log(r#"{"size_bytes": 4096}"#), None);
+        assert_eq!(log(r#"{"log": null}"#), None);
+        let told = LogFacts { size_bytes: 16 << 20, used_bytes: None };
+        assert_eq!(log(r#"{"log": {"size_bytes": 16777216}}"#), Some(told));
+        let used = LogFacts { used_bytes: Some(4096), ..told };
+        assert_eq!(log(r#"{"log": {"size_bytes": 16777216, "used_bytes": 4096, "x": 1}}"#), Some(used));
+    }
+
+    #[test]
+    fn a_comma_in_a_path_is_no_option() {
+        assert_eq!(option_value(Path::new("/a,b/c")), "/a,,b/c");
+    }
+
+    #[test]
+    fn a_failed_command_is_told_of_with_its_words() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo broken >&2; exit 2"]);
+        let text = run(&mut command).unwrap_err().to_string();
+        assert_eq!(text, "sh -c echo broken >&2; exit 2 failed with exit status: 2: broken");
+        let text = run(&mut Command::new("/no/such/program")).unwrap_err().to_string();
+        assert!(
+            text.starts_with("cannot run /no/such/program: ") && text.ends_with("say where it is"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_secret_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        make_secret(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read(&path).unwrap().len(), 64);
+        assert!(make_secret(&path).is_err());
+    }
+}

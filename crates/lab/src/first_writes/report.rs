@@ -1,0 +1,249 @@
+//! The results as tables, in Markdown.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::figures::{Figures, Spread};
+use super::processes::Memory;
+use super::result::{FileSystemResult, Phase, SubjectResult};
+
+const RANDOM: [(Phase, &str); 4] = [
+    (Phase::FirstUntilFull, "first writes until the log is full"),
+    (Phase::FirstBeyond, "first writes from there to ten times that"),
+    (Phase::FirstAll, "first writes, all of these"),
+    (Phase::Over, "overwriting"),
+];
+
+const SEQUENTIAL: [(Phase, Phase, &str); 4] = [
+    (Phase::First64K, Phase::Over64K, "64 KiB, first writes"),
+    (Phase::Over64K, Phase::Over64K, "64 KiB, overwriting"),
+    (Phase::First512K, Phase::Over512K, "512 KiB, first writes"),
+    (Phase::Over512K, Phase::Over512K, "512 KiB, overwriting"),
+];
+
+/// Shows what one file system gave.
+pub struct Tables<'a>(pub &'a FileSystemResult);
+
+impl Display for Tables<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(result) = self;
+        let said = if result.log_told { "by its own word" } else { "as given" };
+        let [before, after] = result.load_averages;
+        writeln!(f, "### {}\n", result.file_system)?;
+        writeln!(
+            f,
+            "The log holds {} MiB ({said}). Load average {before:.1} before and {after:.1} after.\n",
+            result.log_bytes >> 20
+        )?;
+        writeln!(f, "4 KiB random writes:\n")?;
+        writeln!(
+            f,
+            "| | IOPS | of overwriting | median | p99 | of overwriting's | longest | server CPU per write |"
+        )?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
+        result.subjects.iter().try_for_each(|subject| random_rows(f, subject))?;
+        writeln!(f, "\nSequential writes:\n")?;
+        writeln!(f, "| | MB/s | of overwriting | p99 | of overwriting's | server CPU per write |")?;
+        writeln!(f, "|---|---|---|---|---|---|")?;
+        result.subjects.iter().try_for_each(|subject| sequential_rows(f, subject))?;
+        writeln!(
+            f,
+            "\nOpening, from the program's start to the first answered read, and memory of the process that serves:\n"
+        )?;
+        writeln!(
+            f,
+            "| | after `kill -9`, log full | after an orderly end | orderly end | idle: RSS, PSS, own | log full | all processes | settled |"
+        )?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
+        result.subjects.iter().try_for_each(|subject| opening_row(f, subject))?;
+        thick_ratio(f, &result.subjects)
+    }
+}
+
+fn random_rows(f: &mut Formatter<'_>, subject: &SubjectResult) -> fmt::Result {
+    let over = subject.rounds(Phase::Over);
+    for (phase, name) in RANDOM {
+        let rounds = subject.rounds(phase);
+        if rounds.is_empty() {
+            continue;
+        }
+        writeln!(
+            f,
+            "| {}, {name} | {} | {} | {} | {} | {} | {} | {} |",
+            subject.name,
+            whole(spread(rounds, |figures| figures.iops)),
+            ratio(rounds, over, |figures| figures.iops),
+            microseconds(spread(rounds, |figures| figures.median_us)),
+            microseconds(spread(rounds, |figures| figures.p99_us)),
+            ratio(rounds, over, |figures| figures.p99_us),
+            microseconds(spread(rounds, |figures| figures.longest_us)),
+            tenths(spread(rounds, |figures| figures.processor_us), "us"),
+        )?;
+    }
+    Ok(())
+}
+
+fn sequential_rows(f: &mut Formatter<'_>, subject: &SubjectResult) -> fmt::Result {
+    for (phase, over, name) in SEQUENTIAL {
+        let (rounds, over) = (subject.rounds(phase), subject.rounds(over));
+        if rounds.is_empty() {
+            continue;
+        }
+        writeln!(
+            f,
+            "| {}, {name} | {} | {} | {} | {} | {} |",
+            subject.name,
+            whole(spread(rounds, |figures| figures.megabytes_per_second)),
+            ratio(rounds, over, |figures| figures.megabytes_per_second),
+            microseconds(spread(rounds, |figures| figures.p99_us)),
+            ratio(rounds, over, |figures| figures.p99_us),
+            tenths(spread(rounds, |figures| figures.processor_us), "us"),
+        )?;
+    }
+    Ok(())
+}
+
+fn opening_row(f: &mut Formatter<'_>, subject: &SubjectResult) -> fmt::Result {
+    if subject.reopen_full_ms.is_empty() {
+        return Ok(());
+    }
+    let of = |rounds: &[f64]| tenths(Spread::of(rounds.iter().copied()), "ms");
+    writeln!(
+        f,
+        "| {} | {} | {} | {} | {} | {} | {} | {} |",
+        subject.name,
+        of(&subject.reopen_full_ms),
+        of(&subject.reopen_empty_ms),
+        of(&subject.close_ms),
+        memory(&subject.memory_idle),
+        memory(&subject.memory_full),
+        memory(&subject.memory_full_all),
+        memory(&subject.memory_settled),
+    )
+}
+
+/// The first product beside those that are overwritten only: what it costs to be thin once all is written.
+fn thick_ratio(f: &mut Formatter<'_>, subjects: &[SubjectResult]) -> fmt::Result {
+    let Some((first, others)) = subjects.split_first() else { return Ok(()) };
+    for thick in others.iter().filter(|subject| subject.rounds(Phase::FirstAll).is_empty()) {
+        let (rounds, over) = (first.rounds(Phase::Over), thick.rounds(Phase::Over));
+        writeln!(
+            f,
+            "\nOverwriting, {} as a ratio to {}: IOPS {}, p99 {}, CPU per write {}.",
+            first.name,
+            thick.name,
+            ratio(rounds, over, |figures| figures.iops),
+            ratio(rounds, over, |figures| figures.p99_us),
+            ratio(rounds, over, |figures| figures.processor_us),
+        )?;
+    }
+    Ok(())
+}
+
+fn spread(rounds: &[Figures], figure: impl Fn(&Figures) -> f64) -> Option<Spread> {
+    Spread::of(rounds.iter().map(figure))
+}
+
+fn ratio(rounds: &[Figures], by: &[Figures], figure: impl Fn(&Figures) -> f64) -> String {
+    shown(Spread::of_ratios(rounds, by, figure), |value| format!("{value:.2}"), "")
+}
+
+fn whole(spread: Option<Spread>) -> String {
+    shown(spread, thousands, "")
+}
+
+fn microseconds(spread: Option<Spread>) -> String {
+    shown(spread, thousands, " us")
+}
+
+fn tenths(spread: Option<Spread>, unit: &str) -> String {
+    shown(spread, |value| format!("{value:.1}"), &format!(" {unit}"))
+}
+
+/// The median, and from lowest to highest where there is more than one round.
+fn shown(spread: Option<Spread>, number: impl Fn(f64) -> String, unit: &str) -> String {
+    match spread {
+        None => "-".to_owned(),
+        Some(Spread { median, lowest, highest }) if lowest == highest => format!("{}{unit}", number(median)),
+        Some(Spread { median, lowest, highest }) => {
+            format!("{}{unit} ({} to {})", number(median), number(lowest), number(highest))
+        }
+    }
+}
+
+fn memory(rounds: &[Memory]) -> String {
+    let median = |bytes: fn(&Memory) -> u64| {
+        let spread = Spread::of(rounds.iter().map(|memory| bytes(memory) as f64 / f64::from(1 << 20)));
+        spread.map_or("-".to_owned(), |spread| format!("{:.1}", spread.median))
+    };
+    format!(
+        "{}, {}, {} MiB",
+        median(|memory| memory.resident_bytes),
+        median(|memory| memory.proportional_bytes),
+        median(|memory| memory.anonymous_bytes)
+    )
+}
+
+/// A whole number with commas, as in 12,345.
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(iops: f64, p99_us: f64) -> Figures {
+        Figures { iops, p99_us, processor_us: 10.0, ..Figures::default() }
+    }
+
+    fn subject(name: &str, phases: &[(Phase, [f64; 2])]) -> SubjectResult {
+        let mut subject = SubjectResult::new(name);
+        for (phase, iops) in phases {
+            iops.iter().for_each(|iops| subject.add(*phase, figures(*iops, 1e8 / iops)));
+        }
+        subject
+    }
+
+    #[test]
+    fn numbers_are_easy_to_read() {
+        assert_eq!(
+            [0.4, 12.0, 123.6, 1234.0, 1_234_567.0].map(thousands),
+            ["0", "12", "124", "1,234", "1,234,567"]
+        );
+        assert_eq!(whole(Spread::of([1000.0, 3000.0])), "2,000 (1,000 to 3,000)");
+        assert_eq!((whole(None), whole(Spread::of([7.0]))), ("-".to_owned(), "7".to_owned()));
+    }
+
+    #[test]
+    fn tables_hold_ratios_to_overwriting_and_leave_out_what_was_not_measured() {
+        let mut thin = subject("thin", &[(Phase::FirstAll, [6e3, 8e3]), (Phase::Over, [1e4, 1e4])]);
+        thin.reopen_full_ms = vec![31.0];
+        thin.memory_idle =
+            vec![Memory { resident_bytes: 8 << 20, proportional_bytes: 6 << 20, anonymous_bytes: 3 << 19 }];
+        let thick = subject("thick", &[(Phase::Over, [1e4, 2e4])]);
+        let result = FileSystemResult {
+            file_system: "ext4".to_owned(),
+            log_bytes: 16 << 20,
+            log_told: true,
+            load_averages: [0.5, 1.25],
+            subjects: vec![thin, thick],
+        };
+        let text = Tables(&result).to_string();
+        let row = |start: &str| text.lines().find(|line| line.starts_with(start)).map(str::to_owned);
+        let first = row("| thin, first writes, all of these").unwrap();
+        assert!(first.contains("| 7,000 (6,000 to 8,000) | 0.70 (0.60 to 0.80) |"), "{first}");
+        assert!(first.contains("| 1.46 (1.25 to 1.67) |"), "{first}");
+        assert_eq!(row("| thick, first writes"), None);
+        assert!(row("| thick, overwriting").is_some());
+        assert!(row("| thin | 31.0 ms | - | - | 8.0, 6.0, 1.5 MiB | -, -, - MiB |").is_some(), "{text}");
+        assert!(text.contains("thin as a ratio to thick: IOPS 0.75 (0.50 to 1.00), p99 1.50"), "{text}");
+    }
+}

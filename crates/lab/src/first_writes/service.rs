@@ -1,0 +1,279 @@
+//! A server that runs: it is started, connected to, measured and ended, and never outlives whoever started it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::error::StudyError;
+use super::processes::{self, Memory, ProcessId};
+use super::writer::{Writer, WriterError};
+use crate::vhost_user::front_end::{FrontEnd, Settings};
+
+/// For a server to begin: one that has much to recover does it first.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// Between two attempts to connect.
+const CONNECT_PERIOD: Duration = Duration::from_micros(500);
+/// For a server to end after it was asked to: it brings everything to its place first.
+const END_TIMEOUT: Duration = Duration::from_secs(120);
+/// For a killed process to be gone: not before its requests to the disk have come back.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How much of what a server said is told, in bytes.
+const SAID_BYTES_MAX: usize = 2000;
+
+/// A running server.
+pub struct Service {
+    name: String,
+    child: Child,
+    /// Processes that were seen beside the first, so that they can be ended when that is gone.
+    others: Vec<(ProcessId, OwnedFd)>,
+    socket: PathBuf,
+    output: PathBuf,
+    started: Instant,
+}
+
+impl Service {
+    /// Starts `command`, which serves a disk at `socket`. What it prints goes to the file `output`.
+    pub fn start(name: &str, mut command: Command, socket: &Path, output: &Path) -> Result<Self, StudyError> {
+        let failed = |error| StudyError::File { action: "make", path: output.to_owned(), error };
+        let stdout = File::create(output).map_err(failed)?;
+        let stderr = stdout.try_clone().map_err(failed)?;
+        let program = command.get_program().to_string_lossy().into_owned();
+        let started = Instant::now();
+        let child = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn();
+        let next = "build it, or say where it is";
+        let child = child.map_err(|error| StudyError::Program { program, error, next })?;
+        let (socket, output) = (socket.to_owned(), output.to_owned());
+        Ok(Self { name: name.to_owned(), child, others: Vec::new(), socket, output, started })
+    }
+
+    /// When it was started.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Connects as a new guest, as soon as the server answers.
+    pub fn connect(&mut self, settings: Settings, stop: &Arc<AtomicBool>) -> Result<Writer, StudyError> {
+        loop {
+            match FrontEnd::connect(&self.socket, settings) {
+                Ok(front_end) => {
+                    self.see_processes()?;
+                    return Ok(Writer::new(front_end, Arc::clone(stop)));
+                }
+                Err(error) if !error.is_gone() => return Err(self.failed(error.into())),
+                Err(_) if stop.load(Ordering::Relaxed) => return Err(StudyError::Signal),
+                Err(_) if self.started.elapsed() > START_TIMEOUT => {
+                    return Err(self.late("begin to serve", START_TIMEOUT));
+                }
+                Err(_) => {}
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.ended(status));
+            }
+            thread::sleep(CONNECT_PERIOD);
+        }
+    }
+
+    fn see_processes(&mut self) -> Result<(), StudyError> {
+        let family = processes::family(self.child.id()).map_err(|error| self.process("find", 0, error))?;
+        self.others.clear();
+        for id in family.into_iter().skip(1) {
+            let open = open_process(id).map_err(|error| self.process("watch", id, error))?;
+            self.others.push((id, open));
+        }
+        Ok(())
+    }
+
+    fn process_ids(&self) -> impl Iterator<Item = ProcessId> {
+        std::iter::once(self.child.id()).chain(self.others.iter().map(|(id, _)| *id))
+    }
+
+    /// Processor time that all its processes have taken so far.
+    pub fn processor_time(&self) -> Result<Duration, StudyError> {
+        let of = |id| processes::processor_time(id).map_err(|error| self.process("measure", id, error));
+        self.process_ids().map(of).sum()
+    }
+
+    /// Memory of the process that serves the disk, and of all of them.
+    pub fn memory(&self) -> Result<(Memory, Memory), StudyError> {
+        let mut all = Memory::default();
+        let mut serving = Memory::default();
+        // The last is the worker, where there is one.
+        for id in self.process_ids() {
+            serving = Memory::of(id).map_err(|error| self.process("measure", id, error))?;
+            all = all.and(serving);
+        }
+        Ok((serving, all))
+    }
+
+    /// Asks it to end, and waits until it has; how long that took.
+    pub fn end(mut self) -> Result<Duration, StudyError> {
+        let start = Instant::now();
+        let id = self.child.id();
+        let process = open_process(id).map_err(|error| self.process("end", id, error))?;
+        pidfd_send_signal(&process, Signal::TERM).map_err(|errno| self.process("end", id, errno.into()))?;
+        if !await_end(&process, END_TIMEOUT) {
+            return Err(self.late("end", END_TIMEOUT));
+        }
+        let status = self.child.wait().map_err(|error| self.process("end", id, error))?;
+        if !status.success() {
+            return Err(self.ended(status));
+        }
+        Ok(start.elapsed())
+    }
+
+    /// Kills all its processes at once, and waits until they are gone.
+    pub fn kill(mut self) -> Result<(), StudyError> {
+        if self.kill_all() { Ok(()) } else { Err(self.late("end after it was killed", KILL_TIMEOUT)) }
+    }
+
+    fn kill_all(&mut self) -> bool {
+        // Those that are gone already need no killing.
+        let _ = self.child.kill();
+        for (_, process) in &self.others {
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+        let _ = self.child.wait();
+        self.others.drain(..).all(|(_, process)| await_end(&process, KILL_TIMEOUT))
+    }
+
+    /// What a writer's error is, of this server.
+    pub fn failed(&self, error: WriterError) -> StudyError {
+        match error {
+            WriterError::Signal => StudyError::Signal,
+            error => StudyError::Server { server: self.name.clone(), error, said: self.said() },
+        }
+    }
+
+    /// It did not settle in time.
+    pub fn late(&self, what: &'static str, within: Duration) -> StudyError {
+        StudyError::Late { server: self.name.clone(), what, within, said: self.said() }
+    }
+
+    fn ended(&self, status: ExitStatus) -> StudyError {
+        StudyError::Ended { server: self.name.clone(), status, said: self.said() }
+    }
+
+    fn process(&self, action: &'static str, id: ProcessId, error: io::Error) -> StudyError {
+        StudyError::Process { action, id, server: self.name.clone(), error }
+    }
+
+    /// The end of what it printed.
+    fn said(&self) -> String {
+        let text = fs::read_to_string(&self.output).unwrap_or_default();
+        let mut start = text.len().saturating_sub(SAID_BYTES_MAX);
+        while !text.is_char_boundary(start) {
+            start += 1;
+        }
+        text[start..].trim().to_owned()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // A start that failed has not been looked at yet.
+            if self.others.is_empty() {
+                let _ = self.see_processes();
+            }
+            self.kill_all();
+        }
+    }
+}
+
+fn open_process(id: ProcessId) -> io::Result<OwnedFd> {
+    let pid = Pid::from_raw(id.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Whether a process is gone, after waiting at most for so long.
+fn await_end(process: &OwnedFd, within: Duration) -> bool {
+    let until = Instant::now() + within;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return false,
+            Ok(_) => return true,
+            Err(_) if left.is_zero() => return false,
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> (tempfile::TempDir, Service) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let (socket, output) = (directory.path().join("socket"), directory.path().join("output"));
+        let service = Service::start("a shell", command, &socket, &output).unwrap();
+        (directory, service)
+    }
+
+    fn stop() -> Arc<AtomicBool> {
+        Arc::default()
+    }
+
+    #[test]
+    fn a_server_that_ends_is_told_of_with_what_it_said() {
+        let (_directory, mut service) = shell("echo no such disk; exit 3");
+        let error = service.connect(Settings::new(1, 1), &stop()).map(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), "a shell ended with exit status: 3; it said: no such disk");
+    }
+
+    #[test]
+    fn all_processes_of_a_server_are_ended_however_it_ends() {
+        for is_killed in [true, false] {
+            let (_directory, mut service) = shell("sleep 60 & sleep 60; true");
+            let children = loop {
+                service.see_processes().unwrap();
+                if service.others.len() == 2 {
+                    break service
+                        .others
+                        .iter()
+                        .map(|(id, _)| open_process(*id).unwrap())
+                        .collect::<Vec<_>>();
+                }
+            };
+            assert!(service.processor_time().unwrap() > Duration::ZERO);
+            assert!(service.memory().unwrap().1.resident_bytes > service.memory().unwrap().0.resident_bytes);
+            if is_killed {
+                service.kill().unwrap()
+            } else {
+                drop(service)
+            }
+            assert!(children.iter().all(|child| await_end(child, Duration::from_secs(10))));
+        }
+    }
+
+    #[test]
+    fn a_signal_ends_the_waiting() {
+        let (_directory, mut service) = shell("sleep 60");
+        let stop = stop();
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(service.connect(Settings::new(1, 1), &stop), Err(StudyError::Signal)));
+    }
+
+    #[test]
+    fn a_server_that_is_asked_ends_in_its_own_way() {
+        let (_directory, service) = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+        while service.said().is_empty() {
+            thread::yield_now();
+        }
+        assert!(service.end().unwrap() < END_TIMEOUT);
+        let (_directory, service) = shell("exec sleep 60");
+        assert!(service.end().unwrap_err().to_string().starts_with("a shell ended with signal: 15"));
+    }
+}
