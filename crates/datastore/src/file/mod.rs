@@ -31,8 +31,10 @@ mod list;
 pub mod lock;
 mod log;
 mod open;
+mod reserve;
 pub mod storage;
 mod syncs;
+pub mod tags;
 
 pub use check::{Finding, Severity, check, check_on};
 pub use create::{CreateOptions, create, create_on, rename, rename_on};
@@ -49,3 +51,4 @@ pub use head::VolumeHead;
 pub use list::{ListedVolume, list, list_on};
 pub use log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogError};
 pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, open, open_apart, open_on};
+pub use reserve::Room;

@@ -1,0 +1,67 @@
+//! What the tags have shown, counted and told.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::layout::Binding;
+
+/// How often at most something is said of blocks: a damaged disk has many, and each is counted.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// What the tags of an open volume have shown so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TagCounts {
+    /// Blocks that matched their tags when they were read.
+    pub verified: u64,
+    /// Blocks that did not, and could not be expected to: they were in flight when power or process failed. They were taken as
+    /// they are, and tagged anew unless the volume is open for reading only.
+    pub adopted: u64,
+    /// Reads of blocks that are not what was last written there.
+    pub mismatched: u64,
+    /// Regions of 16 MiB that may hold such blocks as are adopted.
+    pub unsettled_regions: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    verified: AtomicU64,
+    adopted: AtomicU64,
+    mismatched: AtomicU64,
+    said: Mutex<Option<Instant>>,
+}
+
+impl Counts {
+    pub fn verified(&self, blocks: u64) {
+        self.verified.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    pub fn adopted(&self, blocks: u64) {
+        self.adopted.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// Counts a read of a wrong block, and says so, now and then.
+    pub fn mismatched(&self, binding: &Binding, block: u64) {
+        let count = self.mismatched.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_some_and(|last| last.elapsed() < SAY_EVERY) {
+            return;
+        }
+        *said = Some(Instant::now());
+        tracing::error!(
+            volume = %binding.volume,
+            block,
+            count,
+            "a block is damaged or was put back to an earlier content: its tag does not match; reads of it fail"
+        );
+    }
+
+    pub fn now(&self, unsettled_regions: usize) -> TagCounts {
+        TagCounts {
+            verified: self.verified.load(Ordering::Relaxed),
+            adopted: self.adopted.load(Ordering::Relaxed),
+            mismatched: self.mismatched.load(Ordering::Relaxed),
+            unsettled_regions: unsettled_regions as u64,
+        }
+    }
+}

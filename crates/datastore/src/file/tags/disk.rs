@@ -1,0 +1,345 @@
+//! The stage, and what its channels share.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, RangeLocks, Sealed, Thread, Waker};
+use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
+use strongroom_types::{Extent, LayerId, VolumeId};
+
+use super::channel::TagsChannel;
+use super::counts::{Counts, TagCounts};
+use super::keys::TagKeys;
+use super::layout::{
+    Binding, PAGE_BYTES, REGION_BYTES, REGIONS_PER_MARKS_PAGE, REGIONS_PER_SECTOR, marks_offset,
+    marks_sectors_mut, page_offset, split_marks,
+};
+use super::pages::Pages;
+use super::passes::Passes;
+use super::regions::Regions;
+use crate::file::host::HostFile;
+use crate::file::storage::StoredFile;
+
+/// Pages of tags in memory: 16 MiB at most, which vouch for 4 GiB. What is read and written beyond that reads its tags too.
+const PAGES_MAX: usize = 4096;
+
+/// How long a region must be left alone for its mark to be taken away. Each first write after that waits for a mark again.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// What has to be known of a sidecar to use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TagsFacts {
+    /// The volume that its tags are bound to.
+    pub volume: VolumeId,
+    /// The layer that its tags are bound to.
+    pub layer: LayerId,
+    /// Whoever had it before has written all tags and names nothing unsettled: marks say only what a flush has to cover.
+    pub handed_over: bool,
+}
+
+/// How much the stage keeps in memory, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct TagsTuning {
+    /// Pages of tags in memory, at least 8.
+    pub pages_max: usize,
+    /// How long a region must be left alone for its mark to be taken away.
+    pub quiet: Duration,
+}
+
+impl Default for TagsTuning {
+    fn default() -> Self {
+        Self { pages_max: PAGES_MAX, quiet: QUIET }
+    }
+}
+
+/// A disk of which every block that is read is the one that was last written there, or the read fails.
+#[derive(Clone)]
+pub struct TagsDisk {
+    pub(super) shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub inner: Arc<dyn Disk<Sealed>>,
+    pub file: Arc<dyn StoredFile>,
+    pub keys: TagKeys,
+    pub binding: Binding,
+    pub read_only: bool,
+    /// Block by block, reads beside reads, and a change alone: so that block and tag agree whenever they are compared.
+    pub locks: Arc<RangeLocks>,
+    pub counts: Counts,
+    quiet: Duration,
+    state: Mutex<State>,
+}
+
+/// What changes under one mutex, which is held for moments and never while anything waits.
+pub(super) struct State {
+    pub pages: Pages,
+    pub regions: Regions,
+    pub passes: Passes,
+    /// Something was written to the sidecar since its last fsync.
+    pub unsynced: bool,
+    /// What the regions' count of changes was when the last pass that succeeded began.
+    pub covered: Option<u64>,
+    /// A channel goes through the unsettled regions.
+    pub settling: bool,
+    era_began: Instant,
+    waiting: Vec<Arc<Waker>>,
+    closed: bool,
+}
+
+impl State {
+    /// Wakes this thread when something has changed that a channel may wait for.
+    pub fn wake_me(&mut self, waker: &Arc<Waker>) {
+        if !self.waiting.iter().any(|other| Arc::ptr_eq(other, waker)) {
+            self.waiting.push(Arc::clone(waker));
+        }
+    }
+
+    /// Something has changed. The thread that knows it, having changed it, need not be woken.
+    pub fn wake_others(&mut self, own: &Arc<Waker>) {
+        for waker in self.waiting.drain(..) {
+            if !Arc::ptr_eq(&waker, own) {
+                waker.wake();
+            }
+        }
+    }
+
+    /// A pass begins. Now and then a new era does too; then marks are taken away when it succeeds.
+    pub fn begin_era(&mut self, quiet: Duration) -> bool {
+        let due = self.era_began.elapsed() >= quiet;
+        if due {
+            self.era_began = Instant::now();
+            self.regions.begin_era();
+        }
+        due
+    }
+}
+
+impl TagsDisk {
+    /// Puts the stage over `inner`, whose tags are in the file that another process may have opened.
+    ///
+    /// # Errors
+    /// If the marks cannot be read.
+    pub fn new(
+        inner: Arc<dyn Disk<Sealed>>,
+        file: OwnedFd,
+        facts: TagsFacts,
+        keys: TagKeys,
+    ) -> Result<Self, IoError> {
+        Self::over(inner, Arc::new(HostFile(file.into())), facts, keys, TagsTuning::default())
+    }
+
+    /// As [`TagsDisk::new`], on another file system, or tuned.
+    ///
+    /// # Errors
+    /// If the marks cannot be read.
+    pub fn over(
+        inner: Arc<dyn Disk<Sealed>>,
+        file: Arc<dyn StoredFile>,
+        facts: TagsFacts,
+        keys: TagKeys,
+        tuning: TagsTuning,
+    ) -> Result<Self, IoError> {
+        let Limits { read_only, size_bytes, .. } = inner.limits();
+        let TagsFacts { volume, layer, handed_over } = facts;
+        let binding = Binding { volume, layer };
+        let mut regions = Regions::default();
+        read_marks(&*file, &binding, &keys, size_bytes, |region| {
+            regions.found_marked(region, !handed_over);
+        })?;
+        if regions.unsettled_count() > 0 {
+            tracing::warn!(
+                %volume,
+                regions = regions.unsettled_count(),
+                "the volume was not closed in order: blocks that were in flight are taken as they are, and tagged anew"
+            );
+        }
+        let state = State {
+            pages: Pages::new(tuning.pages_max),
+            regions,
+            passes: Passes::default(),
+            // Whatever a predecessor wrote may be in the device's cache.
+            unsynced: true,
+            covered: None,
+            settling: false,
+            era_began: Instant::now(),
+            waiting: Vec::new(),
+            closed: false,
+        };
+        let shared = Shared {
+            inner,
+            file,
+            keys,
+            binding,
+            read_only,
+            locks: RangeLocks::new(),
+            counts: Counts::default(),
+            quiet: tuning.quiet,
+            state: Mutex::new(state),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What the tags have shown so far.
+    pub fn counts(&self) -> TagCounts {
+        let unsettled = self.shared.state().regions.unsettled_count();
+        self.shared.counts.now(unsettled)
+    }
+
+    /// Whether a flush has failed in the sidecar, after which none succeeds until the volume is opened anew.
+    pub fn has_failed_flush(&self) -> bool {
+        self.shared.state().passes.have_failed()
+    }
+
+    /// Leaves the sidecar as whoever comes next must find it: all tags in the file, and no mark on what a flush has covered. It
+    /// waits for the file. No channel may have anything in flight; one that is used afterwards fails its flushes.
+    ///
+    /// It says whether a successor need not take anything for unsettled ([`TagsFacts::handed_over`]).
+    pub fn close(&self) -> bool {
+        self.shared.close()
+    }
+}
+
+impl Shared {
+    /// A thread that panicked has left the state as it should be, or the process ends.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.inner.limits()
+    }
+
+    pub fn quiet(&self) -> Duration {
+        self.quiet
+    }
+
+    /// Fills a page of marks with what is so now.
+    pub fn fill_marks(&self, regions: &Regions, marks_page: u64, page: &mut [u8]) -> Result<(), IoError> {
+        for (number, sector) in marks_sectors_mut(marks_page, page) {
+            let (_, bits) = split_marks(sector);
+            regions.fill_sector(number * REGIONS_PER_SECTOR, bits);
+        }
+        self.keys.tag_marks(&self.binding, marks_page, page).map_err(|error| {
+            tracing::error!(%error, "marks cannot be tagged");
+            IoError::Cipher
+        })
+    }
+
+    fn close(&self) -> bool {
+        let mut state = self.state();
+        if state.closed || self.read_only {
+            return false;
+        }
+        state.closed = true;
+        let handed_over = self.close_file(&mut state);
+        // Whoever goes on nevertheless is promised nothing.
+        state.passes.fail();
+        handed_over.unwrap_or_else(|error| {
+            // The marks stay, and say so.
+            tracing::warn!(volume = %self.binding.volume, %error, "the tags could not be closed in order");
+            false
+        })
+    }
+
+    fn close_file(&self, state: &mut State) -> Result<bool, Errno> {
+        let mut page = page_of_memory().map_err(|_| Errno::NOMEM)?;
+        let (changes, in_flight) = state.regions.changes();
+        if in_flight || state.passes.have_failed() {
+            return Ok(false);
+        }
+        while let Some(slot) = state.pages.next_dirty() {
+            let (number, content) = state.pages.begin_writing(slot);
+            page.bytes_mut().copy_from_slice(content);
+            let written = self.file.write_at(page_offset(number), page.bytes());
+            state.pages.end_writing(slot, written.is_ok());
+            written?;
+        }
+        if state.covered == Some(changes) {
+            // The blocks and the tags are durable; so the marks may go.
+            state.regions.unmark_settled();
+        }
+        while let Some(marks_page) = state.regions.begin_unmarking() {
+            if self.fill_marks(&state.regions, marks_page, page.bytes_mut()).is_err() {
+                return Ok(false);
+            }
+            let written = self.file.write_at(marks_offset(marks_page), page.bytes());
+            state.regions.end_unmarking(marks_page, written.is_ok());
+            written?;
+        }
+        self.file.sync()?;
+        Ok(state.regions.unsettled_count() == 0)
+    }
+}
+
+impl Drop for Shared {
+    /// The last channel is gone, and the disk with it.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Disk<Sealed> for TagsDisk {
+    fn limits(&self) -> Limits {
+        self.shared.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
+        Ok(Box::new(TagsChannel::open(Arc::clone(&self.shared), thread, depth)?))
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.shared.inner.allocation(extent, report)
+    }
+}
+
+/// Memory for one page that a device takes, for the moments in which there is no queue.
+fn page_of_memory() -> Result<Buffer, IoError> {
+    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
+    pool.take(PAGE_BYTES).ok_or(IoError::from(Errno::NOMEM))
+}
+
+/// Reports the regions that are marked. A sector whose tag does not match marks nothing: whoever writes to the datastore could
+/// otherwise have anything adopted.
+fn read_marks(
+    file: &dyn StoredFile,
+    binding: &Binding,
+    keys: &TagKeys,
+    size_bytes: u64,
+    mut report: impl FnMut(u64),
+) -> Result<(), IoError> {
+    let regions = size_bytes.div_ceil(REGION_BYTES);
+    let mut page = page_of_memory()?;
+    for marks_page in 0..regions.div_ceil(REGIONS_PER_MARKS_PAGE) {
+        let wanted_bytes = PAGE_BYTES as u64;
+        let done_bytes = file.read_at(marks_offset(marks_page), page.bytes_mut())? as u64;
+        if done_bytes < wanted_bytes {
+            return Err(IoError::Short { done_bytes, wanted_bytes });
+        }
+        let refused = keys.verify_marks(binding, marks_page, page.bytes(), |number, bits| {
+            let first = number * REGIONS_PER_SECTOR;
+            let is_set = |at: &u64| bits[(at / 8) as usize] >> (at % 8) & 1 == 1;
+            (0..REGIONS_PER_SECTOR).filter(is_set).for_each(|at| report(first + at));
+        });
+        let refused = refused.map_err(|error| {
+            tracing::error!(%error, "marks cannot be verified");
+            IoError::Cipher
+        })?;
+        if refused > 0 {
+            tracing::error!(
+                volume = %binding.volume,
+                sectors = refused,
+                "marks of the tag sidecar are damaged; what was in flight when the volume was last used may be unreadable"
+            );
+        }
+    }
+    Ok(())
+}
