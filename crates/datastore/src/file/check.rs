@@ -13,6 +13,7 @@ use super::directory::{
 };
 use super::error::DatastoreError;
 use super::open::{check_length, open_envelopes};
+use super::reserve::DESCRIPTOR_SPARE;
 use super::storage::{HOST, Storage};
 
 /// How bad a finding is.
@@ -78,7 +79,7 @@ pub fn check_on(
     }
     for name in directory.names()? {
         let of_layer = layer_of_name(&name).is_some_and(|id| descriptor.layer(id).is_some());
-        let known = of_layer || name == DESCRIPTOR || name == CONTROL_SOCKET;
+        let known = of_layer || [DESCRIPTOR, DESCRIPTOR_SPARE, CONTROL_SOCKET].contains(&name.as_str());
         let message = match name.as_str() {
             _ if known => continue,
             DESCRIPTOR_NEW => {

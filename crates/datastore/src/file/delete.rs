@@ -3,6 +3,8 @@
 //! The descriptor goes first, and durably: with its envelopes gone, what a power cut leaves of the layers is noise. Then the
 //! directory gets a hidden name, durably before anything else of it goes: an empty directory under the volume's own could not
 //! be told from one that never was a volume's. What is left of an interrupted deletion can be deleted again.
+//!
+//! On a file system that is so full that it cannot even rename, the layers are emptied first.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +20,7 @@ use super::directory::{
 };
 use super::error::DatastoreError;
 use super::lock::{self, Sharing};
+use super::reserve::DESCRIPTOR_SPARE;
 use super::storage::{HOST, Storage};
 
 /// How the name starts of what is being deleted.
@@ -34,7 +37,8 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     let directory = VolumeDirectory::open(storage, path)?;
     let names = directory.names()?;
     let ours = |name: &str| {
-        [DESCRIPTOR, DESCRIPTOR_NEW, CONTROL_SOCKET].contains(&name) || layer_of_name(name).is_some()
+        [DESCRIPTOR, DESCRIPTOR_NEW, DESCRIPTOR_SPARE, CONTROL_SOCKET].contains(&name)
+            || layer_of_name(name).is_some()
     };
     if let Some(stranger) = names.iter().find(|name| !ours(name)) {
         return Err(DatastoreError::Stranger { path: path.to_owned(), stranger: stranger.clone() });
@@ -57,7 +61,14 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     remove(DESCRIPTOR)?;
     remove(DESCRIPTOR_NEW)?;
     directory.sync()?;
-    let path = &put_aside(storage, path)?;
+    let path = &match put_aside(storage, path) {
+        Err(DatastoreError::Full { .. }) => {
+            empty_layers(&directory, &names)?;
+            put_aside(storage, path)?
+        }
+        aside => aside?,
+    };
+    remove(DESCRIPTOR_SPARE)?;
     // Nobody listens on it any more: who did held the lock.
     remove(CONTROL_SOCKET)?;
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
@@ -65,6 +76,19 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     }
     storage.remove_directory(path).map_err(system("delete", path))?;
     sync_parent(storage, path)
+}
+
+/// Gives the space of all layers back, but keeps their names: a directory without any could not be told from one that never
+/// was a volume's. They are noise, now that the descriptor is gone.
+fn empty_layers(directory: &VolumeDirectory, names: &[String]) -> Result<(), DatastoreError> {
+    for name in names.iter().filter(|name| layer_of_name(name).is_some()) {
+        let emptied = directory.file(name, OFlags::WRONLY).and_then(|layer| {
+            layer.set_length(0)?;
+            layer.sync()
+        });
+        emptied.map_err(system("empty a layer of", &directory.path))?;
+    }
+    Ok(())
 }
 
 /// Takes the volume's name away, durably; says where the directory is now.

@@ -91,22 +91,32 @@ impl VolumeDirectory {
     }
 
     /// Replaces the descriptor: after a power cut there is the old one or the new one, whole. The new content is durable
-    /// before its name is, and the name before this returns.
+    /// before its name is, and the name before this returns. Where there is no room, that which is kept for it is used.
     pub(super) fn write_descriptor(&self, encoded: &[u8]) -> Result<(), DatastoreError> {
         let action = "write the descriptor of";
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
-        let write = || -> Result<(), DatastoreError> {
-            let file = self.file(DESCRIPTOR_NEW, flags).map_err(system(action, &self.path))?;
-            file.write_at(0, encoded).map_err(system(action, &self.path))?;
-            file.sync().map_err(system(action, &self.path))?;
-            self.handle.rename(DESCRIPTOR_NEW, DESCRIPTOR).map_err(system(action, &self.path))
+        let write = || match self.write_new(encoded) {
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                // Nothing refers to it; a rest that cannot be removed is overwritten.
+                let _ = self.handle.remove(DESCRIPTOR_NEW);
+                self.write_into_spare(encoded)
+            }
+            written => written,
         };
-        if let Err(error) = write() {
-            // Nothing refers to it; a rest that cannot be removed is overwritten next time.
+        if let Err(errno) = write().and_then(|()| self.handle.rename(DESCRIPTOR_NEW, DESCRIPTOR)) {
             let _ = self.handle.remove(DESCRIPTOR_NEW);
-            return Err(error);
+            return Err(system(action, &self.path)(errno));
         }
-        self.sync()
+        self.sync()?;
+        // The descriptor is there; that the next one may find no room is no reason to fail.
+        let _ = self.fill_spare(encoded.len());
+        Ok(())
+    }
+
+    /// Writes a descriptor on its way, durably.
+    fn write_new(&self, encoded: &[u8]) -> Result<(), Errno> {
+        let file = self.file(DESCRIPTOR_NEW, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+        file.write_at(0, encoded)?;
+        file.sync()
     }
 
     /// Makes the directory's names durable.
