@@ -17,6 +17,8 @@ use strongroom_datastore::file::CONTROL_SOCKET;
 use strongroom_types::VolumeSize;
 use thiserror::Error;
 
+use crate::condition::Condition;
+
 /// The format of requests and answers; another one is refused with both numbers.
 pub const FORMAT: u32 = 1;
 
@@ -90,6 +92,9 @@ pub struct Status {
     pub address: String,
     /// How often a worker died and was started again.
     pub restarts: u64,
+    /// How the volume fares.
+    #[serde(default)]
+    pub condition: Condition,
 }
 
 #[derive(Serialize, Deserialize)]

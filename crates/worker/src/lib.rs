@@ -1,7 +1,7 @@
 //! Wires the stages of one VM's volumes, and makes the process that they run in fit for keys.
 //!
 //! - [`supervise`]: keeps a worker running, for whoever exposes a volume; [`control`]: how other commands speak to it.
-//! - [`birth`]: what supervisor and worker say to each other.
+//! - [`birth`]: what supervisor and worker say to each other; [`condition`]: how a volume fares, in their words.
 //! - [`process_main`]: the worker itself; `service`: what clients connect to in it.
 //! - [`process`]: no dumps, no core files, ciphers that answer rightly; before the first key.
 //! - [`sandbox`]: what a worker that obeys an attacker cannot do.
@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod birth;
+pub mod condition;
 pub mod control;
 pub mod process;
 pub mod process_main;

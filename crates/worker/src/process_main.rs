@@ -97,7 +97,8 @@ impl Worker {
     /// Follows orders until the last one.
     fn follow(mut self, socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
         loop {
-            let (order, files) = match socket.receive() {
+            let (order, files) = match self.service.teller.await_order(socket).and_then(|()| socket.receive())
+            {
                 Ok(received) => received,
                 Err(BirthError::Gone) => {
                     tracing::warn!("the supervisor is gone: the volume is closed");

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use serde_json::Value;
+use strongroom_filters::park::{ParkDisk, Patience};
 use strongroom_frontend::listen::{ListenError, Listener};
 use strongroom_frontend::nbd::{
     self, Export, Identity, IdentityError, LANE_DEPTH, NbdConfig, NbdServer, TlsConfig, TlsError,
@@ -12,11 +13,12 @@ use strongroom_frontend::nbd::{
 use strongroom_frontend::vhost_user_blk::{
     self, ResumeError, Suspended, SuspendedState, VhostUserConfig, VhostUserServer,
 };
-use strongroom_io::{Disk, Plain};
+use strongroom_io::{Disk, IoError, Plain};
 use strongroom_ring::{Lanes, RingError};
 use thiserror::Error;
 
 use crate::birth::{BirthError, BirthSocket, Frontend, Tls};
+use crate::condition::Teller;
 use crate::sandbox::{SandboxError, deny_system_calls};
 
 /// Why clients cannot be served.
@@ -52,6 +54,9 @@ pub enum ServiceError {
     /// The supervisor's word.
     #[error(transparent)]
     Birth(#[from] BirthError),
+    /// No event by which the threads tell of trouble.
+    #[error("cannot make an event: {0}")]
+    Event(#[source] IoError),
     /// It did not end in order.
     #[error("{0}")]
     Stop(String),
@@ -61,6 +66,7 @@ pub enum ServiceError {
 pub struct Prepared {
     kind: Kind,
     listener: OwnedFd,
+    teller: Teller,
 }
 
 #[derive(Clone)]
@@ -74,6 +80,8 @@ pub struct Service {
     kind: Kind,
     listener: OwnedFd,
     lanes: Lanes,
+    /// Tells how the volume fares.
+    pub teller: Teller,
 }
 
 /// A frontend that serves.
@@ -91,6 +99,7 @@ impl Service {
         listener: OwnedFd,
         socket: &BirthSocket<io::Stdin>,
     ) -> Result<Prepared, ServiceError> {
+        let teller = Teller::new().map_err(ServiceError::Event)?;
         let kind = match frontend {
             Frontend::Nbd { export, tls } => {
                 let tls = tls.map(|tls| receive_tls(tls, socket)).transpose()?;
@@ -98,10 +107,11 @@ impl Service {
                 Kind::Nbd(NbdConfig { tls, ..NbdConfig::new(export) })
             }
             Frontend::VhostUser { serial, queues_max } => {
-                Kind::VhostUser(VhostUserConfig { queues_max, ..VhostUserConfig::new(&serial) })
+                let book = Arc::clone(teller.book());
+                Kind::VhostUser(VhostUserConfig { queues_max, book, ..VhostUserConfig::new(&serial) })
             }
         };
-        Ok(Prepared { kind, listener })
+        Ok(Prepared { kind, listener, teller })
     }
 
     /// Serves `disk`, from the start or from where a predecessor was suspended. When it returns, clients are served.
@@ -118,6 +128,8 @@ impl Service {
         let lanes = self.lanes.clone();
         match (&self.kind, sessions) {
             (Kind::Nbd(config), _) => {
+                // The protocol can say that there is no room, so nothing waits for some.
+                let disk = Arc::new(ParkDisk::new(disk, Patience::None, Arc::clone(self.teller.book())));
                 Ok(Serving::Nbd(NbdServer::start(config.clone(), listener, disk, lanes)?))
             }
             (Kind::VhostUser(config), None) => {
@@ -137,13 +149,13 @@ impl Service {
 impl Prepared {
     /// Makes all threads that there will ever be, and denies every system call that they do not need.
     pub fn start_threads(self) -> Result<Service, ServiceError> {
-        let Self { kind, listener } = self;
+        let Self { kind, listener, teller } = self;
         let lanes = match &kind {
             Kind::Nbd(config) => Lanes::start("nbd", config.lanes(), LANE_DEPTH)?,
             Kind::VhostUser(config) => Lanes::start("vhost-user", config.lanes(), LANE_DEPTH)?,
         };
         deny_system_calls()?;
-        Ok(Service { kind, listener, lanes })
+        Ok(Service { kind, listener, lanes, teller })
     }
 }
 

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{DatastoreError, Severity, check, describe};
 use strongroom_types::display_bytes;
+use strongroom_worker::condition::{Condition, State};
 
 use super::describe::VolumeFacts;
 use super::open::FreshnessArguments;
@@ -82,6 +83,7 @@ impl fmt::Display for Info {
                 "  exposed       at {}, by process {} with worker {worker}",
                 exposure.address, exposure.supervisor_pid
             )?;
+            writeln!(f, "  state         {}", state(&exposure.condition))?;
         }
         let (free, total) = (display_bytes(datastore.available_bytes), display_bytes(datastore.total_bytes));
         writeln!(f, "  datastore     {}, {free} of {total} free", datastore.file_system)?;
@@ -92,6 +94,33 @@ impl fmt::Display for Info {
             (false, None) => write!(f, "not verified: without a key nothing can vouch for it"),
         }
     }
+}
+
+/// How an exposed volume fares, and what to do about it.
+fn state(condition: &Condition) -> String {
+    let mut text = match (condition.state, &condition.parked) {
+        (State::FlushFailed, _) => {
+            "a flush FAILED: what was written since may be lost, and no flush succeeds any more; see to \
+             the device, then expose the volume anew"
+                .to_owned()
+        }
+        (State::Parked, Some(parked)) => format!(
+            "{} requests of the guest ({}) wait for room since {}; nothing is lost: free space in the datastore, and \
+             the guest goes on",
+            parked.requests,
+            display_bytes(parked.bytes),
+            utc(parked.since_unix_seconds)
+        ),
+        (State::Running | State::Parked, _) => "running".to_owned(),
+    };
+    if condition.refused_for_room > 0 {
+        text += &format!("; {} requests found no room", condition.refused_for_room);
+    }
+    if condition.device_errors > 0 {
+        let last = condition.last_device_error.as_deref().unwrap_or("no reason");
+        text += &format!("; the device failed {} requests, the last with: {last}", condition.device_errors);
+    }
+    text
 }
 
 impl InfoArguments {

@@ -7,8 +7,10 @@ use strongroom_datastore::file::LayerFacts;
 use strongroom_types::{KeyEpoch, VolumeSize};
 
 use super::socket::BirthError;
+use crate::condition::Condition;
 
-/// The format that this program writes. 1 is the first; 2 brought layers with a log.
+/// The format that this program writes. 1 is the first; 2 brought layers with a log, and reports of how
+/// a volume fares.
 pub const FORMAT: u32 = 2;
 
 /// The oldest format that it reads: its own, or the one before.
@@ -68,6 +70,8 @@ pub enum Report {
         /// What went wrong while it drained and flushed.
         failure: Option<String>,
     },
+    /// How the volume fares; not an answer, and only sent to a supervisor of format 2 or later.
+    Condition(Condition),
     /// The order was not followed.
     Failed {
         /// Why not.
@@ -202,13 +206,15 @@ mod tests {
     /// What format 2 brought.
     const SERVE_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576}},"sessions":null}}}"#;
 
+    const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
+
     #[test]
     fn messages_are_written_as_they_are_read() {
         for text in ORDERS_1.into_iter().chain([SERVE_2]) {
             let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);
         }
-        for text in REPORTS_1 {
+        for text in REPORTS_1.into_iter().chain([CONDITION_2]) {
             let (format, report): (u32, Report) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &report).unwrap()).unwrap(), text);
         }

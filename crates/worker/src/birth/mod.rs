@@ -20,6 +20,8 @@
 //!                              <-  Ended
 //! ```
 //!
+//! While it serves, a worker also says unasked how the volume fares (`Condition`).
+//!
 //! An order that cannot be followed is answered with `Failed`. When one side is gone, the other reads the end of the
 //! stream: a worker then drains, flushes and ends, and a supervisor starts another.
 //!

@@ -88,6 +88,11 @@ impl<S: AsFd> BirthSocket<S> {
         if is_ours { Ok(Self { socket, format: FORMAT }) } else { Err(BirthError::NotBorn) }
     }
 
+    /// What is written in. A worker's is its supervisor's, once that has said something.
+    pub fn format(&self) -> u32 {
+        self.format
+    }
+
     /// Sends a message with files. It does not wait for room: there is always some, but with a peer that is stuck.
     pub fn send<M: Serialize>(&self, message: &M, files: &[BorrowedFd<'_>]) -> Result<(), BirthError> {
         let bytes = encode(self.format, message)?;

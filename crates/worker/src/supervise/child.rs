@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::program::Program;
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report, Start};
+use crate::condition::Condition;
 use crate::sandbox::{Cgroup, TASKS_MAX, UidLease};
 
 /// From a worker's start to the report that it is confined: tens of milliseconds, and more where many start at once.
@@ -102,6 +103,10 @@ pub struct WorkerProcess {
     socket: BirthSocket,
     /// The version of its program.
     program: String,
+    /// How the volume fares, as it was last told.
+    condition: Condition,
+    /// Nothing more is heard: it is ending, or talks nonsense.
+    silent: bool,
     /// In this order: a user is free when its process is gone, and a cgroup can be removed then.
     _lease: Option<UidLease>,
     _cgroup: Option<Cgroup>,
@@ -130,8 +135,16 @@ impl WorkerProcess {
             }
         };
         let cgroup = cgroup_for(pid, birthright);
-        let mut worker =
-            Self { child, pidfd, socket, program: String::new(), _lease: lease, _cgroup: cgroup };
+        let mut worker = Self {
+            child,
+            pidfd,
+            socket,
+            program: String::new(),
+            condition: Condition::default(),
+            silent: false,
+            _lease: lease,
+            _cgroup: cgroup,
+        };
         let user = worker._lease.as_ref().map(UidLease::user);
         let lease_file = worker._lease.as_ref().map(UidLease::as_fd);
         let files: Vec<_> = std::iter::once(listener).chain(lease_file).collect();
@@ -224,6 +237,43 @@ impl WorkerProcess {
         self.pidfd.as_fd()
     }
 
+    /// How the volume fares, as it was last told.
+    pub fn condition(&self) -> &Condition {
+        &self.condition
+    }
+
+    /// Readable when it says something unasked.
+    pub fn voice(&self) -> Option<BorrowedFd<'_>> {
+        (!self.silent).then(|| self.socket.as_fd())
+    }
+
+    /// Hears what it has said unasked; whether that was anything.
+    pub fn hear(&mut self) -> bool {
+        let mut heard = false;
+        while !self.silent && matches!(poll_until(self.socket.as_fd(), Duration::ZERO), Ok(true)) {
+            match self.socket.receive() {
+                Ok((Report::Condition(condition), _)) => {
+                    self.condition = condition;
+                    heard = true;
+                }
+                Ok((Report::Failed { reason }, _)) => {
+                    tracing::error!("worker {} fails: {reason}", self.id());
+                    self.silent = true;
+                }
+                // Its end is seen elsewhere.
+                Err(BirthError::Gone) => self.silent = true,
+                Ok((other, _)) => {
+                    tracing::warn!("worker {} said what was not asked for: {other:?}", self.id());
+                }
+                Err(error) => {
+                    tracing::warn!("worker {} cannot be heard any more: {error}", self.id());
+                    self.silent = true;
+                }
+            }
+        }
+        heard
+    }
+
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<End> {
         self.child.try_wait().ok().flatten().map(End)
@@ -236,16 +286,20 @@ impl WorkerProcess {
         }
     }
 
-    /// Waits for its next report.
+    /// Waits for its next answer.
     fn await_report(&mut self, within: Duration) -> Result<(Report, Vec<OwnedFd>), ChildError> {
         let pid = self.id();
-        if !poll_until(self.socket.as_fd(), within)? {
-            return Err(ChildError::Silent { pid, within });
-        }
-        match self.socket.receive() {
-            Ok((Report::Failed { reason }, _)) => Err(ChildError::Refused(reason)),
-            Ok(received) => Ok(received),
-            Err(error) => Err(self.explained(error)),
+        let deadline = Instant::now() + within;
+        loop {
+            if !poll_until(self.socket.as_fd(), deadline.saturating_duration_since(Instant::now()))? {
+                return Err(ChildError::Silent { pid, within });
+            }
+            match self.socket.receive() {
+                Ok((Report::Condition(condition), _)) => self.condition = condition,
+                Ok((Report::Failed { reason }, _)) => return Err(ChildError::Refused(reason)),
+                Ok(received) => return Ok(received),
+                Err(error) => return Err(self.explained(error)),
+            }
         }
     }
 

@@ -14,6 +14,7 @@
 
 mod child;
 mod control_socket;
+mod herald;
 mod program;
 mod restart;
 mod upgrade;
@@ -30,13 +31,16 @@ use strongroom_keys::Kek;
 use strongroom_types::VolumeSize;
 use thiserror::Error;
 
-use self::child::{ChildError, WorkerProcess, timespec};
+use self::child::{ChildError, WorkerProcess};
 use self::control_socket::ControlSocket;
+use self::herald::Herald;
 use self::restart::{Crashes, Outage};
 use crate::birth::Frontend;
+use crate::condition::Condition;
 use crate::control::{Answer, Request, Status};
 use crate::sandbox::{RUN_DIRECTORY, UidLease};
 
+pub(crate) use self::child::timespec;
 pub use self::child::{Birthright, End};
 pub use self::program::Program;
 
@@ -84,6 +88,7 @@ pub struct Supervisor {
     exposure: Exposure,
     restarts: u64,
     crashes: Crashes,
+    herald: Herald,
 }
 
 #[derive(Debug)]
@@ -111,7 +116,11 @@ impl Supervisor {
         };
         let worker = serve().map_err(|error: ChildError| SuperviseError::Start(error.to_string()))?;
         let crashes = Crashes::none();
-        Ok(Self { control, phase: Phase::Serving(worker), exposure, restarts: 0, crashes })
+        let herald = Herald::new(exposure.head.path());
+        if let Err(error) = exposure.head.fill_reserve() {
+            tracing::info!("no space is kept for the volume's next descriptor: {error}");
+        }
+        Ok(Self { control, phase: Phase::Serving(worker), exposure, restarts: 0, crashes, herald })
     }
 
     /// The process that serves, if there is one now.
@@ -139,6 +148,7 @@ impl Supervisor {
                 tracing::error!("worker {} {how}; another one is started", worker.id());
                 self.phase = Phase::Down(self.crashes.died(&how));
             }
+            self.hear();
             self.restart()?;
             self.answer_requests();
         }
@@ -147,13 +157,14 @@ impl Supervisor {
     /// Sleeps until there is something to do; `true` if that is to end.
     fn wait(&self, stop: BorrowedFd<'_>) -> Result<bool, Errno> {
         let mut watched = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
-        let mut deadline = None;
-        match &self.phase {
+        let mut deadline = match &self.phase {
             Phase::Serving(worker) => {
                 watched.push(PollFd::from_borrowed_fd(worker.pidfd(), PollFlags::IN));
+                watched.extend(worker.voice().map(|voice| PollFd::from_borrowed_fd(voice, PollFlags::IN)));
+                self.herald.deadline()
             }
-            Phase::Down(outage) => deadline = Some(outage.next_attempt()),
-        }
+            Phase::Down(outage) => Some(outage.next_attempt()),
+        };
         if let Some(control) = &self.control {
             control.watch(&mut watched);
             deadline = [deadline, control.deadline()].into_iter().flatten().min();
@@ -163,6 +174,20 @@ impl Supervisor {
             Ok(_) | Err(Errno::INTR) => Ok(!watched[0].revents().is_empty()),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Hears how the volume fares, and says what a person should know of it.
+    fn hear(&mut self) {
+        let Phase::Serving(worker) = &mut self.phase else { return };
+        let head = &mut self.exposure.head;
+        if worker.hear() {
+            self.herald.hear(worker.condition(), head);
+            if worker.condition().parked.is_none() {
+                // What was taken of the reserve while there was no room is put back, as far as there is some.
+                let _ = head.fill_reserve();
+            }
+        }
+        self.herald.remind(head);
     }
 
     /// Does what was asked on the control socket.
@@ -177,9 +202,11 @@ impl Supervisor {
     }
 
     fn status(&self) -> Status {
-        let (worker_pid, program) = match &self.phase {
-            Phase::Serving(worker) => (Some(worker.id()), Some(worker.program().to_owned())),
-            Phase::Down(_) => (None, None),
+        let (worker_pid, program, condition) = match &self.phase {
+            Phase::Serving(worker) => {
+                (Some(worker.id()), Some(worker.program().to_owned()), worker.condition().clone())
+            }
+            Phase::Down(_) => (None, None, Condition::default()),
         };
         Status {
             supervisor_pid: std::process::id(),
@@ -194,6 +221,7 @@ impl Supervisor {
                 Address::Tcp(address) => address.to_string(),
             },
             restarts: self.restarts,
+            condition,
         }
     }
 

@@ -130,6 +130,7 @@ impl Supervisor {
             Ok(()) => {
                 self.restarts += 1;
                 self.crashes.serving();
+                self.herald.begins_anew();
                 let outage = outage.since.elapsed();
                 tracing::warn!("worker {} serves; the outage took {outage:?}", successor.id());
                 self.phase = Phase::Serving(successor);

@@ -106,6 +106,7 @@ impl Supervisor {
     /// Serves through this worker, and lets go of the one before, which has nothing left to do.
     fn replace(&mut self, worker: WorkerProcess) {
         self.crashes.serving();
+        self.herald.begins_anew();
         if let Phase::Serving(old) = std::mem::replace(&mut self.phase, Phase::Serving(worker))
             && let Err(error) = old.end(drain_deadline(&self.exposure))
         {

@@ -1,0 +1,153 @@
+//! What a person is told, in the log, of how a volume fares: each change once, and what lasts again after a while.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use strongroom_datastore::file::VolumeHead;
+use strongroom_types::display_bytes;
+
+use crate::condition::{Condition, Parked, State};
+
+/// After how long something that lasts is said again, and the least time between two lines on what comes and goes.
+const REMINDS_EVERY: Duration = Duration::from_secs(60);
+
+/// Says it, and remembers what it has said.
+#[derive(Debug)]
+pub struct Herald {
+    /// The volume.
+    path: PathBuf,
+    parked: Option<Wait>,
+    /// When a line on the same may come again.
+    quiet_until: [Option<Instant>; TOPICS],
+    flush_failed: bool,
+    refused: u64,
+    device_errors: u64,
+}
+
+/// A time without room.
+#[derive(Debug)]
+struct Wait {
+    since: Instant,
+    /// Whether a line was logged that it began.
+    said: bool,
+    /// The last that was heard.
+    latest: Parked,
+}
+
+/// What there is to be said.
+#[derive(Clone, Copy)]
+enum Topic {
+    Parked,
+    Refused,
+    DeviceErrors,
+}
+
+const TOPICS: usize = 3;
+
+impl Herald {
+    /// One that has said nothing yet.
+    pub fn new(path: &Path) -> Self {
+        let path = path.to_owned();
+        let quiet_until = [None; TOPICS];
+        Self { path, parked: None, quiet_until, flush_failed: false, refused: 0, device_errors: 0 }
+    }
+
+    /// When something is to be said again.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.parked.as_ref().and(self.quiet_until[Topic::Parked as usize])
+    }
+
+    /// Another worker serves, and counts from nothing.
+    pub fn begins_anew(&mut self) {
+        *self = Self { parked: self.parked.take(), quiet_until: self.quiet_until, ..Self::new(&self.path) };
+    }
+
+    /// Says what is new.
+    pub fn hear(&mut self, condition: &Condition, head: &VolumeHead) {
+        match (condition.parked, &mut self.parked) {
+            (Some(latest), Some(wait)) => wait.latest = latest,
+            (Some(latest), None) => {
+                self.parked = Some(Wait { since: Instant::now(), said: false, latest });
+            }
+            (None, Some(_)) => self.go_on(),
+            (None, None) => {}
+        }
+        self.remind(head);
+        let volume = self.path.display().to_string();
+        if condition.state == State::FlushFailed && !self.flush_failed {
+            tracing::error!(
+                "{volume}: a flush failed. What was written since the last one that succeeded may be lost, and none \
+                 succeeds any more. See to the device, then end this and expose the volume again"
+            );
+            self.flush_failed = true;
+        }
+        if condition.refused_for_room > self.refused && self.may_say(Topic::Refused) {
+            let (full, refused) = (full(head), condition.refused_for_room);
+            tracing::warn!(
+                "{volume}: {full}. Its clients have been told so {refused} times. Free some space or make the file \
+                 system larger; nothing else is to be done"
+            );
+            self.refused = refused;
+        }
+        if condition.device_errors > self.device_errors && self.may_say(Topic::DeviceErrors) {
+            let (errors, last) = (condition.device_errors, condition.last_device_error.as_deref());
+            tracing::error!(
+                "{volume}: its device has failed {errors} requests, the last with: {}. Whoever asked was told; see to the \
+                 device",
+                last.unwrap_or("no reason")
+            );
+            self.device_errors = errors;
+        }
+    }
+
+    /// Says once more what lasts, if it is time to.
+    pub fn remind(&mut self, head: &VolumeHead) {
+        if self.parked.is_none() || !self.may_say(Topic::Parked) {
+            return;
+        }
+        let (volume, full) = (self.path.display(), full(head));
+        let Some(wait) = &mut self.parked else { return };
+        let Parked { requests, bytes, .. } = wait.latest;
+        let after = if wait.said { format!(" after {:.0?}", wait.since.elapsed()) } else { String::new() };
+        wait.said = true;
+        let bytes = display_bytes(bytes);
+        tracing::warn!(
+            "{volume}: {full}. {requests} requests of its guest ({bytes}) wait{after}; nothing is lost, and the guest goes on \
+             by itself. Free some space or make the file system larger"
+        );
+    }
+
+    /// There is room again.
+    fn go_on(&mut self) {
+        if let Some(Wait { since, said: true, .. }) = self.parked.take() {
+            let waited = since.elapsed();
+            tracing::warn!(
+                "{}: there is room again; the guest goes on after {waited:.1?}",
+                self.path.display()
+            );
+        }
+    }
+
+    fn may_say(&mut self, topic: Topic) -> bool {
+        let quiet_until = &mut self.quiet_until[topic as usize];
+        let now = Instant::now();
+        if quiet_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        *quiet_until = Some(now + REMINDS_EVERY);
+        true
+    }
+}
+
+/// That the datastore is full, and what is left of it.
+fn full(head: &VolumeHead) -> String {
+    let datastore = head.path().parent().unwrap_or(head.path()).display();
+    match head.room() {
+        Ok(room) => format!(
+            "its datastore {datastore} is full ({} available; {} are kept for the volume's own descriptor)",
+            display_bytes(room.available_bytes),
+            display_bytes(room.reserved_bytes)
+        ),
+        Err(_) => format!("its datastore {datastore} is full"),
+    }
+}
