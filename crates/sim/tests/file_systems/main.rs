@@ -1,0 +1,116 @@
+//! Power cuts beneath ext4, XFS and btrfs themselves.
+//!
+//! A volume lives on a real file system, whose device writes down every request. The device is then cut at any moment of
+//! that: everything before the last flush is on it, and of the rest any part, torn at 512 bytes. The file system is mounted
+//! again, which replays its journal, and the volume is held against what was acknowledged.
+//!
+//! `scripts/test-power-cuts` runs it: it needs root for the mounts, and the programs that the script names. `POWER_CUTS` is
+//! the number of cuts for each file system, and `POWER_CUTS_SEED` the first seed. A seed draws the same requests and
+//! cuts again, but the kernel's threads take their own order; so the image that is wrong is kept where
+//! `POWER_CUTS_KEEP` says.
+//!
+//! The guest and the oracle are those of the simulated power cuts, `tests/power_cuts`. From the bottom up: `write_log` reads
+//! what a device was asked to do, `image` is what it holds, `cut` what is left of that; `file_system` makes and mounts one, and
+//! `recorder` records it; `life` is what a volume goes through, `survey` looks at what is left, and `trial` does it
+//! again and again. `first_writes` asks the file systems alone what they promise.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it did"
+)]
+
+mod broken;
+mod cut;
+mod file_system;
+mod first_writes;
+#[path = "../power_cuts/guest.rs"]
+mod guest;
+mod image;
+mod life;
+#[path = "../power_cuts/oracle.rs"]
+mod oracle;
+mod recorder;
+mod survey;
+mod trial;
+mod write_log;
+
+use std::time::Instant;
+
+use broken::Rule;
+use file_system::{BTRFS, EXT4, FileSystem, XFS};
+use trial::Trial;
+
+/// Lives under a broken rule, until one has to be caught.
+const BROKEN_LIVES: u64 = 20;
+
+fn number(name: &str, otherwise: usize) -> usize {
+    let number = |text: String| text.parse().unwrap_or_else(|_| panic!("{name} is a number"));
+    std::env::var(name).map_or(otherwise, number)
+}
+
+/// Cuts for each file system.
+fn cuts() -> usize {
+    number("POWER_CUTS", 300)
+}
+
+fn first_seed() -> u64 {
+    number("POWER_CUTS_SEED", 1) as u64
+}
+
+fn every_power_cut_leaves_what_was_promised(file_system: &'static FileSystem) {
+    let begun = Instant::now();
+    let mut trial = Trial::new(file_system);
+    let mut seed = first_seed();
+    while trial.count.cuts + trial.count.second_cuts < cuts() {
+        if let Err(what) = trial.live(seed, None) {
+            panic!("{}: {what}", file_system.name);
+        }
+        seed += 1;
+    }
+    let (count, seconds) = (&trial.count, begun.elapsed().as_secs_f64());
+    let seeds = format!("seeds {} to {}", first_seed(), seed - 1);
+    println!("{}, {seeds}: {count:?} in {seconds:.1} s", file_system.name);
+}
+
+/// Breaks a rule in life after life until that is noticed.
+fn is_caught(rule: Rule) {
+    for file_system in [&EXT4, &XFS, &BTRFS] {
+        let mut trial = Trial::new(file_system);
+        let caught = (1..=BROKEN_LIVES).find_map(|seed| trial.live(seed, Some(rule)).err());
+        match caught {
+            Some(what) => println!("{rule:?}, {}, after {} cuts: {what}", file_system.name, trial.count.cuts),
+            None => panic!("{rule:?} on {} was not noticed in {} cuts", file_system.name, trial.count.cuts),
+        }
+    }
+}
+
+#[test]
+fn every_power_cut_leaves_what_was_promised_on_ext4() {
+    every_power_cut_leaves_what_was_promised(&EXT4);
+}
+
+#[test]
+fn every_power_cut_leaves_what_was_promised_on_xfs() {
+    every_power_cut_leaves_what_was_promised(&XFS);
+}
+
+#[test]
+fn every_power_cut_leaves_what_was_promised_on_btrfs() {
+    every_power_cut_leaves_what_was_promised(&BTRFS);
+}
+
+#[test]
+fn a_flush_without_fdatasync_is_caught() {
+    is_caught(Rule::FlushWithoutSync);
+}
+
+#[test]
+fn a_durable_write_without_dsync_is_caught() {
+    is_caught(Rule::DurableWriteWithoutSync);
+}
+
+#[test]
+fn a_device_that_forgets_a_flush_is_caught() {
+    is_caught(Rule::DeviceForgetsFlush);
+}

@@ -1,0 +1,177 @@
+//! A file system on trial: volumes live on it, and each life is cut at many moments.
+
+use std::path::{Path, PathBuf};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tempfile::TempDir;
+
+use super::broken::Rule;
+use super::cut::{Fate, Replay};
+use super::file_system::FileSystem;
+use super::image::Image;
+use super::life::{Bench, History, Life};
+use super::recorder::Recorder;
+use super::survey::{Knowledge, survey};
+use super::write_log::Entry;
+
+/// Of each life. One in eight of them goes on after the cut, and is cut again.
+const CUTS_PER_LIFE: usize = 50;
+const CUTS_PER_SECOND_LIFE: usize = 6;
+const SECOND_LIFE_STEPS: usize = 60;
+/// One in so many images is looked at by `volume check`, and by the file system's own.
+const CHECKED_ONE_IN: u64 = 8;
+const EXAMINED_ONE_IN: u64 = 16;
+
+/// What was done.
+#[derive(Debug, Default)]
+pub struct Count {
+    pub cuts: usize,
+    /// Of volumes that had lived on after a cut.
+    pub second_cuts: usize,
+    /// Cuts that left no volume, rightly.
+    absent: usize,
+    /// Images that the file system's own check looked at.
+    examined: usize,
+    torn_first_writes: usize,
+    /// What the devices were asked to do.
+    requests: usize,
+    flushes: usize,
+}
+
+pub struct Trial {
+    file_system: &'static FileSystem,
+    bench: Bench,
+    fresh: Image,
+    place: TempDir,
+    pub count: Count,
+}
+
+/// A recorded life: what the device was asked to do, and what the guest saw meanwhile.
+struct Recording<'a> {
+    first: &'a Image,
+    entries: &'a [Entry],
+    history: &'a History,
+}
+
+/// A cut of a recording, with what is known at its moment.
+struct Cut<'a> {
+    image: Image,
+    moment: usize,
+    seed: u64,
+    history: &'a History,
+}
+
+impl Trial {
+    pub fn new(file_system: &'static FileSystem) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::create_dir(place.path().join("mounted")).unwrap();
+        let fresh = file_system.make(place.path());
+        Self { file_system, bench: Bench::new(), fresh, place, count: Count::default() }
+    }
+
+    /// A volume's life, cut at random moments. An error says what was found wrong, and how it came about.
+    pub fn live(&mut self, seed: u64, rule: Option<Rule>) -> Result<(), String> {
+        let recorder = Recorder::start(self.file_system, &self.fresh)?;
+        let steps = [1200, 300, 2000][(seed % 3) as usize];
+        let history = Life::of(&self.bench, &recorder, seed, steps, rule);
+        let entries = recorder.finish();
+        self.count.requests += entries.len();
+        self.count.flushes += entries.iter().filter(|entry| entry.flushes).count();
+        let first = self.fresh.clone();
+        let recording = Recording { first: &first, entries: &entries, history: &history };
+        self.cut(&recording, seed, rule).map_err(|what| format!("seed {seed}, {what}"))
+    }
+
+    fn cut(&mut self, recording: &Recording<'_>, seed: u64, rule: Option<Rule>) -> Result<(), String> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut cuts = self.replay(recording, rule);
+        let mut knowledge = Knowledge::new(recording.history);
+        for moment in moments(&mut random, CUTS_PER_LIFE, recording) {
+            let (fate, seed) = (Fate::draw(&mut random), random.random());
+            let image = cuts.cut(moment, fate, &mut StdRng::seed_from_u64(seed));
+            let cut = Cut { image, moment, seed, history: recording.history };
+            let goes_on = rule.is_none() && random.random_ratio(1, 8);
+            let ended = self.look(&cut, &mut knowledge).and_then(|()| match goes_on {
+                true => self.go_on(&cut, &mut knowledge),
+                false => Ok(()),
+            });
+            self.count.cuts += 1;
+            ended.map_err(|what| self.explain(&cut, fate, &what, rule))?;
+        }
+        Ok(())
+    }
+
+    fn replay<'a>(&self, recording: &Recording<'a>, rule: Option<Rule>) -> Replay<'a> {
+        let mut replay = Replay::new(recording.first, recording.entries, self.file_system.stays_whole);
+        replay.forgets_flushes = usize::from(rule == Some(Rule::DeviceForgetsFlush));
+        replay
+    }
+
+    /// Mounts an image and holds what is on it against what is known.
+    fn look(&mut self, cut: &Cut<'_>, knowledge: &mut Knowledge<'_>) -> Result<(), String> {
+        let (device, at) = (self.place.path().join("device"), self.place.path().join("mounted"));
+        cut.image.write_to(&device).unwrap();
+        let mounted = self.file_system.mount(&device, &at)?;
+        let allowed = knowledge.go_to(cut.moment);
+        let checks = cut.seed.is_multiple_of(CHECKED_ONE_IN);
+        let sort = cut.history.sort;
+        let found = survey(&self.bench, mounted.path(), sort, allowed, &knowledge.oracle, checks)?;
+        drop(mounted);
+        match found {
+            Some((_, verdict)) => self.count.torn_first_writes += verdict.torn_first_writes,
+            None => self.count.absent += 1,
+        }
+        if cut.seed.is_multiple_of(EXAMINED_ONE_IN) {
+            self.count.examined += 1;
+            self.file_system.examine(&device)?;
+        }
+        Ok(())
+    }
+
+    /// The life goes on after the cut, from the mounting on, and is cut again: also while the file system and the volume
+    /// recover.
+    fn go_on(&mut self, cut: &Cut<'_>, knowledge: &mut Knowledge<'_>) -> Result<(), String> {
+        let recorder = Recorder::start(self.file_system, &cut.image)?;
+        let allowed = knowledge.go_to(cut.moment);
+        let sort = cut.history.sort;
+        let found = survey(&self.bench, recorder.path(), sort, allowed, &knowledge.oracle, false)?;
+        let Some((found, _)) = found else { return Ok(()) };
+        let history = Life::after(&self.bench, &recorder, cut.seed, SECOND_LIFE_STEPS, sort, &found);
+        let entries = recorder.finish();
+        let recording = Recording { first: &cut.image, entries: &entries, history: &history };
+        let mut random = StdRng::seed_from_u64(cut.seed);
+        let mut cuts = self.replay(&recording, None);
+        let mut knowledge = Knowledge::new(&history);
+        for moment in moments(&mut random, CUTS_PER_SECOND_LIFE, &recording) {
+            let (fate, seed) = (Fate::draw(&mut random), random.random());
+            let image = cuts.cut(moment, fate, &mut StdRng::seed_from_u64(seed));
+            let second = Cut { image, moment, seed, history: &history };
+            let ended = self.look(&second, &mut knowledge);
+            self.count.second_cuts += 1;
+            ended.map_err(|what| format!("and then {}", self.explain(&second, fate, &what, None)))?;
+        }
+        Ok(())
+    }
+
+    /// For a person: what was cut, and where its image is kept.
+    fn explain(&self, cut: &Cut<'_>, fate: Fate, what: &str, rule: Option<Rule>) -> String {
+        let kept = if rule.is_none() { self.keep(cut) } else { None };
+        let kept = kept.map_or(String::new(), |kept| format!("; the image is {}", kept.display()));
+        format!("request {}, {fate:?}, {:?}: {what}{kept}", cut.moment, cut.history.sort)
+    }
+
+    fn keep(&self, cut: &Cut<'_>) -> Option<PathBuf> {
+        let place = std::env::var_os("POWER_CUTS_KEEP")?;
+        let path = Path::new(&place).join(format!("{}-{}.img", self.file_system.name, cut.seed));
+        cut.image.write_to(&path).ok().map(|()| path)
+    }
+}
+
+/// Random ones of a recording, in order.
+fn moments(random: &mut StdRng, count: usize, recording: &Recording<'_>) -> Vec<usize> {
+    let mut moments: Vec<usize> =
+        (0..count).map(|_| random.random_range(0..=recording.entries.len())).collect();
+    moments.sort_unstable();
+    moments
+}
