@@ -14,6 +14,7 @@ use strongroom_lab::first_writes::product::{ImageFormat, StorageDaemon, Strongro
 use strongroom_lab::first_writes::report::Tables;
 use strongroom_lab::first_writes::result::FileSystemResult;
 use strongroom_lab::first_writes::session::Place;
+use strongroom_lab::first_writes::steps::{STEPS, Step};
 use strongroom_lab::first_writes::study::{Study, StudyConfig, Subject};
 use strongroom_lab::vhost_user::front_end::Settings;
 
@@ -40,6 +41,9 @@ pub struct Arguments {
     /// How much each sequential phase writes, in MiB.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=32768))]
     sequential_mib: u64,
+    /// Only these steps of a round.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = STEPS)]
+    steps: Vec<Step>,
     /// Rounds; every other one goes backwards.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -87,6 +91,7 @@ pub fn run(arguments: &Arguments) -> Result<(), StudyError> {
         volume_bytes: arguments.volume_mib << 20,
         log_bytes: arguments.log_mib.map(|mib| mib << 20),
         sequential_bytes: arguments.sequential_mib << 20,
+        steps: arguments.steps.clone(),
         rounds: arguments.rounds,
         sequential_depth: arguments.sequential_depth,
         seed: arguments.seed,

@@ -20,6 +20,23 @@ const SEQUENTIAL: [(Phase, Phase, &str); 4] = [
     (Phase::Over512K, Phase::Over512K, "512 KiB, overwriting"),
 ];
 
+const RANDOM_HEAD: [&str; 8] =
+    ["", "IOPS", "of overwriting", "median", "p99", "of overwriting's", "longest", "server CPU per write"];
+const SEQUENTIAL_HEAD: [&str; 6] =
+    ["", "MB/s", "of overwriting", "p99", "of overwriting's", "server CPU per write"];
+const OPENING: &str =
+    "Opening, from the program's start to the first answered read, and memory of the process that serves:";
+const OPENING_HEAD: [&str; 8] = [
+    "",
+    "after `kill -9`, log full",
+    "after an orderly end",
+    "orderly end",
+    "idle: RSS, PSS, own",
+    "log full",
+    "all processes",
+    "settled",
+];
+
 /// Shows what one file system gave.
 pub struct Tables<'a>(pub &'a FileSystemResult);
 
@@ -34,42 +51,38 @@ impl Display for Tables<'_> {
             "The log holds {} MiB ({said}). Load average {before:.1} before and {after:.1} after.\n",
             result.log_bytes >> 20
         )?;
-        writeln!(f, "4 KiB random writes:\n")?;
-        writeln!(
-            f,
-            "| | IOPS | of overwriting | median | p99 | of overwriting's | longest | server CPU per write |"
-        )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
-        result.subjects.iter().try_for_each(|subject| random_rows(f, subject))?;
-        writeln!(f, "\nSequential writes:\n")?;
-        writeln!(f, "| | MB/s | of overwriting | p99 | of overwriting's | server CPU per write |")?;
-        writeln!(f, "|---|---|---|---|---|---|")?;
-        result.subjects.iter().try_for_each(|subject| sequential_rows(f, subject))?;
-        writeln!(
-            f,
-            "\nOpening, from the program's start to the first answered read, and memory of the process that serves:\n"
-        )?;
-        writeln!(
-            f,
-            "| | after `kill -9`, log full | after an orderly end | orderly end | idle: RSS, PSS, own | log full | all processes | settled |"
-        )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|")?;
-        result.subjects.iter().try_for_each(|subject| opening_row(f, subject))?;
+        table(f, "4 KiB random writes:", &RANDOM_HEAD, &rows(result, random_rows))?;
+        table(f, "Sequential writes:", &SEQUENTIAL_HEAD, &rows(result, sequential_rows))?;
+        table(f, OPENING, &OPENING_HEAD, &rows(result, opening_row))?;
         thick_ratio(f, &result.subjects)
     }
 }
 
-fn random_rows(f: &mut Formatter<'_>, subject: &SubjectResult) -> fmt::Result {
+/// A row's cells.
+type Row = Vec<String>;
+
+fn rows(result: &FileSystemResult, of: impl Fn(&SubjectResult) -> Vec<Row>) -> Vec<Row> {
+    result.subjects.iter().flat_map(of).collect()
+}
+
+/// Writes a table, unless nothing of it was measured.
+fn table(f: &mut Formatter<'_>, title: &str, head: &[&str], rows: &[Row]) -> fmt::Result {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "{title}\n\n| {} |", head.join(" | "))?;
+    writeln!(f, "|{}", "---|".repeat(head.len()))?;
+    rows.iter().try_for_each(|row| writeln!(f, "| {} |", row.join(" | ")))?;
+    writeln!(f)
+}
+
+fn random_rows(subject: &SubjectResult) -> Vec<Row> {
     let over = subject.rounds(Phase::Over);
-    for (phase, name) in RANDOM {
+    let measured = RANDOM.into_iter().filter(|(phase, _)| !subject.rounds(*phase).is_empty());
+    let row = |(phase, name)| {
         let rounds = subject.rounds(phase);
-        if rounds.is_empty() {
-            continue;
-        }
-        writeln!(
-            f,
-            "| {}, {name} | {} | {} | {} | {} | {} | {} | {} |",
-            subject.name,
+        vec![
+            format!("{}, {name}", subject.name),
             whole(spread(rounds, |figures| figures.iops)),
             ratio(rounds, over, |figures| figures.iops),
             microseconds(spread(rounds, |figures| figures.median_us)),
@@ -77,40 +90,34 @@ fn random_rows(f: &mut Formatter<'_>, subject: &SubjectResult) -> fmt::Result {
             ratio(rounds, over, |figures| figures.p99_us),
             microseconds(spread(rounds, |figures| figures.longest_us)),
             tenths(spread(rounds, |figures| figures.processor_us), "us"),
-        )?;
-    }
-    Ok(())
+        ]
+    };
+    measured.map(row).collect()
 }
 
-fn sequential_rows(f: &mut Formatter<'_>, subject: &SubjectResult) -> fmt::Result {
-    for (phase, over, name) in SEQUENTIAL {
+fn sequential_rows(subject: &SubjectResult) -> Vec<Row> {
+    let measured = SEQUENTIAL.into_iter().filter(|(phase, ..)| !subject.rounds(*phase).is_empty());
+    let row = |(phase, over, name)| {
         let (rounds, over) = (subject.rounds(phase), subject.rounds(over));
-        if rounds.is_empty() {
-            continue;
-        }
-        writeln!(
-            f,
-            "| {}, {name} | {} | {} | {} | {} | {} |",
-            subject.name,
+        vec![
+            format!("{}, {name}", subject.name),
             whole(spread(rounds, |figures| figures.megabytes_per_second)),
             ratio(rounds, over, |figures| figures.megabytes_per_second),
             microseconds(spread(rounds, |figures| figures.p99_us)),
             ratio(rounds, over, |figures| figures.p99_us),
             tenths(spread(rounds, |figures| figures.processor_us), "us"),
-        )?;
-    }
-    Ok(())
+        ]
+    };
+    measured.map(row).collect()
 }
 
-fn opening_row(f: &mut Formatter<'_>, subject: &SubjectResult) -> fmt::Result {
+fn opening_row(subject: &SubjectResult) -> Vec<Row> {
     if subject.reopen_full_ms.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
     let of = |rounds: &[f64]| tenths(Spread::of(rounds.iter().copied()), "ms");
-    writeln!(
-        f,
-        "| {} | {} | {} | {} | {} | {} | {} | {} |",
-        subject.name,
+    vec![vec![
+        subject.name.clone(),
         of(&subject.reopen_full_ms),
         of(&subject.reopen_empty_ms),
         of(&subject.close_ms),
@@ -118,7 +125,7 @@ fn opening_row(f: &mut Formatter<'_>, subject: &SubjectResult) -> fmt::Result {
         memory(&subject.memory_full),
         memory(&subject.memory_full_all),
         memory(&subject.memory_settled),
-    )
+    ]]
 }
 
 /// The first product beside those that are overwritten only: what it costs to be thin once all is written.
@@ -126,9 +133,12 @@ fn thick_ratio(f: &mut Formatter<'_>, subjects: &[SubjectResult]) -> fmt::Result
     let Some((first, others)) = subjects.split_first() else { return Ok(()) };
     for thick in others.iter().filter(|subject| subject.rounds(Phase::FirstAll).is_empty()) {
         let (rounds, over) = (first.rounds(Phase::Over), thick.rounds(Phase::Over));
+        if rounds.is_empty() {
+            continue;
+        }
         writeln!(
             f,
-            "\nOverwriting, {} as a ratio to {}: IOPS {}, p99 {}, CPU per write {}.",
+            "Overwriting, {} as a ratio to {}: IOPS {}, p99 {}, CPU per write {}.",
             first.name,
             thick.name,
             ratio(rounds, over, |figures| figures.iops),

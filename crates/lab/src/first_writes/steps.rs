@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use strongroom_types::Extent;
 
 use super::error::StudyError;
@@ -16,7 +17,7 @@ use super::study::{LOG_TIMES, Study};
 const SEQUENTIAL_BYTES: [u64; 2] = [64 << 10, 512 << 10];
 
 /// What is done with each product in each round.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Step {
     /// Random first writes.
     First,

@@ -14,7 +14,7 @@ use super::order::sequential;
 use super::product::Product;
 use super::result::{FileSystemResult, SubjectResult};
 use super::session::{BLOCK_BYTES, Place, Session};
-use super::steps::STEPS;
+use super::steps::Step;
 
 /// Where nobody says how much the log holds: what the design gives a volume of 1 GiB.
 pub const LOG_BYTES_DEFAULT: u64 = 16 << 20;
@@ -34,6 +34,8 @@ pub struct StudyConfig {
     pub log_bytes: Option<u64>,
     /// How much each sequential phase writes.
     pub sequential_bytes: u64,
+    /// What each round does with each product.
+    pub steps: Vec<Step>,
     /// Rounds.
     pub rounds: u32,
     /// Requests in flight per queue in the sequential phases.
@@ -76,8 +78,8 @@ impl Study<'_> {
         let mut results: Vec<SubjectResult> =
             self.subjects.iter().map(|subject| SubjectResult::new(subject.product.name())).collect();
         for round in 0..self.config.rounds {
-            let mut order: Vec<(usize, _)> =
-                (0..self.subjects.len()).flat_map(|index| STEPS.map(|step| (index, step))).collect();
+            let steps = |index| self.config.steps.iter().map(move |step| (index, *step));
+            let mut order: Vec<_> = (0..self.subjects.len()).flat_map(steps).collect();
             if round % 2 == 1 {
                 order.reverse();
             }
