@@ -62,10 +62,10 @@ fn every_power_cut_leaves_what_was_promised(file_system: &'static FileSystem) {
     let begun = Instant::now();
     let mut trial = Trial::new(file_system);
     let mut seed = first_seed();
+    let wrong = |what: String| -> () { panic!("{}: {what}", file_system.name) };
+    trial.live_prefix_by_prefix(seed).unwrap_or_else(wrong);
     while trial.count.cuts + trial.count.second_cuts < cuts() {
-        if let Err(what) = trial.live(seed, None) {
-            panic!("{}: {what}", file_system.name);
-        }
+        trial.live(seed, None).unwrap_or_else(wrong);
         seed += 1;
     }
     let (count, seconds) = (&trial.count, begun.elapsed().as_secs_f64());

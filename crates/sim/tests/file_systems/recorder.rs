@@ -105,3 +105,42 @@ impl Drop for Daemon {
         assert!(ended == Ok(1) || std::thread::panicking(), "the storage daemon does not end: {ended:?}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use rustix::fs::{FallocateFlags, fallocate};
+
+    use super::*;
+    use crate::file_system::{BTRFS, EXT4, XFS};
+    use crate::write_log::Change;
+
+    /// What all of this rests on: an fsync that has returned lies within the moment as a write and then a flush, and freed
+    /// space arrives as a discard.
+    #[test]
+    fn writes_flushes_and_discards_reach_the_log_in_order() {
+        for file_system in [&EXT4, &XFS, &BTRFS] {
+            let place = tempfile::tempdir().unwrap();
+            let recorder = Recorder::start(file_system, &file_system.make(place.path())).unwrap();
+            let file = File::create_new(recorder.path().join("file")).unwrap();
+            file.write_all_at(&[0xA5; 1 << 20], 0).unwrap();
+            let written = recorder.moment();
+            file.sync_all().unwrap();
+            let synced = recorder.moment();
+            fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
+            rustix::fs::syncfs(&file).unwrap();
+            drop(file);
+            let entries = recorder.finish();
+            let holds = |entry: &Entry| matches!(&entry.change, Change::Write { bytes, .. } if bytes[..512] == [0xA5; 512]);
+            let data = entries.iter().rposition(holds).unwrap();
+            assert!(data < synced, "{}: the data was sent before the fsync returned", file_system.name);
+            let flushed = entries[data..synced].iter().any(|entry| entry.flushes);
+            assert!(flushed, "{}: it was flushed before the fsync returned", file_system.name);
+            assert!(written < synced, "{}: the moment moved on", file_system.name);
+            let discards =
+                |entry: &Entry| matches!(entry.change, Change::Discard { length, .. } if length >= 1 << 19);
+            assert!(entries[synced..].iter().any(discards), "{}: the space was discarded", file_system.name);
+        }
+    }
+}

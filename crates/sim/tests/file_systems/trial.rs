@@ -15,6 +15,8 @@ use super::recorder::Recorder;
 use super::survey::{Knowledge, survey};
 use super::write_log::Entry;
 
+const LIFE_STEPS: [usize; 3] = [1200, 300, 2000];
+const SHORT_LIFE_STEPS: usize = 250;
 /// Of each life. One in eight of them goes on after the cut, and is cut again.
 const CUTS_PER_LIFE: usize = 50;
 const CUTS_PER_SECOND_LIFE: usize = 6;
@@ -26,6 +28,8 @@ const EXAMINED_ONE_IN: u64 = 16;
 /// What was done.
 #[derive(Debug, Default)]
 pub struct Count {
+    /// Of one life, each number of requests: the first, the first two, and so on.
+    prefixes: usize,
     pub cuts: usize,
     /// Of volumes that had lived on after a cut.
     pub second_cuts: usize,
@@ -70,17 +74,43 @@ impl Trial {
         Self { file_system, bench: Bench::new(), fresh, place, count: Count::default() }
     }
 
-    /// A volume's life, cut at random moments. An error says what was found wrong, and how it came about.
+    /// A volume's short life, replayed prefix by prefix. An error says what was found wrong, and how it came about.
+    pub fn live_prefix_by_prefix(&mut self, seed: u64) -> Result<(), String> {
+        let (history, entries) = self.record(seed, SHORT_LIFE_STEPS, None)?;
+        let first = self.fresh.clone();
+        let recording = Recording { first: &first, entries: &entries, history: &history };
+        let mut replay = self.replay(&recording, None);
+        let mut knowledge = Knowledge::new(&history);
+        let mut random = StdRng::seed_from_u64(seed);
+        for moment in 0..=entries.len() {
+            let image = replay.cut(moment, Fate::All, &mut random);
+            let cut = Cut { image, moment, seed: random.random(), history: &history };
+            self.count.prefixes += 1;
+            self.look(&cut, &mut knowledge).map_err(|what| self.explain(&cut, Fate::All, &what, None))?;
+        }
+        Ok(())
+    }
+
+    /// A volume's life, cut at random moments.
     pub fn live(&mut self, seed: u64, rule: Option<Rule>) -> Result<(), String> {
+        let (history, entries) = self.record(seed, LIFE_STEPS[(seed % 3) as usize], rule)?;
+        let first = self.fresh.clone();
+        let recording = Recording { first: &first, entries: &entries, history: &history };
+        self.cut(&recording, seed, rule).map_err(|what| format!("seed {seed}, {what}"))
+    }
+
+    fn record(
+        &mut self,
+        seed: u64,
+        steps: usize,
+        rule: Option<Rule>,
+    ) -> Result<(History, Vec<Entry>), String> {
         let recorder = Recorder::start(self.file_system, &self.fresh)?;
-        let steps = [1200, 300, 2000][(seed % 3) as usize];
         let history = Life::of(&self.bench, &recorder, seed, steps, rule);
         let entries = recorder.finish();
         self.count.requests += entries.len();
         self.count.flushes += entries.iter().filter(|entry| entry.flushes).count();
-        let first = self.fresh.clone();
-        let recording = Recording { first: &first, entries: &entries, history: &history };
-        self.cut(&recording, seed, rule).map_err(|what| format!("seed {seed}, {what}"))
+        Ok((history, entries))
     }
 
     fn cut(&mut self, recording: &Recording<'_>, seed: u64, rule: Option<Rule>) -> Result<(), String> {
