@@ -28,7 +28,7 @@ fn volume(datastore: &tempfile::TempDir, name: &str, kek: &Kek) -> PathBuf {
     let protection = Protection::Encrypted(kek);
     create(
         &path,
-        &CreateOptions { size: size(MIB), provisioning: Provisioning::Thin, protection, log_bytes: None },
+        &CreateOptions { size: size(MIB), provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false },
     )
     .unwrap();
     path

@@ -168,6 +168,7 @@ fn volume() -> (tempfile::TempDir, PathBuf) {
         provisioning: Provisioning::Thick,
         protection: Protection::Unencrypted,
         log_bytes: None,
+        integrity: false,
     };
     create(&path, &options).unwrap();
     (directory, path)

@@ -24,7 +24,7 @@ fn ring() -> Result<Ring, IoError> {
 fn blocks(path: &std::path::Path, provisioning: Provisioning, bytes: u64) -> Arc<FileDisk> {
     let size = VolumeSize::new(bytes).unwrap();
     let protection = Protection::Unencrypted;
-    create(path, &CreateOptions { size, provisioning, protection, log_bytes: None }).unwrap();
+    create(path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false }).unwrap();
     let options = OpenOptions {
         protection,
         access: Access::ReadWrite,

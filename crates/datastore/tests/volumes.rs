@@ -56,12 +56,12 @@ fn size(bytes: u64) -> VolumeSize {
 
 fn encrypted(kek: &Kek, bytes: u64, provisioning: Provisioning) -> CreateOptions<'_> {
     let protection = Protection::Encrypted(kek);
-    CreateOptions { size: size(bytes), provisioning, protection, log_bytes: None }
+    CreateOptions { size: size(bytes), provisioning, protection, log_bytes: None, integrity: false }
 }
 
 fn clear(bytes: u64) -> CreateOptions<'static> {
     let protection = Protection::Unencrypted;
-    CreateOptions { size: size(bytes), provisioning: Provisioning::Thin, protection, log_bytes: None }
+    CreateOptions { size: size(bytes), provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false }
 }
 
 fn to_write<'a>(protection: Protection<'a>) -> OpenOptions<'a> {

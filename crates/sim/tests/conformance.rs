@@ -19,7 +19,7 @@ fn suite(fs: &SimFs, provisioning: Provisioning) -> Conformance<Sealed> {
         let path = PathBuf::from(format!("/ds/vm{}", count.fetch_add(1, Ordering::Relaxed)));
         let size = VolumeSize::new((5 << 20) + 512).unwrap();
         let protection = Protection::Unencrypted;
-        create_on(&volumes, &path, &CreateOptions { size, provisioning, protection, log_bytes: None })
+        create_on(&volumes, &path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false })
             .unwrap();
         let lock_wait = Duration::ZERO;
         let options = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation: 0 };

@@ -17,7 +17,7 @@ use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
 use crate::process::{ProcessError, prepare_for_keys};
 use crate::sandbox::{Confinement, SandboxError, confine};
 use crate::service::{Service, ServiceError, Serving};
-use crate::stack::{Ciphers, Stack, StackError, epoch_keys};
+use crate::stack::{Ciphers, Stack, StackError};
 
 /// Why a worker ended early.
 #[derive(Debug, Error)]
@@ -144,7 +144,8 @@ impl Worker {
         let file = files.next().ok_or_else(|| missing("the layer's file"))?;
         let ciphers = self.ciphers.take().ok_or_else(|| missing("the keys"))?;
         let log = facts.log.map(|_| files.next().ok_or_else(|| missing("the log's file"))).transpose()?;
-        let stack = Stack::new(OpenLayer { file, log, facts }, ciphers)?;
+        let tags = facts.tags.map(|_| files.next().ok_or_else(|| missing("the tags' file"))).transpose()?;
+        let stack = Stack::new(OpenLayer { file, log, tags, facts }, ciphers)?;
         let serving = self.service.serve(stack.disk(), sessions, files.collect())?;
         self.serving = Some((serving, stack));
         Ok(())
@@ -160,16 +161,17 @@ impl Worker {
 
     /// Drains, and hands everything over. The sessions are the successor's from here on; what is left to do is to end.
     fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
-        let (serving, stack) = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
+        let (serving, mut stack) = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
         if stack.has_failed_flush() {
             self.serving = Some((serving, stack));
             let reason =
                 "a flush failed, and no other one succeeds until the volume is exposed anew".to_owned();
             return Ok(socket.send(&Report::Failed { reason }, &[])?);
         }
-        let layer = stack.facts();
         let layer_files = stack.duplicate_files().map_err(BirthError::from)?;
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
+        stack.close();
+        let layer = stack.facts();
         let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
         Ok(socket.send(&Report::Suspended { layer, sessions }, &files)?)
     }
@@ -189,7 +191,7 @@ fn receive_keys(socket: &BirthSocket<io::Stdin>, keys: Keys) -> Result<Ciphers, 
     match keys {
         Keys::Epochs(epochs) => {
             let deks: Result<Deks, BirthError> = epochs.into_iter().map(receive).collect();
-            Ok(Ciphers::Of(epoch_keys(deks?)?))
+            Ok(Ciphers::of(deks?)?)
         }
         Keys::Unencrypted => Ok(Ciphers::Unencrypted),
     }

@@ -1,7 +1,8 @@
 //! From an open volume to what a frontend serves.
 //!
 //! ```text
-//! frontend -> blocksize (any byte, exact size, range locks) -> crypt or cleartext -> the volume's blocks
+//! frontend -> blocksize (any byte, exact size, range locks) -> crypt or cleartext
+//!     -> tags, of a volume that has them -> the volume's blocks
 //! ```
 
 use std::os::fd::OwnedFd;
@@ -9,11 +10,12 @@ use std::sync::Arc;
 
 use strongroom_crypto::CryptoError;
 use strongroom_crypto::xts::{UnitSize, Xts};
+use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsTuning};
 use strongroom_datastore::file::{Deks, FileDisk, LayerFacts, LogError, OpenLayer, OpenVolume};
 use strongroom_filters::blocksize::{BlocksizeDisk, BlocksizeError};
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
-use strongroom_io::{Disk, Plain, RangeLocks, Sealed};
+use strongroom_io::{Disk, IoError, Plain, RangeLocks, Sealed};
 use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
@@ -34,6 +36,12 @@ pub enum StackError {
         /// Why not.
         error: CryptoError,
     },
+    /// A data key that no key for tags can be derived from.
+    #[error("the keys of the volume's tags cannot be derived: {0}")]
+    TagKeys(#[source] CryptoError),
+    /// The volume's tags cannot be read.
+    #[error("the volume's tags cannot be read: {0}")]
+    Tags(#[source] IoError),
     /// Data keys that contradict each other.
     #[error(transparent)]
     Epochs(#[from] EpochKeysError),
@@ -47,26 +55,45 @@ pub enum StackError {
 
 /// What seals a volume's blocks, and opens them.
 pub enum Ciphers {
-    /// Those of its keys.
-    Of(EpochKeys),
+    /// Those of its keys, and what tags the blocks of a volume that asks for it.
+    Of(EpochKeys, TagKeys),
     /// None: a person chose that.
     Unencrypted,
+}
+
+impl Ciphers {
+    /// Those of these keys, which are wiped.
+    pub fn of(deks: Deks) -> Result<Self, StackError> {
+        let tags = TagKeys::derive(&deks).map_err(StackError::TagKeys)?.ok_or(StackError::NoKey)?;
+        Ok(Self::Of(epoch_keys(deks)?, tags))
+    }
 }
 
 /// The stages of a layer that is served, kept apart as far as it takes to make it larger while it is.
 pub struct Stack {
     layer: FileDisk,
+    tags: Option<(TagsDisk, OwnedFd)>,
     facts: LayerFacts,
     blocks: Arc<BlocksizeDisk>,
 }
 
 impl Stack {
     /// Puts the stages over a layer together.
-    pub fn new(layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
+    pub fn new(mut layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
         let facts = layer.facts;
+        let tags = layer.tags.take().zip(facts.tags);
         let layer = FileDisk::new(layer)?;
-        let blocks = stages_over(Arc::new(layer.clone()), ciphers, facts.size_bytes)?;
-        Ok(Self { layer, facts, blocks: Arc::new(blocks) })
+        let (plain, tags): (Arc<dyn Disk<Plain>>, _) = match (ciphers, tags) {
+            (Ciphers::Of(keys, tag_keys), Some((file, facts))) => {
+                let kept = rustix::io::fcntl_dupfd_cloexec(&file, 0).map_err(IoError::from);
+                let tags = TagsDisk::new(Arc::new(layer.clone()), file, facts, tag_keys);
+                let (tags, kept) = tags.and_then(|tags| Ok((tags, kept?))).map_err(StackError::Tags)?;
+                (Arc::new(CryptDisk::new(Arc::new(tags.clone()), Arc::new(keys))), Some((tags, kept)))
+            }
+            (ciphers, _) => (plain_over(Arc::new(layer.clone()), ciphers), None),
+        };
+        let blocks = BlocksizeDisk::new(plain, facts.size_bytes.bytes(), UNIT_BYTES, RangeLocks::new())?;
+        Ok(Self { layer, tags, facts, blocks: Arc::new(blocks) })
     }
 
     /// What a frontend serves.
@@ -89,12 +116,24 @@ impl Stack {
 
     /// Whether a flush has failed, which whoever the layer is handed to would not know.
     pub fn has_failed_flush(&self) -> bool {
-        self.layer.has_failed_flush()
+        self.layer.has_failed_flush() || self.tags.as_ref().is_some_and(|(tags, _)| tags.has_failed_flush())
+    }
+
+    /// Leaves the tags, if there are any, for a successor to go on with; nothing may be in flight. What the layer is to the successor is
+    /// in the facts from then on.
+    pub fn close(&mut self) {
+        if let (Some((tags, _)), Some(facts)) = (&self.tags, &mut self.facts.tags) {
+            facts.handed_over = tags.close();
+        }
     }
 
     /// The layer's open files, to be handed on; their locks go with them.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
-        self.layer.duplicate_files()
+        let mut files = self.layer.duplicate_files()?;
+        if let Some((_, file)) = &self.tags {
+            files.push(rustix::io::fcntl_dupfd_cloexec(file, 0)?);
+        }
+        Ok(files)
     }
 }
 
@@ -112,23 +151,44 @@ pub fn assemble_over(
     blocks: Arc<dyn Disk<Sealed>>,
     mut volume: OpenVolume,
 ) -> Result<Arc<dyn Disk<Plain>>, StackError> {
-    let ciphers = match &volume.descriptor().encryption {
-        Some(_) => Ciphers::Of(epoch_keys(volume.take_deks())?),
-        None => Ciphers::Unencrypted,
-    };
-    Ok(Arc::new(stages_over(blocks, ciphers, volume.descriptor().size_bytes)?))
+    let size_bytes = volume.descriptor().size_bytes.bytes();
+    let plain = plain_blocks_over(blocks, &mut volume)?;
+    Ok(Arc::new(BlocksizeDisk::new(plain.disk, size_bytes, UNIT_BYTES, RangeLocks::new())?))
 }
 
-fn stages_over(
+/// A volume's plain blocks, and what the tags see of them.
+pub struct PlainBlocks {
+    /// The blocks.
+    pub disk: Arc<dyn Disk<Plain>>,
+    /// The stage of tags, of a volume that has them.
+    pub tags: Option<TagsDisk>,
+}
+
+/// Puts the stages together that make plain blocks of `blocks`: whole ones, and without range locks.
+pub fn plain_blocks_over(
     blocks: Arc<dyn Disk<Sealed>>,
-    ciphers: Ciphers,
-    size: VolumeSize,
-) -> Result<BlocksizeDisk, StackError> {
-    let plain: Arc<dyn Disk<Plain>> = match ciphers {
-        Ciphers::Of(keys) => Arc::new(CryptDisk::new(blocks, Arc::new(keys))),
-        Ciphers::Unencrypted => Arc::new(CleartextDisk::new(blocks)),
+    volume: &mut OpenVolume,
+) -> Result<PlainBlocks, StackError> {
+    let ciphers = match &volume.descriptor().encryption {
+        Some(_) => Ciphers::of(volume.take_deks())?,
+        None => Ciphers::Unencrypted,
     };
-    Ok(BlocksizeDisk::new(plain, size.bytes(), UNIT_BYTES, RangeLocks::new())?)
+    match (ciphers, volume.tags.take()) {
+        (Ciphers::Of(keys, tag_keys), Some((file, facts))) => {
+            let tags = TagsDisk::over(blocks, file, facts, tag_keys, TagsTuning::default());
+            let tags = tags.map_err(StackError::Tags)?;
+            let disk = Arc::new(CryptDisk::new(Arc::new(tags.clone()), Arc::new(keys)));
+            Ok(PlainBlocks { disk, tags: Some(tags) })
+        }
+        (ciphers, _) => Ok(PlainBlocks { disk: plain_over(blocks, ciphers), tags: None }),
+    }
+}
+
+fn plain_over(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) -> Arc<dyn Disk<Plain>> {
+    match ciphers {
+        Ciphers::Of(keys, _) => Arc::new(CryptDisk::new(blocks, Arc::new(keys))),
+        Ciphers::Unencrypted => Arc::new(CleartextDisk::new(blocks)),
+    }
 }
 
 /// The ciphers of all epochs; the last one seals what is written.

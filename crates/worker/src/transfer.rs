@@ -281,7 +281,7 @@ mod tests {
 
     fn volume(path: &Path, protection: Protection<'_>) {
         let size = VolumeSize::new(SIZE_BYTES).unwrap();
-        create(path, &CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None })
+        create(path, &CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false })
             .unwrap();
     }
 

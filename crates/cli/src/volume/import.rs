@@ -96,6 +96,7 @@ impl ImportArguments {
             provisioning: self.provisioning.into(),
             protection: key.protection(),
             log_bytes: None,
+            integrity: self.provisioning.integrity,
         };
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let staged = StagedVolume::create(&self.path, &options)?;

@@ -9,10 +9,10 @@ use strongroom_types::display_bytes;
 
 use super::descriptor::{Descriptor, LayerRecord};
 use super::directory::{
-    CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_name, layer_of_name, system,
+    CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_name, layer_of_name, system, tags_name,
 };
 use super::error::DatastoreError;
-use super::open::{check_length, open_envelopes};
+use super::open::{check_length, check_tags_length, open_envelopes};
 use super::reserve::DESCRIPTOR_SPARE;
 use super::storage::{HOST, Storage};
 
@@ -122,6 +122,20 @@ fn check_layer(
             findings.push(Finding::new(Severity::Error, error));
         }
         Err(errno) => return Err(system("open a layer of", path)(errno)),
+    }
+    if layer.integrity.is_some() {
+        match directory.file(&tags_name(layer.id), OFlags::RDONLY) {
+            Ok(tags) => {
+                if let Err(error) = check_tags_length(path, layer, &*tags, descriptor) {
+                    findings.push(Finding::new(Severity::Error, error));
+                }
+            }
+            Err(Errno::NOENT) => {
+                let error = DatastoreError::MissingTags { path: path.clone(), layer: layer.id };
+                findings.push(Finding::new(Severity::Error, error));
+            }
+            Err(errno) => return Err(system("open the tags of", path)(errno)),
+        }
     }
     if let Some(kek) = kek
         && let Err(error) = open_envelopes(path, descriptor, layer, kek)

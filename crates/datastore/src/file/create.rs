@@ -12,13 +12,14 @@ use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Kek, Purpose};
 use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
 
 use super::descriptor::{
-    Descriptor, EncryptionRecord, EpochRecord, KekRecord, LayerRecord, LogRecord, Provisioning,
+    Descriptor, EncryptionRecord, EpochRecord, Integrity, KekRecord, LayerRecord, LogRecord, Provisioning,
 };
-use super::directory::{VolumeDirectory, layer_name, parent_of, sync_parent, system};
+use super::directory::{VolumeDirectory, layer_name, parent_of, sync_parent, system, tags_name};
 use super::error::DatastoreError;
 use super::log;
 use super::open::Protection;
 use super::storage::{HOST, Storage, StoredFile};
+use super::tags;
 
 /// How the name of a volume under construction starts.
 pub(super) const BUILDING_PREFIX: &str = ".strongroom-new-";
@@ -34,6 +35,8 @@ pub struct CreateOptions<'a> {
     pub protection: Protection<'a>,
     /// Bytes of the first-write log of a thin volume; nothing for what becomes its size.
     pub log_bytes: Option<u64>,
+    /// Whether each block has a tag by which damage is noticed; of an encrypted volume only.
+    pub integrity: bool,
 }
 
 /// Makes a volume at `path`, whose parent is the datastore's directory (made too, if only it is missing).
@@ -65,6 +68,13 @@ pub fn create_on(
     layer.sync().map_err(system("sync a layer of", path))?;
     if let Some(LogRecord { bytes }) = descriptor.layers[0].log {
         log::create(&building.directory, descriptor.top, bytes, path)?;
+    }
+    if descriptor.layers[0].integrity.is_some() {
+        let tags =
+            building.directory.file(&tags_name(descriptor.top), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+        let tags = tags.map_err(system("create the tags of", path))?;
+        size_tags(&*tags, &descriptor, path)?;
+        tags.sync().map_err(system("sync the tags of", path))?;
     }
     let encoded = descriptor.encode(path, options.protection.kek())?;
     building.directory.write_descriptor(&encoded)?;
@@ -115,6 +125,26 @@ pub(super) fn size_layer(
     })
 }
 
+/// Gives the file of a layer's tags the length that they need, and the space if the layer is thick.
+pub(super) fn size_tags(
+    tags: &dyn StoredFile,
+    descriptor: &Descriptor,
+    path: &Path,
+) -> Result<(), DatastoreError> {
+    let bytes = tags::file_bytes(descriptor.size_bytes.block_aligned_bytes());
+    let sized = match descriptor.provisioning {
+        Provisioning::Thin => tags.set_length(bytes),
+        // What has its space already keeps it, and its content.
+        Provisioning::Thick => tags.allocate(0, bytes),
+    };
+    sized.map_err(|errno| match errno {
+        Errno::NOSPC | Errno::DQUOT => {
+            DatastoreError::Full { path: path.to_owned(), needed: strongroom_types::display_bytes(bytes) }
+        }
+        errno => system("give their size to the tags of", path)(errno),
+    })
+}
+
 /// Refuses a path that gives no volume its name.
 fn check_name(path: &Path) -> Result<(), DatastoreError> {
     let bad = |reason| DatastoreError::BadName { path: path.to_owned(), reason };
@@ -144,6 +174,10 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, options.size) }),
         Provisioning::Thick => None,
     };
+    let integrity = match (options.integrity, options.protection.kek()) {
+        (true, None) => return Err(DatastoreError::NothingToTagWith { path: path.to_owned() }),
+        (wanted, _) => wanted.then_some(Integrity::HmacSha256),
+    };
     let (volume, layer, epoch) = (VolumeId::random(), LayerId::random(), KeyEpoch::FIRST);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut descriptor = Descriptor {
@@ -154,7 +188,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         created_unix_seconds: now.map_or(0, |since| since.as_secs()),
         encryption: None,
         top: layer,
-        layers: vec![LayerRecord { id: layer, parent: None, epochs: Vec::new(), log }],
+        layers: vec![LayerRecord { id: layer, parent: None, epochs: Vec::new(), log, integrity }],
     };
     if let Some(kek) = options.protection.kek() {
         let cipher = Cipher::Aes256Xts4096;

@@ -98,6 +98,18 @@ pub struct LayerRecord {
     /// Its first-write log. Format version 1 knew none.
     #[serde(default)]
     pub log: Option<LogRecord>,
+    /// How its blocks are tagged, if they are. Format version 1 knew none.
+    #[serde(default)]
+    pub integrity: Option<Integrity>,
+}
+
+/// How a layer's blocks are tagged; the tags are in `tags-<id>`. That there are some is said here, so that taking the file away is no way
+/// to have blocks go unverified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Integrity {
+    /// HMAC-SHA256 of each block, 128 bits of it.
+    #[serde(rename = "hmac-sha256-128")]
+    HmacSha256,
 }
 
 /// The first-write log of a layer. That there is one is said here, because a layer whose log is gone has lost writes.
@@ -182,6 +194,9 @@ impl Descriptor {
                 && (!(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) || bytes % LOG_BYTES_STEP != 0)
             {
                 return Err(format!("the log of layer {} cannot have {bytes} bytes", layer.id));
+            }
+            if layer.integrity.is_some() && layer.epochs.is_empty() {
+                return Err(format!("layer {} has tags, and no key that could have made them", layer.id));
             }
             for record in &layer.epochs {
                 if last_epoch.is_some_and(|last| last >= record.epoch) {

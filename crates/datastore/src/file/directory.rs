@@ -19,6 +19,7 @@ pub(super) const DESCRIPTOR_NEW: &str = "descriptor.new";
 pub const CONTROL_SOCKET: &str = "control";
 const LAYER_PREFIX: &str = "layer-";
 const LOG_PREFIX: &str = "log-";
+const TAGS_PREFIX: &str = "tags-";
 
 /// The error of a failed system call on `path`.
 pub(super) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> DatastoreError {
@@ -40,9 +41,14 @@ pub(super) fn log_name(layer: LayerId) -> String {
     format!("{LOG_PREFIX}{layer}")
 }
 
+/// The file name of a layer's tags.
+pub(super) fn tags_name(layer: LayerId) -> String {
+    format!("{TAGS_PREFIX}{layer}")
+}
+
 /// The layer that a file belongs to, by the file's name.
 pub(super) fn layer_of_name(name: &str) -> Option<LayerId> {
-    let parts = [LAYER_PREFIX, LOG_PREFIX];
+    let parts = [LAYER_PREFIX, LOG_PREFIX, TAGS_PREFIX];
     parts.iter().find_map(|prefix| name.strip_prefix(prefix))?.parse().ok()
 }
 

@@ -18,6 +18,7 @@ use super::host::HostFile;
 use super::log::LogError;
 use super::storage::StoredFile;
 use super::syncs::Syncs;
+use super::tags::TagsFacts;
 
 /// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer could be opened with.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct OpenLayer {
     pub file: OwnedFd,
     /// The open file of its first-write log, if it has one.
     pub log: Option<OwnedFd>,
+    /// The open file of its tags, if it has any.
+    pub tags: Option<OwnedFd>,
     /// What it holds.
     pub facts: LayerFacts,
 }
@@ -45,12 +48,16 @@ pub struct LayerFacts {
     /// Its first-write log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogRecord>,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tags: Option<TagsFacts>,
 }
 
 /// An open, locked layer, on whichever file system.
 pub(super) struct LockedLayer {
     pub(super) file: Arc<dyn StoredFile>,
     pub(super) log: Option<Arc<dyn StoredFile>>,
+    pub(super) tags: Option<Arc<dyn StoredFile>>,
     pub(super) facts: LayerFacts,
 }
 
@@ -60,7 +67,8 @@ impl LockedLayer {
         let handed =
             |file: &Arc<dyn StoredFile>| duplicate(&**file).map_err(system("hand over a layer of", path));
         let log = self.log.as_ref().map(handed).transpose()?;
-        Ok(OpenLayer { file: handed(&self.file)?, log, facts: self.facts })
+        let tags = self.tags.as_ref().map(handed).transpose()?;
+        Ok(OpenLayer { file: handed(&self.file)?, log, tags, facts: self.facts })
     }
 }
 
@@ -88,15 +96,16 @@ pub(super) struct Shared {
 }
 
 impl FileDisk {
-    /// The blocks of a layer that another process may have opened.
+    /// The blocks of a layer that another process may have opened. Its tags are for the stage above
+    /// ([`TagsDisk`](super::tags::TagsDisk)).
     pub fn new(layer: OpenLayer) -> Result<Self, LogError> {
-        let OpenLayer { file, log, facts } = layer;
+        let OpenLayer { file, log, tags: _, facts } = layer;
         let stored = |file: OwnedFd| Arc::new(HostFile(file.into())) as Arc<dyn StoredFile>;
-        Self::over(LockedLayer { file: stored(file), log: log.map(stored), facts })
+        Self::over(LockedLayer { file: stored(file), log: log.map(stored), tags: None, facts })
     }
 
     pub(super) fn over(layer: LockedLayer) -> Result<Self, LogError> {
-        let LockedLayer { file, log, facts } = layer;
+        let LockedLayer { file, log, tags: _, facts } = layer;
         let shared = Shared {
             layer: file,
             log,

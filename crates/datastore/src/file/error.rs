@@ -176,6 +176,38 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
+    /// The file of a layer's tags is missing.
+    #[error(
+        "the tags of layer {layer} of {path} are missing, and without them nothing tells whether its blocks are damaged; restore the volume from a backup"
+    )]
+    MissingTags {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// The file of a layer's tags is shorter than they are.
+    #[error(
+        "the tags of layer {layer} of {path} are truncated: their file has {found_bytes} bytes instead of {wanted_bytes}; restore the volume from a backup"
+    )]
+    TruncatedTags {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// The file's length.
+        found_bytes: u64,
+        /// What the descriptor asks for.
+        wanted_bytes: u64,
+    },
+    /// Tags for a clear volume.
+    #[error(
+        "{path} cannot have tags: they are made with its key, and a volume that is not encrypted has none"
+    )]
+    NothingToTagWith {
+        /// The volume.
+        path: PathBuf,
+    },
     /// The first-write log of a layer cannot be used.
     #[error("the first-write log of layer {layer} of {path}: {error}; restore it from a backup")]
     Log {
@@ -245,6 +277,9 @@ impl DatastoreError {
             Self::MissingLayer { .. } => "missing_layer",
             Self::MissingLog { .. } => "missing_log",
             Self::Log { .. } => "log",
+            Self::MissingTags { .. } => "missing_tags",
+            Self::TruncatedTags { .. } => "truncated_tags",
+            Self::NothingToTagWith { .. } => "nothing_to_tag_with",
             Self::Layers { .. } => "layers",
             Self::Shrink { .. } => "shrink",
             Self::Stranger { .. } => "stranger",

@@ -9,9 +9,9 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strongroom_types::VolumeSize;
 
-use super::create::size_layer;
+use super::create::{size_layer, size_tags};
 use super::descriptor::Descriptor;
-use super::directory::{VolumeDirectory, layer_name, system};
+use super::directory::{VolumeDirectory, layer_name, system, tags_name};
 use super::disk::OpenLayer;
 use super::error::DatastoreError;
 use super::open::{Access, Deks, OpenOptions, Protection, open_envelopes, open_layer_of};
@@ -74,7 +74,7 @@ impl VolumeHead {
         }
     }
 
-    /// Grows the volume; what is new reads as zeroes. The layer's file grows first, and durably: a power cut before the
+    /// Grows the volume; what is new reads as zeroes. The layer's file, and that of its tags, grow first, and durably: a power cut before the
     /// descriptor is replaced leaves a file that is longer than needed, which harms nothing. Whoever does the I/O is told
     /// afterwards, with [`FileDisk::set_size`](super::FileDisk::set_size); until then it uses the old size.
     pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
@@ -98,6 +98,14 @@ impl VolumeHead {
         })?;
         size_layer(&*layer, from.block_aligned_bytes(), &grown, &path)?;
         layer.sync().map_err(system("sync a layer of", &path))?;
+        if grown.layers.iter().any(|layer| layer.id == top && layer.integrity.is_some()) {
+            let tags = self.directory.file(&tags_name(top), OFlags::RDWR).map_err(|errno| match errno {
+                Errno::NOENT => DatastoreError::MissingTags { path: path.clone(), layer: top },
+                errno => system("open the tags of", &path)(errno),
+            })?;
+            size_tags(&*tags, &grown, &path)?;
+            tags.sync().map_err(system("sync the tags of", &path))?;
+        }
         self.directory.write_descriptor(&encoded)?;
         self.descriptor = grown;
         Ok(())

@@ -3,6 +3,7 @@
 //! ```text
 //! vm1/descriptor        what the volume is: size, layers, keys' envelopes; authenticated, replaced as a whole
 //! vm1/layer-<id>        ciphertext block N (4096 bytes) at offset N * 4096, sparse
+//! vm1/tags-<id>         a keyed tag of each block, of volumes that ask for it ([`tags`])
 //! vm1/log-<id>          first writes on their way to the layer
 //! vm1/control           a socket, while the volume is exposed
 //! ```
@@ -40,7 +41,7 @@ pub use check::{Finding, Severity, check, check_on};
 pub use create::{CreateOptions, create, create_on, rename, rename_on};
 pub use delete::{delete, delete_on};
 pub use descriptor::{
-    Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, KekRecord, LayerRecord, LogRecord,
+    Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, Integrity, KekRecord, LayerRecord, LogRecord,
     Provisioning,
 };
 pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_on};

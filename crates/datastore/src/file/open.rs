@@ -12,7 +12,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{KeyEpoch, VolumeSize};
 
 use super::descriptor::{Descriptor, EncodedDescriptor, LayerRecord, LogRecord};
-use super::directory::{VolumeDirectory, layer_name, log_name, system};
+use super::directory::{VolumeDirectory, layer_name, log_name, system, tags_name};
 use super::disk::{FileDisk, LayerFacts, LockedLayer, OpenLayer};
 use super::error::DatastoreError;
 use super::filesystem::FileSystemKind;
@@ -20,6 +20,7 @@ use super::head::VolumeHead;
 use super::lock::{self, Sharing};
 use super::log;
 use super::storage::{HOST, Storage, StoredFile};
+use super::tags::{self, TagsFacts};
 
 /// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A volume of the other
 /// sort is refused, so that nobody who can edit a descriptor can make a guest's data be written clear.
@@ -77,6 +78,8 @@ pub struct OpenVolume {
     pub head: VolumeHead,
     /// Its blocks.
     pub disk: Arc<FileDisk>,
+    /// The file of their tags, if they have any, and what is known of it.
+    pub tags: Option<(Arc<dyn StoredFile>, TagsFacts)>,
     /// The keys that seal them.
     pub deks: Deks,
 }
@@ -126,7 +129,9 @@ pub fn open_on(
     options: &OpenOptions<'_>,
 ) -> Result<OpenVolume, DatastoreError> {
     let (head, layer, deks) = open_locked(storage, path, options)?;
+    let tags = layer.tags.clone().zip(layer.facts.tags);
     Ok(OpenVolume {
+        tags,
         disk: Arc::new(FileDisk::over(layer).map_err(log::damaged(path, head.descriptor().top))?),
         head,
         deks,
@@ -174,6 +179,8 @@ pub(super) fn open_layer_of(
     let layer = &descriptor.layers[0];
     check_length(path, layer, &*file, descriptor.size_bytes.block_aligned_bytes())?;
     let log = layer.log.map(|record| lock_log(directory, layer, record, kind, options)).transpose()?;
+    let tags =
+        layer.integrity.map(|_| lock_tags(directory, &descriptor, layer, kind, options)).transpose()?;
     let deks = match options.protection {
         Protection::Encrypted(kek) => open_envelopes(path, &descriptor, layer, kek)?,
         Protection::Unencrypted => Vec::new(),
@@ -184,9 +191,14 @@ pub(super) fn open_layer_of(
         read_only: options.access == Access::ReadOnly,
         // In a clear volume a seal only says "here is something"; the first epoch stands for that.
         log: layer.log,
+        tags: layer.integrity.map(|_| TagsFacts {
+            volume: descriptor.volume,
+            layer: layer.id,
+            handed_over: false,
+        }),
         write_epoch: deks.last().map_or(KeyEpoch::FIRST, |(epoch, _)| *epoch),
     };
-    Ok((descriptor, LockedLayer { file: file.into(), log, facts }, deks))
+    Ok((descriptor, LockedLayer { file: file.into(), log, tags, facts }, deks))
 }
 
 /// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock does it hold still: it
@@ -235,6 +247,45 @@ fn lock_log(
     lock::acquire(&*log, options.access.sharing(), options.lock_wait, path)?;
     log::check_length(path, layer.id, &*log, record)?;
     Ok(log.into())
+}
+
+/// Opens the file of the layer's tags and locks it, for the same reason.
+fn lock_tags(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    kind: FileSystemKind,
+    options: &OpenOptions<'_>,
+) -> Result<Arc<dyn StoredFile>, DatastoreError> {
+    let path = &directory.path;
+    let tags =
+        open_layer(directory, &tags_name(layer.id), kind, options.access).map_err(|errno| match errno {
+            Errno::NOENT => DatastoreError::MissingTags { path: path.clone(), layer: layer.id },
+            errno => system("open the tags of", path)(errno),
+        })?;
+    lock::acquire(&*tags, options.access.sharing(), options.lock_wait, path)?;
+    check_tags_length(path, layer, &*tags, descriptor)?;
+    Ok(tags.into())
+}
+
+/// Refuses a file of tags that is shorter than they are.
+pub(super) fn check_tags_length(
+    path: &Path,
+    layer: &LayerRecord,
+    tags: &dyn StoredFile,
+    descriptor: &Descriptor,
+) -> Result<(), DatastoreError> {
+    let wanted_bytes = tags::file_bytes(descriptor.size_bytes.block_aligned_bytes());
+    let found_bytes = tags.length().map_err(system("examine the tags of", path))?;
+    if found_bytes < wanted_bytes {
+        return Err(DatastoreError::TruncatedTags {
+            path: path.to_owned(),
+            layer: layer.id,
+            found_bytes,
+            wanted_bytes,
+        });
+    }
+    Ok(())
 }
 
 fn open_layer(

@@ -91,7 +91,7 @@ impl Used {
         let (bench, fs) = (Bench::new(), SimFs::new(seed));
         let size = VolumeSize::new(SIZE_BYTES).unwrap();
         let protection = ENCRYPTED.protection(&bench.kek);
-        let created = CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None };
+        let created = CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false };
         create_on(&fs, path(), &created).unwrap();
         let channel = Self::open(&bench, &fs).unwrap();
         Self { bench, fs, channel }
@@ -291,7 +291,7 @@ fn creating_growing_and_deleting_on_a_failing_device() {
             fs.set_faults(faults);
         };
         fs.set_faults(faults);
-        let created = CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None };
+        let created = CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false };
         let created = create_on(&fs, path(), &created);
         failures += usize::from(created.is_err());
         created.as_ref().err().iter().for_each(|error| typed(error));

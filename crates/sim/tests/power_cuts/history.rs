@@ -250,7 +250,7 @@ impl Life<'_> {
         let size = VolumeSize::new(self.size_bytes).unwrap();
         let protection = self.sort.protection(&self.bench.kek);
         let options =
-            CreateOptions { size, provisioning: self.sort.provisioning, protection, log_bytes: None };
+            CreateOptions { size, provisioning: self.sort.provisioning, protection, log_bytes: None, integrity: false };
         create_on(&*self.storage, &self.path, &options).unwrap();
         let room = self.trouble.room_percent.map(|percent| self.size_bytes * percent / 100);
         self.fs.set_capacity(room);

@@ -100,7 +100,7 @@ fn cut(
 /// Whatever is left of a volume that is not there, its name is free.
 fn create_anew(bench: &Bench, fs: &SimFs, sort: Sort) -> Result<(), DatastoreError> {
     let (size, protection) = (VolumeSize::new(8192).unwrap(), sort.protection(&bench.kek));
-    let made = CreateOptions { size, provisioning: sort.provisioning, protection, log_bytes: None };
+    let made = CreateOptions { size, provisioning: sort.provisioning, protection, log_bytes: None, integrity: false };
     for name in ["/ds/vm1", "/ds/vm2"] {
         create_on(fs, Path::new(name), &made)?;
     }

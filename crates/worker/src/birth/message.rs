@@ -24,7 +24,7 @@ pub enum Order {
     Start(Start),
     /// These are the keys. Each epoch's key follows in a packet of its own.
     Keys(Keys),
-    /// Serve the layer. Files: the layer's, its log's if it has one, then those of the sessions to go
+    /// Serve the layer. Files: the layer's, its log's and its tags' if it has them, then those of the sessions to go
     /// on with.
     Serve {
         /// What the layer is.
@@ -58,7 +58,7 @@ pub enum Report {
     Serving,
     /// The guest was told.
     Grown,
-    /// Drained. Files: the layer's, its log's if it has one, then those of the sessions.
+    /// Drained. Files: the layer's, its log's and its tags' if it has them, then those of the sessions.
     Suspended {
         /// What the layer is.
         layer: LayerFacts,

@@ -178,11 +178,11 @@ impl WorkerProcess {
 
     /// Has it serve a layer, from the start.
     pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
-        let OpenLayer { file, log, facts } = layer;
-        let files: Vec<_> = std::iter::once(&file).chain(&log).map(AsFd::as_fd).collect();
+        let OpenLayer { file, log, tags, facts } = layer;
+        let files: Vec<_> = std::iter::once(&file).chain(&log).chain(&tags).map(AsFd::as_fd).collect();
         self.order(&Order::Serve { layer: facts, sessions: None }, &files)?;
         // From here on the locks are the worker's alone.
-        drop((file, log));
+        drop((file, log, tags));
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
