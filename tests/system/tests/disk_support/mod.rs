@@ -1,0 +1,125 @@
+//! What the tests of full and dying disks share: file systems of their own, and what a volume says of itself.
+
+#![allow(dead_code, reason = "each test uses its part of it")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strongroom_system_tests::{Finished, Process, Scratch, Volume, run};
+
+/// For anything that takes a moment on an idle machine.
+pub const DEADLINE: Duration = Duration::from_secs(90);
+
+/// A mount namespace, whose mounts are nobody else's and end with it. A user who is not root is root in a user namespace
+/// there, which is enough for tmpfs.
+pub struct Mounts<'test> {
+    scratch: &'test Scratch,
+    holder: Process,
+}
+
+impl<'test> Mounts<'test> {
+    #[track_caller]
+    pub fn new(scratch: &'test Scratch) -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private"]);
+        if !rustix::process::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        command.args(["sh", "-c", "echo mounted; exec sleep 86400"]);
+        let mut holder = Process::start(scratch, "mounts", &command);
+        holder.wait_for_line("that it has its mounts", DEADLINE, |line| line == "mounted");
+        Self { scratch, holder }
+    }
+
+    /// Runs a shell script among the mounts, as root there.
+    #[track_caller]
+    pub fn run(&self, script: &str) -> Finished {
+        run(self.scratch, self.command().args(["sh", "-euc", script]), DEADLINE)
+    }
+
+    /// A program among the mounts.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--target={}", self.holder.id())).arg("--mount");
+        if !rustix::process::geteuid().is_root() {
+            command.args(["--user", "--preserve-credentials"]);
+        }
+        command
+    }
+
+    /// Where the others see a path of the mounts.
+    pub fn outside(&self, path: &Path) -> PathBuf {
+        let below = path.strip_prefix("/").expect("a path of the mounts starts at their root");
+        Path::new("/proc").join(self.holder.id().to_string()).join("root").join(below)
+    }
+
+    /// Has the volume `name`, which is to be made, lie in a directory among the mounts.
+    #[track_caller]
+    pub fn place(&self, name: &str, directory: &Path) {
+        let (link, target) = (self.scratch.path(&format!("{name}.ds")), self.outside(directory));
+        symlink(&target, &link).unwrap_or_else(|error| panic!("cannot link {}: {error}", link.display()));
+    }
+
+    /// A tmpfs of so many MiB, and where it is.
+    #[track_caller]
+    pub fn tmpfs(&self, name: &str, mib: u32) -> PathBuf {
+        let place = self.scratch.make_directory(name);
+        let mount = format!("mount -t tmpfs -o size={mib}M,mode=0700 tmpfs '{}'", place.display());
+        self.run(&mount).success();
+        place
+    }
+
+    /// Makes a tmpfs larger.
+    #[track_caller]
+    pub fn resize_tmpfs(&self, place: &Path, mib: u32) {
+        self.run(&format!("mount -o remount,size={mib}M '{}'", place.display())).success();
+    }
+}
+
+/// What `volume info --json` says of how an exposed volume fares.
+#[track_caller]
+pub fn condition(volume: &Volume<'_>) -> Value {
+    let answer = volume.command("info", &["--json"]).success();
+    let info: Value = serde_json::from_str(&answer).expect("the answer is JSON");
+    info["exposure"]["condition"].clone()
+}
+
+/// Waits until the volume says that it is in a state.
+#[track_caller]
+pub fn await_state(volume: &Volume<'_>, state: &str) -> Value {
+    await_condition(volume, state, |condition| condition["state"] == state)
+}
+
+/// Waits until a volume fares in a way.
+#[track_caller]
+pub fn await_condition(volume: &Volume<'_>, awaited: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let condition = condition(volume);
+        if is_it(&condition) {
+            return condition;
+        }
+        assert!(Instant::now() < until, "never {awaited}: {condition}");
+    }
+}
+
+/// What a process has written to stderr so far.
+#[track_caller]
+pub fn log_of(process: &Process) -> String {
+    let path = process.stderr_log();
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
+}
+
+/// Waits until a process has written this to stderr.
+#[track_caller]
+pub fn await_log(process: &Process, text: &str) {
+    let until = Instant::now() + DEADLINE;
+    while !log_of(process).contains(text) {
+        assert!(Instant::now() < until, "never said {text:?}: {}", log_of(process));
+        std::thread::yield_now();
+    }
+}
