@@ -1,0 +1,278 @@
+//! What tags detect, and what goes unnoticed without: each kind of damage is done to a volume with tags and to one without.
+
+use std::sync::Arc;
+
+use strongroom_datastore::file::storage::StoredFile;
+use strongroom_datastore::file::tags::TagCounts;
+use strongroom_datastore::file::{Access, Provisioning};
+use strongroom_io::{Disk, IoError, Request, Sealed};
+use strongroom_sim::SimFs;
+use strongroom_types::{BLOCK_BYTES, Extent};
+
+use super::faulty::{Lie, LyingDisk};
+use super::volume::*;
+
+const SIZE: u64 = 3 << 20;
+/// Where the tags begin in their file (`docs/ON_DISK.md`).
+const TAGS: u64 = 1 << 20;
+
+/// What a person who writes to the datastore sees.
+struct Damage {
+    layer: Box<dyn StoredFile>,
+    tags: Option<Box<dyn StoredFile>>,
+    /// Block 8 as it was before it was last written.
+    earlier: [u8; BLOCK],
+}
+
+impl Damage {
+    fn read(&self, block: u64) -> [u8; BLOCK] {
+        let mut bytes = [0; BLOCK];
+        self.layer.read_at(block * BLOCK_BYTES, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn write(&self, block: u64, bytes: &[u8; BLOCK]) {
+        self.layer.write_at(block * BLOCK_BYTES, bytes).unwrap();
+    }
+}
+
+/// A volume whose blocks 0 to 15 are written, 8 of them twice, and which is closed in order.
+fn volume(integrity: bool, provisioning: Provisioning) -> (SimFs, Damage) {
+    let (fs, kek) = (SimFs::new(1), kek());
+    create_volume(&fs, &kek, SIZE, provisioning, integrity);
+    let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
+    let below = Arc::clone(&volume.disk);
+    let disk: Arc<dyn Disk<Sealed>> = if integrity { Arc::new(tags_over(below, &mut volume)) } else { below };
+    let mut queue = Queue::on(&fs, &*disk);
+    queue.write(1, blocks(0, 16));
+    queue.flush();
+    drop(queue);
+    drop((disk, volume));
+    let mut earlier = [0; BLOCK];
+    file_of(&fs, "layer-").read_at(8 * BLOCK_BYTES, &mut earlier).unwrap();
+    let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
+    let below = Arc::clone(&volume.disk);
+    let disk: Arc<dyn Disk<Sealed>> = if integrity { Arc::new(tags_over(below, &mut volume)) } else { below };
+    let mut queue = Queue::on(&fs, &*disk);
+    queue.write(2, blocks(8, 1));
+    queue.flush();
+    drop(queue);
+    drop((disk, volume));
+    let tags = integrity.then(|| file_of(&fs, "tags-"));
+    let damage = Damage { layer: file_of(&fs, "layer-"), tags, earlier };
+    (fs, damage)
+}
+
+/// Opens it again and reads block after block: those that fail, and what tags say.
+fn failing(fs: &SimFs, integrity: bool, access: Access) -> (Vec<u64>, Option<TagCounts>) {
+    let mut volume = open_volume(fs, &kek(), access).unwrap();
+    let below: Arc<dyn Disk<Sealed>> = Arc::clone(&volume.disk) as _;
+    let (disk, tags) = match integrity {
+        true => {
+            let tags = tags_over(below, &mut volume);
+            (Arc::new(tags.clone()) as Arc<dyn Disk<Sealed>>, Some(tags))
+        }
+        false => (below, None),
+    };
+    let mut queue = Queue::on(fs, &*disk);
+    let all = 0..SIZE / BLOCK_BYTES;
+    let failing = all.filter(|block| match queue.read(blocks(*block, 1)) {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error, IoError::Integrity { block: *block });
+            true
+        }
+    });
+    (failing.collect(), tags.map(|tags| tags.counts()))
+}
+
+/// With tags these blocks fail to be read, and no others; without, all are read as if nothing had been.
+fn detects(what: &str, wrong: &[u64], damage: impl Fn(&Damage)) {
+    for provisioning in [Provisioning::Thin, Provisioning::Thick] {
+        for access in [Access::ReadWrite, Access::ReadOnly] {
+            let (fs, files) = volume(true, provisioning);
+            damage(&files);
+            let (found, counts) = failing(&fs, true, access);
+            assert_eq!(found, wrong, "{what}, with tags");
+            let counts = counts.unwrap();
+            assert_eq!((counts.mismatched, counts.adopted), (wrong.len() as u64, 0), "{what}");
+        }
+    }
+    let (fs, files) = volume(false, Provisioning::Thin);
+    damage(&files);
+    assert_eq!(failing(&fs, false, Access::ReadWrite).0, [0_u64; 0], "{what}, without tags");
+}
+
+#[test]
+fn an_undamaged_volume_verifies() {
+    detects("nothing", &[], |_| {});
+}
+
+#[test]
+fn one_changed_bit_of_any_block_is_detected() {
+    for (block, byte) in [(0, 0), (3, 511), (7, 4095), (8, 2048), (15, 17)] {
+        detects("a bit", &[block], |files| {
+            let mut bytes = files.read(block);
+            bytes[byte] ^= 4;
+            files.write(block, &bytes);
+        });
+    }
+}
+
+#[test]
+fn two_exchanged_blocks_are_detected() {
+    detects("an exchange", &[2, 9], |files| {
+        let (two, nine) = (files.read(2), files.read(9));
+        files.write(2, &nine);
+        files.write(9, &two);
+    });
+}
+
+#[test]
+fn a_block_that_is_put_back_to_an_earlier_content_is_detected() {
+    detects("a rollback", &[8], |files| files.write(8, &files.earlier));
+}
+
+#[test]
+fn a_torn_block_at_rest_is_detected() {
+    detects("half a rollback", &[8], |files| {
+        let mut bytes = files.read(8);
+        bytes[..512].copy_from_slice(&files.earlier[..512]);
+        files.write(8, &bytes);
+    });
+}
+
+#[test]
+fn zeroes_over_a_block_and_a_block_out_of_nothing_are_detected() {
+    detects("zeroes", &[4], |files| files.write(4, &[0; BLOCK]));
+    detects("a block where there was none", &[500], |files| files.write(500, &files.earlier));
+}
+
+/// The tags themselves: of no use to whoever has no key.
+#[test]
+fn changed_tags_are_detected() {
+    let tag = |files: &Damage, block: u64, bytes: &[u8; 16]| {
+        if let Some(tags) = &files.tags {
+            tags.write_at(TAGS + 16 * block, bytes).unwrap();
+        }
+    };
+    detects("a tag of zeroes", &[5], |files| match files.tags {
+        Some(_) => tag(files, 5, &[0; 16]),
+        None => {}
+    });
+    detects("another block's tag", &[6], |files| {
+        let mut other = [0; 16];
+        if let Some(tags) = &files.tags {
+            tags.read_at(TAGS + 16 * 5, &mut other).unwrap();
+        }
+        tag(files, 6, &other);
+    });
+    detects("a tag of nothing", &[600], |files| tag(files, 600, &[9; 16]));
+    detects("marks without a tag of theirs", &[5], |files| {
+        // As if the region had been in use when power failed; without the key that is not to be had.
+        if let Some(tags) = &files.tags {
+            let mut sector = [0; 512];
+            sector[..16].fill(0x5A);
+            sector[16] = 1;
+            tags.write_at(4096, &sector).unwrap();
+        }
+        files.write(5, &files.earlier);
+    });
+}
+
+/// What the documentation says is not detected: a block that is put back together with its tag.
+#[test]
+fn a_block_and_its_tag_put_back_together_are_not_detected() {
+    let (fs, kek) = (SimFs::new(1), kek());
+    create_volume(&fs, &kek, SIZE, Provisioning::Thin, true);
+    let write = |version| {
+        let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
+        let below = Arc::clone(&volume.disk);
+        let tags = tags_over(below, &mut volume);
+        let mut queue = Queue::on(&fs, &tags);
+        queue.write(version, blocks(8, 1));
+        queue.flush();
+    };
+    write(1);
+    let (mut block, mut tag) = ([0; BLOCK], [0; 16]);
+    file_of(&fs, "layer-").read_at(8 * BLOCK_BYTES, &mut block).unwrap();
+    file_of(&fs, "tags-").read_at(TAGS + 16 * 8, &mut tag).unwrap();
+    write(2);
+    file_of(&fs, "layer-").write_at(8 * BLOCK_BYTES, &block).unwrap();
+    file_of(&fs, "tags-").write_at(TAGS + 16 * 8, &tag).unwrap();
+    assert_eq!(failing(&fs, true, Access::ReadWrite).0, [0_u64; 0]);
+}
+
+/// A disk that lies while the volume is in use: reads tell at once, and after an orderly end.
+fn lie(what: Lie, integrity: bool) -> (Vec<u64>, Vec<bool>) {
+    let (fs, kek) = (SimFs::new(1), kek());
+    create_volume(&fs, &kek, SIZE, Provisioning::Thin, integrity);
+    let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
+    let (below, tell) = LyingDisk::new(Arc::clone(&volume.disk) as _);
+    let disk: Arc<dyn Disk<Sealed>> = if integrity { Arc::new(tags_over(below, &mut volume)) } else { below };
+    let mut queue = Queue::on(&fs, &*disk);
+    queue.write(1, blocks(0, 16));
+    tell(what);
+    queue.write(2, blocks(3, 1));
+    queue.flush();
+    let during: Vec<u64> = (0..16).filter(|block| queue.read(blocks(*block, 1)).is_err()).collect();
+    let shown = (0..16).map(|block| {
+        let version = if block == 3 { 2 } else { 1 };
+        queue.shows(version, block).unwrap_or(true)
+    });
+    let shown: Vec<bool> = shown.collect();
+    // Whole again once it is written again.
+    drop(queue);
+    drop((disk, volume));
+    assert_eq!(failing(&fs, integrity, Access::ReadWrite).0, during);
+    (during, shown)
+}
+
+#[test]
+fn a_write_that_was_lost_is_detected() {
+    assert_eq!(lie(Lie::Lost, true).0, [3]);
+    let (failed, shown) = lie(Lie::Lost, false);
+    assert_eq!(failed, [0_u64; 0]);
+    assert!(!shown[3], "the guest reads what it has overwritten, and is told that all is well");
+}
+
+#[test]
+fn a_write_that_landed_elsewhere_is_detected_in_both_places() {
+    assert_eq!(lie(Lie::Misdirected, true).0, [3, 5]);
+    let (failed, shown) = lie(Lie::Misdirected, false);
+    assert_eq!(failed, [0_u64; 0]);
+    assert!(!shown[3] && !shown[5]);
+}
+
+#[test]
+fn a_wrong_block_is_whole_again_when_it_is_written_or_discarded() {
+    let (fs, files) = volume(true, Provisioning::Thin);
+    for block in [1, 2, 3] {
+        files.write(block, &files.earlier);
+    }
+    let mut volume = open_volume(&fs, &kek(), Access::ReadWrite).unwrap();
+    let tags = tags_over(Arc::clone(&volume.disk) as _, &mut volume);
+    let mut queue = Queue::on(&fs, &tags);
+    assert!(queue.read(blocks(0, 16)).is_err());
+    queue.write(3, blocks(1, 1));
+    queue.run(Request::Discard { extent: blocks(2, 1) }).result.unwrap();
+    let extent = blocks(3, 1);
+    queue.run(Request::WriteZeroes { extent, may_unmap: false, durable: true }).result.unwrap();
+    assert!(queue.shows(3, 1).unwrap());
+    assert_eq!(queue.read(blocks(2, 2)).unwrap(), [0; 2 * BLOCK]);
+    assert!(queue.read(Extent::between(0, 16 * BLOCK_BYTES)).is_ok());
+}
+
+#[test]
+fn no_tag_fits_another_volume() {
+    let (one, files) = volume(true, Provisioning::Thin);
+    let (other, other_files) = volume(true, Provisioning::Thin);
+    let mut tags = [0; 4096];
+    files.tags.as_ref().unwrap().read_at(TAGS, &mut tags).unwrap();
+    other_files.tags.as_ref().unwrap().write_at(TAGS, &tags).unwrap();
+    for block in 0..16 {
+        other_files.write(block, &files.read(block));
+    }
+    assert_eq!(failing(&other, true, Access::ReadWrite).0, (0..16).collect::<Vec<_>>());
+    assert_eq!(failing(&one, true, Access::ReadWrite).0, [0_u64; 0]);
+}
