@@ -35,6 +35,13 @@ pub enum Step {
 pub const STEPS: [Step; 5] =
     [Step::First, Step::Over, Step::SequentialFirst, Step::SequentialOver, Step::Reopen];
 
+impl Step {
+    /// Whether it needs a disk that has been written everywhere.
+    pub fn overwrites(self) -> bool {
+        matches!(self, Self::Over | Self::SequentialOver)
+    }
+}
+
 impl Study<'_> {
     /// Does a step with one of the products.
     pub(super) fn step(

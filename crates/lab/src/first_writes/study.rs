@@ -71,7 +71,9 @@ impl Study<'_> {
         let load_before = load_average();
         let (log_bytes, log_told) = self.log_bytes()?;
         self.check_sizes(log_bytes)?;
-        for index in 0..self.subjects.len() {
+        let overwrites = self.config.steps.iter().any(|step| step.overwrites());
+        let written = if overwrites { 0..self.subjects.len() } else { 0..0 };
+        for index in written.clone() {
             (self.progress)(&format!("{file_system}: writing all of a disk of {}", self.name(index)));
             self.fill(index)?;
         }
@@ -91,8 +93,8 @@ impl Study<'_> {
             let of = self.config.rounds;
             (self.progress)(&format!("{file_system}: round {} of {of} is done", round + 1));
         }
-        for (index, subject) in self.subjects.iter().enumerate() {
-            subject.product.delete(&self.written_disk(index))?;
+        for index in written {
+            self.subjects[index].product.delete(&self.written_disk(index))?;
         }
         let load_averages = [load_before, load_average()];
         Ok(FileSystemResult { file_system, log_bytes, log_told, load_averages, subjects: results })
