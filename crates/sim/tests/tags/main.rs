@@ -9,7 +9,11 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
+mod cuts;
 mod detection;
 mod faulty;
+mod history;
+mod mutations;
+mod oracle;
 
 mod volume;
