@@ -17,7 +17,7 @@ use strongroom_memory::BufferPool;
 use strongroom_memory::secret::SecretBytes;
 use strongroom_ring::Ring;
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
-use strongroom_worker::stack::{Ciphers, Stack, epoch_keys};
+use strongroom_worker::stack::{Ciphers, Stack};
 
 use super::broken::{Broken, Rule};
 use super::guest::{Guest, Log};
@@ -61,13 +61,20 @@ impl Bench {
 pub struct Sort {
     pub encrypted: bool,
     pub provisioning: Provisioning,
+    /// Whether its blocks have tags.
+    pub integrity: bool,
 }
 
 impl Sort {
     fn draw(random: &mut StdRng) -> Self {
         let encrypted = random.random_ratio(4, 5);
         let thin = random.random_ratio(3, 4);
-        Self { encrypted, provisioning: if thin { Provisioning::Thin } else { Provisioning::Thick } }
+        let integrity = encrypted && random.random_ratio(1, 4);
+        Self {
+            encrypted,
+            provisioning: if thin { Provisioning::Thin } else { Provisioning::Thick },
+            integrity,
+        }
     }
 
     pub fn protection(self, kek: &Kek) -> Protection<'_> {
@@ -111,7 +118,7 @@ impl OpenStack {
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
         let (head, layer, deks) = open_apart(path, &options).map_err(|error| error.to_string())?;
         let ciphers = match sort.encrypted {
-            true => Ciphers::Of(epoch_keys(deks).map_err(|error| error.to_string())?),
+            true => Ciphers::of(deks).map_err(|error| error.to_string())?,
             false => Ciphers::Unencrypted,
         };
         Ok(Self { head, stack: Stack::new(layer, ciphers).map_err(|error| error.to_string())? })
@@ -344,6 +351,7 @@ pub fn create_options(bench: &Bench, sort: Sort, size_bytes: u64) -> CreateOptio
         provisioning: sort.provisioning,
         protection: sort.protection(&bench.kek),
         log_bytes: Some(LOG_BYTES_MIN),
+        integrity: sort.integrity,
     }
 }
 

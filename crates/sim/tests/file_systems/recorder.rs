@@ -4,7 +4,8 @@
 //! file system -> loop device -> FUSE -> qemu-storage-daemon: blklogwrites -> an image and a log
 //! ```
 //!
-//! The daemon serves one request after the other, so the log has them in the order in which they took effect. A flush of the loop
+//! An entry is written when its request has taken effect, and before that is reported, so the log has the requests in an order
+//! in which they took effect. A flush of the loop
 //! device is an fsync of the file below it, a discard is a punched hole, and both arrive in the log as what they are;
 //! the loop device has no FUA, so the kernel makes of it a write and a flush.
 

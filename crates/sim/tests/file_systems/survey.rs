@@ -1,5 +1,6 @@
 //! What a power cut has left on a mounted file system, opened and compared with what was promised.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,10 +9,12 @@ use strongroom_datastore::file::*;
 use strongroom_io::{Disk, Io, Plain, Request, TRANSFER_BYTES_MAX, Thread};
 use strongroom_memory::GuestSlice;
 use strongroom_ring::Ring;
-use strongroom_types::{Extent, SECTOR_BYTES};
+use strongroom_types::{BLOCK_BYTES, Extent, SECTOR_BYTES};
 
 use super::life::{Allowed, Bench, DATASTORE, Found, History, NAMES, OpenStack, Sort, create_options};
-use super::oracle::{Oracle, Verdict};
+use super::oracle::{Effect, Event, Oracle, Verdict};
+
+const SECTORS_PER_BLOCK: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
 
 /// What is known at each moment of a history, told in order.
 pub struct Knowledge<'a> {
@@ -39,6 +42,47 @@ impl<'a> Knowledge<'a> {
         }
         &allowed[self.allowed].1
     }
+
+    /// For a person: what a sector shows, and what has happened to its block so far.
+    fn tell(&self, sector: usize, content: &[u8]) -> String {
+        let shown = &content[sector * SECTOR_BYTES as usize..][..SECTOR_BYTES as usize];
+        let mut told = format!("sector {sector} shows {:02x?}", &shown[..8]);
+        if let Some(latest) = self.oracle.latest(sector)
+            && let Some(at) = shown.iter().zip(&latest[..]).position(|(found, latest)| found != latest)
+        {
+            told += &format!(", and differs from the latest from byte {at} on");
+        }
+        told += &format!("; allowed: {}\n", self.oracle.describe(sector));
+        let block = sector / SECTORS_PER_BLOCK;
+        let mut of_block = BTreeSet::new();
+        for (moment, event) in &self.history.log.events[..self.events] {
+            let line = match event {
+                Event::Submitted { id, effects, durable } => {
+                    let Some((_, effect)) = effects.iter().find(|(other, _)| *other == block) else {
+                        continue;
+                    };
+                    of_block.insert(*id);
+                    let effect = match effect {
+                        Effect::Written(sectors) => {
+                            format!(
+                                "writes sectors {:?}",
+                                sectors.iter().map(|(at, _)| at).collect::<Vec<_>>()
+                            )
+                        }
+                        Effect::Nothing => "makes it nothing".to_owned(),
+                    };
+                    format!("request {id} {effect}, durable {durable}")
+                }
+                Event::Ended { id, .. } if !of_block.contains(id) => continue,
+                Event::Ended { id, succeeded } => format!("request {id} ended, {succeeded}"),
+                Event::FlushSubmitted { id } => format!("flush {id}"),
+                Event::FlushEnded { id, succeeded } => format!("flush {id} ended, {succeeded}"),
+                Event::Resized { blocks } => format!("grown to {blocks} blocks"),
+            };
+            told += &format!("  moment {moment}: {line}\n");
+        }
+        told
+    }
 }
 
 /// Looks at all that is there. `None` where the volume is rightly absent.
@@ -47,7 +91,7 @@ pub fn survey(
     mounted: &Path,
     sort: Sort,
     allowed: &Allowed,
-    oracle: &Oracle,
+    known: &Knowledge<'_>,
     checks: bool,
 ) -> Result<Option<(Found, Verdict)>, String> {
     let datastore = mounted.join(DATASTORE);
@@ -84,10 +128,7 @@ pub fn survey(
                 check_volume(bench, &path, sort)?;
             }
             let content = read_volume(bench, &path, sort, allowed)?;
-            let verdict = oracle.check(&content).map_err(|sector| {
-                let shown = &content[sector * SECTOR_BYTES as usize..][..8];
-                format!("sector {sector} shows {shown:02x?}; allowed: {}", oracle.describe(sector))
-            })?;
+            let verdict = known.oracle.check(&content).map_err(|sector| known.tell(sector, &content))?;
             Ok(Some((Found { name, content }, verdict)))
         }
     }

@@ -146,7 +146,7 @@ impl Trial {
         let allowed = knowledge.go_to(cut.moment);
         let checks = cut.seed.is_multiple_of(CHECKED_ONE_IN);
         let sort = cut.history.sort;
-        let found = survey(&self.bench, mounted.path(), sort, allowed, &knowledge.oracle, checks)?;
+        let found = survey(&self.bench, mounted.path(), sort, allowed, knowledge, checks)?;
         drop(mounted);
         match found {
             Some((_, verdict)) => self.count.torn_first_writes += verdict.torn_first_writes,
@@ -165,7 +165,7 @@ impl Trial {
         let recorder = Recorder::start(self.file_system, &cut.image)?;
         let allowed = knowledge.go_to(cut.moment);
         let sort = cut.history.sort;
-        let found = survey(&self.bench, recorder.path(), sort, allowed, &knowledge.oracle, false)?;
+        let found = survey(&self.bench, recorder.path(), sort, allowed, knowledge, false)?;
         let Some((found, _)) = found else { return Ok(()) };
         let history = Life::after(&self.bench, &recorder, cut.seed, SECOND_LIFE_STEPS, sort, &found);
         let entries = recorder.finish();
@@ -187,8 +187,8 @@ impl Trial {
     /// For a person: what was cut, and where its image is kept.
     fn explain(&self, cut: &Cut<'_>, fate: Fate, what: &str, rule: Option<Rule>) -> String {
         let kept = if rule.is_none() { self.keep(cut) } else { None };
-        let kept = kept.map_or(String::new(), |kept| format!("; the image is {}", kept.display()));
-        format!("request {}, {fate:?}, {:?}: {what}{kept}", cut.moment, cut.history.sort)
+        let kept = kept.map_or(String::new(), |kept| format!(", kept as {}", kept.display()));
+        format!("request {}, {fate:?}, {:?}{kept}: {what}", cut.moment, cut.history.sort)
     }
 
     fn keep(&self, cut: &Cut<'_>) -> Option<PathBuf> {
