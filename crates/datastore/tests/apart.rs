@@ -28,7 +28,13 @@ fn volume(datastore: &tempfile::TempDir, name: &str, kek: &Kek) -> PathBuf {
     let protection = Protection::Encrypted(kek);
     create(
         &path,
-        &CreateOptions { size: size(MIB), provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false },
+        &CreateOptions {
+            size: size(MIB),
+            provisioning: Provisioning::Thin,
+            protection,
+            log_bytes: None,
+            integrity: false,
+        },
     )
     .unwrap();
     path

@@ -34,7 +34,13 @@ fn volume_in(datastore: &Path, provisioning: Provisioning) -> PathBuf {
     let size = VolumeSize::new(SIZE_BYTES).unwrap();
     create(
         &path,
-        &CreateOptions { size, provisioning, protection: Protection::Unencrypted, log_bytes: None, integrity: false },
+        &CreateOptions {
+            size,
+            provisioning,
+            protection: Protection::Unencrypted,
+            log_bytes: None,
+            integrity: false,
+        },
     )
     .unwrap();
     path

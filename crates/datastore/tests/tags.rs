@@ -24,13 +24,10 @@ fn ring() -> Result<Ring, IoError> {
 fn blocks(path: &std::path::Path, provisioning: Provisioning, bytes: u64) -> Arc<FileDisk> {
     let size = VolumeSize::new(bytes).unwrap();
     let protection = Protection::Unencrypted;
-    create(path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false }).unwrap();
-    let options = OpenOptions {
-        protection,
-        access: Access::ReadWrite,
-        lock_wait: Duration::ZERO,
-        least_generation: 0,
-    };
+    create(path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false })
+        .unwrap();
+    let options =
+        OpenOptions { protection, access: Access::ReadWrite, lock_wait: Duration::ZERO, least_generation: 0 };
     open(path, &options).unwrap().disk
 }
 
@@ -53,8 +50,7 @@ fn passes(place: &str, provisioning: Provisioning) {
         let bytes = (5 << 20) + 512;
         let inner = blocks(&datastore.path().join(number.to_string()), provisioning, bytes);
         let tags = sidecar(&datastore.path().join(format!("tags-{number}")), inner.limits().size_bytes);
-        let facts =
-            TagsFacts { volume: VolumeId::random(), layer: LayerId::random(), handed_over: false };
+        let facts = TagsFacts { volume: VolumeId::random(), layer: LayerId::random(), handed_over: false };
         TagsDisk::new(inner, tags, facts, keys()).unwrap()
     });
     if let Err(failure) = suite.event_loops(ring).run() {

@@ -61,7 +61,13 @@ fn encrypted(kek: &Kek, bytes: u64, provisioning: Provisioning) -> CreateOptions
 
 fn clear(bytes: u64) -> CreateOptions<'static> {
     let protection = Protection::Unencrypted;
-    CreateOptions { size: size(bytes), provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false }
+    CreateOptions {
+        size: size(bytes),
+        provisioning: Provisioning::Thin,
+        protection,
+        log_bytes: None,
+        integrity: false,
+    }
 }
 
 fn to_write<'a>(protection: Protection<'a>) -> OpenOptions<'a> {

@@ -13,7 +13,7 @@ use super::directory::{
 };
 use super::error::DatastoreError;
 use super::open::{check_length, check_tags_length, open_envelopes};
-use super::reserve::DESCRIPTOR_SPARE;
+use super::reserve::is_spare;
 use super::storage::{HOST, Storage};
 
 /// How bad a finding is.
@@ -79,7 +79,7 @@ pub fn check_on(
     }
     for name in directory.names()? {
         let of_layer = layer_of_name(&name).is_some_and(|id| descriptor.layer(id).is_some());
-        let known = of_layer || [DESCRIPTOR, DESCRIPTOR_SPARE, CONTROL_SOCKET].contains(&name.as_str());
+        let known = of_layer || [DESCRIPTOR, CONTROL_SOCKET].contains(&name.as_str()) || is_spare(&name);
         let message = match name.as_str() {
             _ if known => continue,
             DESCRIPTOR_NEW => {

@@ -20,7 +20,7 @@ use super::directory::{
 };
 use super::error::DatastoreError;
 use super::lock::{self, Sharing};
-use super::reserve::DESCRIPTOR_SPARE;
+use super::reserve::{is_spare, spare_names};
 use super::storage::{HOST, Storage};
 
 /// How the name starts of what is being deleted.
@@ -37,7 +37,8 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
     let directory = VolumeDirectory::open(storage, path)?;
     let names = directory.names()?;
     let ours = |name: &str| {
-        [DESCRIPTOR, DESCRIPTOR_NEW, DESCRIPTOR_SPARE, CONTROL_SOCKET].contains(&name)
+        [DESCRIPTOR, DESCRIPTOR_NEW, CONTROL_SOCKET].contains(&name)
+            || is_spare(name)
             || layer_of_name(name).is_some()
     };
     if let Some(stranger) = names.iter().find(|name| !ours(name)) {
@@ -68,7 +69,7 @@ pub fn delete_on(storage: &dyn Storage, path: &Path, lock_wait: Duration) -> Res
         }
         aside => aside?,
     };
-    remove(DESCRIPTOR_SPARE)?;
+    spare_names().try_for_each(|name| remove(&name))?;
     // Nobody listens on it any more: who did held the lock.
     remove(CONTROL_SOCKET)?;
     for name in names.iter().filter(|name| layer_of_name(name).is_some()) {

@@ -106,15 +106,15 @@ impl VolumeDirectory {
                 let _ = self.handle.remove(DESCRIPTOR_NEW);
                 self.write_into_spare(encoded)
             }
-            written => written,
+            written => written.map(|()| DESCRIPTOR_NEW.to_owned()),
         };
-        if let Err(errno) = write().and_then(|()| self.handle.rename(DESCRIPTOR_NEW, DESCRIPTOR)) {
+        if let Err(errno) = write().and_then(|name| self.handle.rename(&name, DESCRIPTOR)) {
             let _ = self.handle.remove(DESCRIPTOR_NEW);
             return Err(system(action, &self.path)(errno));
         }
         self.sync()?;
         // The descriptor is there; that the next one may find no room is no reason to fail.
-        let _ = self.fill_spare(encoded.len());
+        let _ = self.fill_spares(encoded.len() as u64);
         Ok(())
     }
 
