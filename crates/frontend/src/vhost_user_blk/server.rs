@@ -231,7 +231,11 @@ impl VhostUserServer {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.ended.recv_timeout(left) {
                 Ok(session) => parked.extend(session?),
-                Err(RecvTimeoutError::Timeout) => return Err(StopError::Busy(self.drain_timeout)),
+                Err(RecvTimeoutError::Timeout) => {
+                    // They end when the disk lets them, and are not waited for a second time.
+                    self.jobs.clear();
+                    return Err(StopError::Busy(self.drain_timeout));
+                }
                 Err(RecvTimeoutError::Disconnected) => return Err(StopError::Panicked),
             }
         }
