@@ -281,8 +281,17 @@ mod tests {
 
     fn volume(path: &Path, protection: Protection<'_>) {
         let size = VolumeSize::new(SIZE_BYTES).unwrap();
-        create(path, &CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false })
-            .unwrap();
+        create(
+            path,
+            &CreateOptions {
+                size,
+                provisioning: Provisioning::Thin,
+                protection,
+                log_bytes: None,
+                integrity: false,
+            },
+        )
+        .unwrap();
     }
 
     fn disk(path: &Path, protection: Protection<'_>, access: Access) -> std::sync::Arc<dyn Disk<Plain>> {

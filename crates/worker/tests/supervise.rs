@@ -140,8 +140,17 @@ fn supervisor(directory: &Path) -> Result<Supervisor, SuperviseError> {
     let path = directory.join("vm1");
     let protection = Protection::Encrypted(&kek);
     let size = VolumeSize::new(1 << 20).unwrap();
-    create(&path, &CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false })
-        .unwrap();
+    create(
+        &path,
+        &CreateOptions {
+            size,
+            provisioning: Provisioning::Thin,
+            protection,
+            log_bytes: None,
+            integrity: false,
+        },
+    )
+    .unwrap();
     let lock_wait = Duration::ZERO;
     let options = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation: 0 };
     let (head, layer, deks) = open_apart(&path, &options).unwrap();

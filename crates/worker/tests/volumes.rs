@@ -37,7 +37,13 @@ impl Volume {
         let kek = encrypted.then(|| KekSource::KeyFile {}.kek(&SecretBytes::random(32).unwrap()).unwrap());
         let volume = Self { path, kek };
         let size = VolumeSize::new(bytes).unwrap();
-        let options = CreateOptions { size, provisioning, protection: volume.protection(), log_bytes: None, integrity: false };
+        let options = CreateOptions {
+            size,
+            provisioning,
+            protection: volume.protection(),
+            log_bytes: None,
+            integrity: false,
+        };
         create(&volume.path, &options).unwrap();
         volume
     }

@@ -118,7 +118,7 @@ fn state(condition: &Condition) -> String {
     }
     if condition.device_errors > 0 {
         let last = condition.last_device_error.as_deref().unwrap_or("no reason");
-        text += &format!("; the device failed {} requests, the last with: {last}", condition.device_errors);
+        text += &format!("; {} requests failed, of the last it was said: {last}", condition.device_errors);
     }
     text
 }

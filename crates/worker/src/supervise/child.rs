@@ -24,8 +24,11 @@ use crate::sandbox::{Cgroup, TASKS_MAX, UidLease};
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// For what a worker does at once.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// From its last report, or from SIGKILL, to its end: the kernel finishes its I/O first.
+/// From SIGKILL to its end: the kernel finishes its I/O first.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
+/// From its last report to its end, and from SIGKILL where it had something in the disk for as long as a drain takes: whatever
+/// still does not end waits for a disk that does not answer.
+const LINGERS: Duration = Duration::from_secs(5);
 /// What every worker of a volume is started with.
 #[derive(Debug)]
 pub struct Birthright {
@@ -67,6 +70,15 @@ pub enum ChildError {
         /// The time given.
         within: Duration,
     },
+    /// It cannot even be killed.
+    #[error(
+        "worker {pid} cannot end: its disk does not answer. What the guest had flushed is safe, and what was in flight is done \
+         when the volume is exposed again, once the disk answers"
+    )]
+    Hangs {
+        /// Which.
+        pid: u32,
+    },
     /// The talk with it.
     #[error(transparent)]
     Birth(#[from] BirthError),
@@ -107,6 +119,8 @@ pub struct WorkerProcess {
     condition: Condition,
     /// Nothing more is heard: it is ending, or talks nonsense.
     silent: bool,
+    /// It was killed and does not end.
+    hangs: bool,
     /// In this order: a user is free when its process is gone, and a cgroup can be removed then.
     _lease: Option<UidLease>,
     _cgroup: Option<Cgroup>,
@@ -142,6 +156,7 @@ impl WorkerProcess {
             program: String::new(),
             condition: Condition::default(),
             silent: false,
+            hangs: false,
             _lease: lease,
             _cgroup: cgroup,
         };
@@ -215,11 +230,22 @@ impl WorkerProcess {
         self.order(&Order::End, &[])?;
         match self.await_report(deadline)? {
             (Report::Ended { failure }, _) => {
-                self.await_end(ENDS_WITHIN);
+                self.await_end(LINGERS);
+                if self.ended().is_none() && !self.kill(LINGERS) {
+                    return Err(ChildError::Hangs { pid: self.id() });
+                }
                 Ok(failure)
             }
             (other, _) => Err(unexpected(other)),
         }
+    }
+
+    /// Kills it; whether it has ended within that time. It is not waited for a second time.
+    fn kill(&mut self, within: Duration) -> bool {
+        let _ = self.child.kill();
+        self.await_end(within);
+        self.hangs = self.ended().is_none();
+        !self.hangs
     }
 
     /// Its number.
@@ -335,11 +361,7 @@ pub struct Handover {
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
-        if self.ended().is_none() {
-            let _ = self.child.kill();
-            self.await_end(ENDS_WITHIN);
-        }
-        if self.ended().is_none() {
+        if self.ended().is_none() && !self.hangs && !self.kill(ENDS_WITHIN) {
             tracing::error!(pid = self.id(), "a worker that was killed does not end: its disk hangs");
         }
     }

@@ -92,8 +92,8 @@ impl Herald {
         if condition.device_errors > self.device_errors && self.may_say(Topic::DeviceErrors) {
             let (errors, last) = (condition.device_errors, condition.last_device_error.as_deref());
             tracing::error!(
-                "{volume}: its device has failed {errors} requests, the last with: {}. Whoever asked was told; see to the \
-                 device",
+                "{volume}: {errors} requests have failed; of the last one it was said: {}. Whoever asked was told so; see to \
+                 the device",
                 last.unwrap_or("no reason")
             );
             self.device_errors = errors;

@@ -252,19 +252,22 @@ impl Supervisor {
     fn end(self) -> Result<(), SuperviseError> {
         tracing::info!("ending: what is in flight is done and flushed first");
         let Self { control, phase, exposure, .. } = self;
-        drop(control);
         let failure = match phase {
-            Phase::Serving(worker) => {
-                worker.end(drain_deadline(&exposure)).map_err(|error| error.to_string())
-            }
-            Phase::Down(_) => Err("its worker had died, and no other one was back yet".to_owned()),
+            Phase::Serving(worker) => match worker.end(drain_deadline(&exposure)) {
+                Ok(failure) => failure,
+                Err(error @ (ChildError::Hangs { .. } | ChildError::Silent { .. })) => {
+                    // To remove a socket's file there may have to be an answer from the same disk. What is left of the sockets
+                    // is the next one's to replace, as after a kill.
+                    std::mem::forget((control, exposure.listener));
+                    return Err(SuperviseError::Stop(error.to_string()));
+                }
+                Err(error) => Some(error.to_string()),
+            },
+            Phase::Down(_) => Some("its worker had died, and no other one was back yet".to_owned()),
         };
-        // The listening socket's file, and then the volume, are free when this returns.
-        drop(exposure);
-        match failure {
-            Ok(None) => Ok(()),
-            Ok(Some(failure)) | Err(failure) => Err(SuperviseError::Stop(failure)),
-        }
+        // The sockets' files, and then the volume, are free when this returns.
+        drop((control, exposure));
+        failure.map_or(Ok(()), |failure| Err(SuperviseError::Stop(failure)))
     }
 }
 
