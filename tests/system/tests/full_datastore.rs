@@ -67,7 +67,7 @@ fn a_guest_waits_while_its_datastore_is_full_and_loses_nothing() {
     assert_eq!(report.reconnects, 0, "the front end noticed nothing but a pause");
     assert!(exposure.close().success());
     let found = volume.command("check", &[]).success();
-    assert!(!found.contains("descriptor.spare"), "{found}");
+    assert!(!found.contains("descriptor.spare-"), "{found}");
 }
 
 fn wait_for_more(load: &ScopedJoinHandle<'_, Result<Report, LoadError>>, operations: &AtomicU64) {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
+pub mod dying;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -117,9 +119,20 @@ pub fn log_of(process: &Process) -> String {
 /// Waits until a process has written this to stderr.
 #[track_caller]
 pub fn await_log(process: &Process, text: &str) {
+    await_any_log(process, &[text]);
+}
+
+/// Waits until a process has written one of these to stderr; says the line.
+#[track_caller]
+pub fn await_any_log(process: &Process, texts: &[&str]) -> String {
     let until = Instant::now() + DEADLINE;
-    while !log_of(process).contains(text) {
-        assert!(Instant::now() < until, "never said {text:?}: {}", log_of(process));
+    loop {
+        let log = log_of(process);
+        let line = log.lines().find(|line| texts.iter().any(|text| line.contains(text)));
+        if let Some(line) = line {
+            return line.to_owned();
+        }
+        assert!(Instant::now() < until, "never said any of {texts:?}: {log}");
         std::thread::yield_now();
     }
 }
