@@ -6,7 +6,7 @@
 //! - [`process`]: no dumps, no core files, ciphers that answer rightly; before the first key.
 //! - [`sandbox`]: what a worker that obeys an attacker cannot do.
 //! - [`stack`]: an open volume becomes a disk of plain bytes, and its keys go where only the cipher finds them.
-//! - [`transfer`]: a whole volume's content into a file and out of one.
+//! - [`read_through`]: whether all of a volume can be read. [`transfer`]: a whole volume's content into a file and out of one.
 //!
 //! It knows every room of the data path and puts nothing of its own into it: no format, no protocol, no cipher. Control
 //! plane and command line stand above.
@@ -17,6 +17,7 @@ pub mod condition;
 pub mod control;
 pub mod process;
 pub mod process_main;
+pub mod read_through;
 pub mod sandbox;
 mod service;
 pub mod stack;

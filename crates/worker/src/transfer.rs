@@ -66,7 +66,8 @@ pub struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    fn at(&mut self, bytes: u64) -> Result<(), TransferError> {
+    /// So much is behind; an error if it is to stop.
+    pub(crate) fn at(&mut self, bytes: u64) -> Result<(), TransferError> {
         (self.report)(bytes);
         if self.stop.load(Ordering::Relaxed) { Err(TransferError::Stopped) } else { Ok(()) }
     }

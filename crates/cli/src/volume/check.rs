@@ -3,23 +3,36 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{DatastoreError, Finding, Severity, check, describe};
+use strongroom_datastore::file::{
+    Access, DatastoreError, Finding, OpenOptions, Severity, check, describe, open,
+};
+use strongroom_worker::Progress;
+use strongroom_worker::read_through::read_through;
+use strongroom_worker::stack::plain_blocks_over;
 
-use super::open::FreshnessArguments;
+use super::open::{FreshnessArguments, LockArguments};
+use super::read_blocks::DataFacts;
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
 use crate::output::Output;
+use crate::progress::Meter;
+use crate::signals::Signals;
 
 /// Which volume, and how thoroughly.
 #[derive(Debug, Args)]
-#[command(after_help = "May run while the volume is in use. Exit status: 0 no errors, 1 errors were found.
+#[command(
+    after_help = "May run while the volume is in use, but for --data, which needs it alone or with other readers. It changes nothing.
+Exit status: 0 no errors, 1 errors were found.
 
 Examples:
   strongroom volume check ./ds/vm1
-  strongroom volume check ./ds/vm1 --no-key")]
+  strongroom volume check ./ds/vm1 --data --key-file vm1.key
+  strongroom volume check ./ds/vm1 --no-key"
+)]
 pub struct CheckArguments {
     /// The volume
     path: PathBuf,
@@ -31,8 +44,16 @@ pub struct CheckArguments {
     #[arg(long, conflicts_with = "KeyArguments")]
     no_key: bool,
 
+    /// Read every block too. Of a volume made with --integrity each is compared with its tag; of any other it is only known
+    /// afterwards that all can be read
+    #[arg(long, conflicts_with = "no_key")]
+    data: bool,
+
     #[command(flatten)]
     freshness: FreshnessArguments,
+
+    #[command(flatten)]
+    lock: LockArguments,
 }
 
 #[derive(Serialize)]
@@ -41,6 +62,9 @@ struct Checked {
     /// No errors; notices are possible.
     clean: bool,
     findings: Vec<FindingFacts>,
+    /// What the blocks showed, if they were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<DataFacts>,
 }
 
 #[derive(Serialize)]
@@ -63,6 +87,9 @@ impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for finding in &self.findings {
             writeln!(f, "{}: {}", finding.severity, finding.message)?;
+        }
+        if let Some(data) = &self.data {
+            writeln!(f, "{data}")?;
         }
         let errors = self.findings.iter().filter(|finding| finding.severity == "error").count();
         match errors {
@@ -91,9 +118,42 @@ impl CheckArguments {
                 findings.insert(0, Finding { severity: Severity::Error, message: error.to_string() });
             }
         }
+        let is_sound = findings.iter().all(|finding| finding.severity != Severity::Error);
+        let data = match self.data && is_sound {
+            true => Some(self.read_blocks(&key, output, &mut findings)?),
+            false => None,
+        };
         let clean = findings.iter().all(|finding| finding.severity != Severity::Error);
         let findings = findings.into_iter().map(FindingFacts::from).collect();
-        output.answer(&Checked { path: self.path.clone(), clean, findings })?;
+        output.answer(&Checked { path: self.path.clone(), clean, findings, data })?;
         Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Reads all blocks the way a guest does.
+    fn read_blocks(
+        &self,
+        key: &VolumeKey,
+        output: &Output,
+        findings: &mut Vec<Finding>,
+    ) -> Result<DataFacts, CliError> {
+        let options = OpenOptions {
+            protection: key.protection(),
+            access: Access::ReadOnly,
+            lock_wait: self.lock.lock_wait,
+            least_generation: self.freshness.least_generation,
+        };
+        let mut volume = open(&self.path, &options)?;
+        let size_bytes = volume.descriptor().size_bytes.bytes();
+        let blocks = Arc::clone(&volume.disk);
+        let blocks = plain_blocks_over(blocks, &mut volume)?;
+        let signals = Signals::catch().map_err(CliError::Signals)?;
+        let mut meter = Meter::start(output, "reading", size_bytes);
+        let mut progress = Progress { stop: signals.stop_flag(), report: &mut |bytes| meter.at(bytes) };
+        let read = read_through(&*blocks.disk, &mut progress)
+            .map_err(|error| CliError::transfer(error, &self.path, "read", &self.path))?;
+        drop(meter);
+        let facts = DataFacts::of(&read, blocks.tags.map(|tags| tags.counts()));
+        findings.extend(facts.findings(&read));
+        Ok(facts)
     }
 }

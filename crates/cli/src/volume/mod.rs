@@ -11,6 +11,7 @@ mod import;
 mod info;
 mod list;
 mod open;
+mod read_blocks;
 mod resize;
 mod staged;
 mod target;

@@ -14,8 +14,8 @@ use super::channel::TagsChannel;
 use super::counts::{Counts, TagCounts};
 use super::keys::TagKeys;
 use super::layout::{
-    Binding, PAGE_BYTES, REGION_BYTES, REGIONS_PER_MARKS_PAGE, REGIONS_PER_SECTOR, marks_offset,
-    marks_sectors_mut, page_offset, split_marks,
+    Binding, PAGE_BYTES, PAGE_DATA_BYTES, REGION_BYTES, REGIONS_PER_MARKS_PAGE, REGIONS_PER_SECTOR,
+    TAGS_OFFSET, marks_offset, marks_sectors_mut, page_offset, pages, split_marks,
 };
 use super::pages::Pages;
 use super::passes::Passes;
@@ -218,6 +218,35 @@ impl Shared {
         self.quiet
     }
 
+    /// The parts of an extent that may have tags, ascending: whole pages of them.
+    fn tagged(&self, extent: Extent) -> Result<Vec<Extent>, IoError> {
+        let mut tagged: Vec<std::ops::Range<u64>> = Vec::new();
+        let wanted = pages(extent);
+        let mut at = page_offset(wanted.start);
+        let end = page_offset(wanted.end);
+        while at < end {
+            let data = match self.file.next_data(at) {
+                Ok(data) if data < end => data.max(at),
+                Ok(_) | Err(Errno::NXIO) => break,
+                Err(errno) => return Err(errno.into()),
+            };
+            let hole = self.file.next_hole(data)?.clamp(data + 1, end);
+            let page = |at: u64| (at - TAGS_OFFSET) / PAGE_BYTES as u64;
+            tagged.push(page(data)..page(hole - 1) + 1);
+            at = hole;
+        }
+        let state = self.state();
+        tagged.extend(
+            state.pages.unwritten_pages().filter(|page| wanted.contains(page)).map(|page| page..page + 1),
+        );
+        drop(state);
+        tagged.sort_by_key(|pages| pages.start);
+        let extent_of = |pages: &std::ops::Range<u64>| {
+            Extent::between(pages.start * PAGE_DATA_BYTES, pages.end * PAGE_DATA_BYTES)
+        };
+        Ok(tagged.iter().map(extent_of).collect())
+    }
+
     /// Fills a page of marks with what is so now.
     pub fn fill_marks(&self, regions: &Regions, marks_page: u64, page: &mut [u8]) -> Result<(), IoError> {
         for (number, sector) in marks_sectors_mut(marks_page, page) {
@@ -292,12 +321,30 @@ impl Disk<Sealed> for TagsDisk {
         Ok(Box::new(TagsChannel::open(Arc::clone(&self.shared), thread, depth)?))
     }
 
+    /// What the disk below says; but where there are tags, nobody may take a hole for granted: what is read there is compared.
     fn allocation(
         &self,
         extent: Extent,
         report: &mut dyn FnMut(Extent, Allocation) -> bool,
     ) -> Result<(), IoError> {
-        self.shared.inner.allocation(extent, report)
+        let extent = extent.intersection(Extent::between(0, self.limits().size_bytes));
+        let tagged = self.shared.tagged(extent)?;
+        let mut goes_on = true;
+        self.shared.inner.allocation(extent, &mut |run, found| {
+            let mut at = run.offset();
+            while goes_on && at < run.end() {
+                let next = tagged.iter().find(|tagged| tagged.end() > at);
+                let (end, found) = match next {
+                    Some(next) if next.offset() <= at => (next.end(), Allocation::Data),
+                    Some(next) => (next.offset(), found),
+                    None => (run.end(), found),
+                };
+                let end = end.min(run.end());
+                goes_on = report(Extent::between(at, end), found);
+                at = end;
+            }
+            goes_on
+        })
     }
 }
 

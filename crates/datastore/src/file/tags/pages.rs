@@ -179,6 +179,11 @@ impl Pages {
         slots.copy_union(&self.dirty, &self.writing);
     }
 
+    /// The pages that are dirty, or on their way to the file.
+    pub fn unwritten_pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.dirty.all().chain(self.writing.all()).map(|slot| self.entries[slot as usize].page)
+    }
+
     /// Whether the page in a place is on its way to the file.
     pub fn is_writing(&self, slot: PageSlot) -> bool {
         self.writing.has(slot as u64)
