@@ -17,6 +17,7 @@ use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::VolumeSize;
 use strongroom_worker::birth::{BirthSocket, Frontend, Keys, Order, Report};
+use strongroom_worker::condition::{Condition, Parked, State};
 use strongroom_worker::control::{Answer, Client, Request, Status};
 use strongroom_worker::supervise::{Birthright, Exposure, Program, SuperviseError, Supervisor};
 
@@ -48,6 +49,13 @@ fn a_worker() {
             Order::Serve { .. } if behaviour == "dies" => std::process::exit(9),
             Order::Serve { layer, .. } => {
                 held = Some((layer, files));
+                if behaviour == "waits" {
+                    // It may be heard before the answer, and after it.
+                    socket.send(&Report::Condition(waiting(1)), &[]).unwrap();
+                    socket.send(&Report::Serving, &[]).unwrap();
+                    socket.send(&Report::Condition(waiting(2)), &[]).unwrap();
+                    continue;
+                }
                 Report::Serving
             }
             Order::Suspend if behaviour == "keeps" => Report::Failed { reason: "a flush failed".to_owned() },
@@ -58,12 +66,21 @@ fn a_worker() {
                 socket.send(&Report::Suspended { layer, sessions }, &files).unwrap();
                 continue;
             }
-            Order::Grow { .. } => Report::Grown,
+            Order::Grow { .. } => {
+                socket.send(&Report::Condition(Condition::default()), &[]).unwrap();
+                Report::Grown
+            }
             Order::End => return socket.send(&Report::Ended { failure: None }, &[]).unwrap(),
             Order::Keys(Keys::Unencrypted) => unreachable!("the volume is encrypted"),
         };
         socket.send(&report, &[]).unwrap();
     }
+}
+
+/// How a volume fares of which so many requests wait for room.
+fn waiting(requests: u64) -> Condition {
+    let parked = Parked { since_unix_seconds: 1, requests, bytes: 4096 * requests };
+    Condition { state: State::Parked, parked: Some(parked), ..Condition::default() }
 }
 
 /// A supervised volume, until it is ended.
@@ -221,6 +238,24 @@ fn a_new_worker_that_dies_with_the_sessions_is_like_any_dead_worker() {
     assert!(refused.ends_with("ended with status 9"), "{refused}");
     supervised.worker();
     assert_eq!(supervised.status().restarts, 1);
+    supervised.end();
+}
+
+#[test]
+fn what_a_worker_says_unasked_is_told_to_whoever_asks() {
+    let supervised = Supervised::start();
+    assert_eq!(supervised.status().condition, Condition::default());
+    install(supervised.directory.path(), "waits");
+    assert!(matches!(supervised.ask(Request::Upgrade), Answer::Upgraded { .. }));
+    let until = Instant::now() + DEADLINE;
+    while supervised.status().condition != waiting(2) {
+        assert!(Instant::now() < until, "{:?}", supervised.status());
+    }
+    // An answer behind it is found.
+    let size_bytes = VolumeSize::new(2 << 20).unwrap();
+    let grown = supervised.ask(Request::Resize { size_bytes, least_generation: 1 });
+    assert!(matches!(grown, Answer::Resized { .. }), "{grown:?}");
+    assert_eq!(supervised.status().condition, Condition::default());
     supervised.end();
 }
 

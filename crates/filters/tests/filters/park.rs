@@ -164,6 +164,11 @@ fn room_for_some_lets_some_go_on() {
 }
 
 #[test]
+fn a_quota_that_is_used_up_is_want_of_room() {
+    assert_eq!([28, 122].map(IoError::from_errno), [IoError::NoSpace; 2]);
+}
+
+#[test]
 fn a_client_that_can_be_told_is_told() {
     let (full, room) = FullDisk::new(Arc::new(crypt(memory(SIZE_BYTES))), 0);
     let (disk, book) = park(full, Patience::None);
