@@ -4,6 +4,7 @@
 //! meanwhile meets all of them. Only one server runs at a time, and the file system is synced before each step.
 
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use rustix::fs::{statfs, statvfs};
@@ -71,9 +72,7 @@ impl Study<'_> {
         let load_before = load_average();
         let (log_bytes, log_told) = self.log_bytes()?;
         self.check_sizes(log_bytes)?;
-        let overwrites = self.config.steps.iter().any(|step| step.overwrites());
-        let written = if overwrites { 0..self.subjects.len() } else { 0..0 };
-        for index in written.clone() {
+        for index in self.written() {
             (self.progress)(&format!("{file_system}: writing all of a disk of {}", self.name(index)));
             self.fill(index)?;
         }
@@ -93,11 +92,17 @@ impl Study<'_> {
             let of = self.config.rounds;
             (self.progress)(&format!("{file_system}: round {} of {of} is done", round + 1));
         }
-        for index in written {
+        for index in self.written() {
             self.subjects[index].product.delete(&self.written_disk(index))?;
         }
         let load_averages = [load_before, load_average()];
         Ok(FileSystemResult { file_system, log_bytes, log_told, load_averages, subjects: results })
+    }
+
+    /// The products of which a disk is written everywhere beforehand: all, if any step needs that.
+    fn written(&self) -> Range<usize> {
+        let overwrites = self.config.steps.iter().any(|step| step.overwrites());
+        0..if overwrites { self.subjects.len() } else { 0 }
     }
 
     fn name(&self, index: usize) -> &str {
@@ -141,7 +146,8 @@ impl Study<'_> {
             path: path.clone(),
             error: errno.into(),
         })?;
-        let needed = volume_bytes * (self.subjects.len() as u64 + 1);
+        let disks = self.written().len() as u64 + 1;
+        let needed = volume_bytes * disks;
         let needed = needed + needed / OVERHEAD_PART;
         let free = space.f_bavail * space.f_frsize;
         if free < needed {
