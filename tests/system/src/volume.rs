@@ -38,12 +38,24 @@ impl<'test> Volume<'test> {
     /// Creates a volume, e.g. of `"1G"`, with `strongroom volume create`.
     #[track_caller]
     pub fn create(scratch: &'test Scratch, name: &str, size: &str, protection: Protection) -> Self {
+        Self::create_with(scratch, name, size, protection, &[])
+    }
+
+    /// The same, with more arguments, e.g. `"--integrity"`.
+    #[track_caller]
+    pub fn create_with(
+        scratch: &'test Scratch,
+        name: &str,
+        size: &str,
+        protection: Protection,
+        arguments: &[&str],
+    ) -> Self {
         let volume = Self { scratch, name: name.to_owned(), protection };
         scratch.make_directory(&format!("{name}.ds"));
         if protection == Protection::Encrypted {
             write_key_file(&volume.key_file());
         }
-        volume.command("create", &["--size", size]).success();
+        volume.command("create", &[&["--size", size], arguments].concat()).success();
         volume
     }
 

@@ -1,0 +1,114 @@
+//! A volume with tags under a guest's requests: its worker is killed and upgraded, and nothing is taken for damage that is none; then a block
+//! is damaged, and no reader gets it.
+
+#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
+
+mod worker_support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
+use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Until};
+use strongroom_system_tests::{CommandLine, Finished, Protection, Scratch, Volume};
+use worker_support::Worker;
+
+const ROUNDS: usize = if cfg!(feature = "full") { 50 } else { 3 };
+const QUEUES: u16 = 2;
+const DEPTH: u16 = 32;
+const AREA_BYTES: u64 = 48 << 20;
+/// Answered by each worker at least.
+const OPERATIONS: u64 = 300;
+
+#[test]
+fn a_volume_with_tags_outlives_kills_and_upgrades() {
+    let scratch = Scratch::new();
+    let volume = Volume::create_with(&scratch, "vm1", "64M", Protection::Encrypted, &["--integrity"]);
+    let exposure = volume.expose_vhost_user();
+    let strongroom = CommandLine::new(&scratch);
+    let path = volume.path();
+    let path = path.to_str().expect("a test's path is text");
+    let front_end = FrontEnd::connect(exposure.socket(), Settings::new(QUEUES, DEPTH)).expect("a session");
+    let config = LoadConfig { area_bytes: AREA_BYTES, ..LoadConfig::new(77) };
+    let mut load = Load::new(front_end, config).expect("load");
+    for round in 0..ROUNDS {
+        let mut kill_and_upgrade = || -> Result<(), LoadError> {
+            load.run(Until::Operations(OPERATIONS))?;
+            Worker::of(&volume).kill();
+            load.await_end()?;
+            load.reconnect()?;
+            load.run(Until::Operations(OPERATIONS))?;
+            strongroom.json(&["volume", "upgrade", path]);
+            load.run(Until::Operations(OPERATIONS))
+        };
+        kill_and_upgrade().unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+    let report = load.finish().unwrap_or_else(|error| panic!("in the end: {error}"));
+    println!("{ROUNDS} kills and upgrades: {report}");
+    assert!(exposure.close().success());
+
+    let (finished, data) = check_data(&volume);
+    finished.success();
+    println!("{data}");
+    assert_eq!((&data["wrong_blocks"], &data["unsettled_blocks"]), (&0.into(), &0.into()), "{data}");
+    assert!(data["verified_blocks"].as_u64() > Some(0), "{data}");
+
+    damage(&volume, 5);
+    let (finished, data) = check_data(&volume);
+    assert!(!finished.status.success());
+    assert_eq!((&data["wrong_blocks"], &data["unreadable_blocks"]), (&1.into(), &0.into()), "{data}");
+    let image = scratch.path("vm1.raw");
+    let refused = volume.command("export", &["--format", "raw", image.to_str().expect("text")]);
+    assert!(!refused.status.success() && refused.stderr.contains("block 5 is damaged"), "{}", refused.stderr);
+}
+
+#[test]
+fn without_tags_only_reading_is_checked_and_it_says_so() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "8M", Protection::Encrypted);
+    let content = scratch.path("content.raw");
+    fs::write(&content, vec![0x5A; 1 << 20]).expect("a file");
+    let key = volume.key_file();
+    let strongroom = CommandLine::new(&scratch);
+    let place = volume.datastore().join("vm2");
+    let text = |path: &PathBuf| path.to_str().expect("a test's path is text").to_owned();
+    strongroom.json(&["volume", "import", &text(&content), &text(&place), "--key-file", &text(&key)]);
+    let layer = file_of(&place, "layer-");
+    File::options()
+        .write(true)
+        .open(layer)
+        .and_then(|layer| layer.write_all_at(&[1, 2, 3], 20_480))
+        .expect("damage");
+    let check = ["volume", "check", &text(&place), "--data", "--key-file", &text(&key)];
+    let answer = strongroom.json(&check);
+    assert_eq!((&answer["clean"], &answer["data"]["integrity"]), (&true.into(), &false.into()), "{answer}");
+    assert!(
+        answer["findings"][0]["message"].as_str().is_some_and(|text| text.contains("no tags")),
+        "{answer}"
+    );
+}
+
+fn check_data(volume: &Volume<'_>) -> (Finished, Value) {
+    let finished = volume.command("check", &["--data", "--json"]);
+    let answer: Value = serde_json::from_str(&finished.stdout).expect("the answer is JSON");
+    (finished, answer["data"].clone())
+}
+
+/// Changes a byte of a block, as a disk might.
+fn damage(volume: &Volume<'_>, block: u64) {
+    let layer = File::options().read(true).write(true).open(file_of(&volume.path(), "layer-"));
+    let layer = layer.expect("the layer opens");
+    let mut byte = [0];
+    layer.read_exact_at(&mut byte, block * 4096 + 77).expect("it is read");
+    byte[0] ^= 1;
+    layer.write_all_at(&byte, block * 4096 + 77).expect("it is written");
+}
+
+fn file_of(volume: &std::path::Path, prefix: &str) -> PathBuf {
+    let entries = fs::read_dir(volume).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let is_it =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    entries.into_iter().find(is_it).expect("it is there")
+}
