@@ -92,7 +92,6 @@ pub fn read_through(
                 at = piece.end();
             }
         }
-        // In order, so that runs of failing blocks are runs.
         reader.settle(0)?;
         reader.look_closer(progress)?;
     }
@@ -107,6 +106,7 @@ struct Reader {
     in_flight: InFlight<Extent>,
     /// Pieces of which something cannot be read.
     failed: VecDeque<Extent>,
+    looks_closer: bool,
     found: ReadThrough,
 }
 
@@ -119,6 +119,7 @@ impl Reader {
             pool: BufferPool::new(OWN_MEMORY_BYTES)?,
             in_flight: InFlight::with_depth(DEPTH),
             failed: VecDeque::new(),
+            looks_closer: false,
             found: ReadThrough::default(),
             ring,
         })
@@ -146,7 +147,8 @@ impl Reader {
                     Slot::from_tag(done.tag).and_then(|slot| self.in_flight.take(slot)).unwrap_or_default();
                 match done.result {
                     Ok(()) => self.found.read_bytes += extent.length(),
-                    Err(error) if extent.length() > BLOCK_BYTES => {
+                    // A second time, in order, so that runs of blocks are runs.
+                    Err(error) if !self.looks_closer => {
                         tracing::debug!(%extent, %error, "read again block by block");
                         self.failed.push_back(extent);
                     }
@@ -165,6 +167,7 @@ impl Reader {
     fn look_closer(&mut self, progress: &mut Progress<'_>) -> Result<(), TransferError> {
         let mut failed = std::mem::take(&mut self.failed);
         failed.make_contiguous().sort_by_key(|extent| extent.offset());
+        self.looks_closer = true;
         for extent in failed {
             for at in (extent.offset()..extent.end()).step_by(BLOCK_BYTES as usize) {
                 progress.at(at)?;
@@ -172,6 +175,7 @@ impl Reader {
                 self.settle(0)?;
             }
         }
+        self.looks_closer = false;
         Ok(())
     }
 }
