@@ -65,7 +65,8 @@ fn a_person_reads_sentences() {
     let listed = strongroom.run(&["volume", "list", "ds"]).success();
     let words: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[0], ["NAME", "SIZE", "ALLOCATED", "SPACE", "KEY", "CREATED"]);
-    assert_eq!(words[1][..5], ["scrap", "4M", "4M", "thick", "NONE"]);
+    // Its descriptor, and what is kept for the next ones, come on top.
+    assert_eq!(words[1][..5], ["scrap", "4M", "4.03M", "thick", "NONE"]);
     assert_eq!((words[2][0], words[2][1], words[2][4]), ("vm1", "20G", "passphrase"));
 
     let info = with_passphrase(&["volume", "info", "ds/vm1"]);
@@ -253,5 +254,5 @@ fn completions_and_manual_pages_come_from_the_same_source() {
         assert!(text.contains(".SH NAME"), "{page}");
     }
     let version = strongroom.run(&["--version"]).success();
-    assert!(version.contains("volume format: writes 1, reads up to 1"), "{version}");
+    assert!(version.contains("volume format: writes 2, reads up to 2"), "{version}");
 }
