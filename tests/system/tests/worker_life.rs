@@ -170,7 +170,7 @@ fn a_worker_that_cannot_start_is_tried_again() {
     let worker = Worker::of(&volume);
     let supervisor = exposed.process().id();
     // Too few descriptors for the rings of a worker, and enough for the supervisor.
-    CommandLine::new(&scratch).peer("prlimit", &[&format!("--pid={supervisor}"), "--nofile=21:21"]);
+    CommandLine::new(&scratch).peer("prlimit", &[&format!("--pid={supervisor}"), "--nofile=19:19"]);
     worker.kill();
     let log = || fs::read_to_string(exposed.process().stderr_log()).unwrap();
     while !log().contains("no worker serves yet") || !log().contains("attempt 3 in") {}

@@ -117,6 +117,8 @@ pub struct WorkerProcess {
     program: String,
     /// How the volume fares, as it was last told.
     condition: Condition,
+    /// Whether that was not looked at yet.
+    news: bool,
     /// Nothing more is heard: it is ending, or talks nonsense.
     silent: bool,
     /// It was killed and does not end.
@@ -155,6 +157,7 @@ impl WorkerProcess {
             socket,
             program: String::new(),
             condition: Condition::default(),
+            news: false,
             silent: false,
             hangs: false,
             _lease: lease,
@@ -273,15 +276,11 @@ impl WorkerProcess {
         (!self.silent).then(|| self.socket.as_fd())
     }
 
-    /// Hears what it has said unasked; whether that was anything.
+    /// Hears what it has said unasked; whether that, or what came before an answer, is news of how the volume fares.
     pub fn hear(&mut self) -> bool {
-        let mut heard = false;
         while !self.silent && matches!(poll_until(self.socket.as_fd(), Duration::ZERO), Ok(true)) {
             match self.socket.receive() {
-                Ok((Report::Condition(condition), _)) => {
-                    self.condition = condition;
-                    heard = true;
-                }
+                Ok((Report::Condition(condition), _)) => self.learn(condition),
                 Ok((Report::Failed { reason }, _)) => {
                     tracing::error!("worker {} fails: {reason}", self.id());
                     self.silent = true;
@@ -297,7 +296,11 @@ impl WorkerProcess {
                 }
             }
         }
-        heard
+        std::mem::take(&mut self.news)
+    }
+
+    fn learn(&mut self, condition: Condition) {
+        (self.condition, self.news) = (condition, true);
     }
 
     /// How it ended, if it has.
@@ -321,7 +324,7 @@ impl WorkerProcess {
                 return Err(ChildError::Silent { pid, within });
             }
             match self.socket.receive() {
-                Ok((Report::Condition(condition), _)) => self.condition = condition,
+                Ok((Report::Condition(condition), _)) => self.learn(condition),
                 Ok((Report::Failed { reason }, _)) => return Err(ChildError::Refused(reason)),
                 Ok(received) => return Ok(received),
                 Err(error) => return Err(self.explained(error)),

@@ -11,6 +11,9 @@ use crate::condition::{Condition, Parked, State};
 /// After how long something that lasts is said again, and the least time between two lines on what comes and goes.
 const REMINDS_EVERY: Duration = Duration::from_secs(60);
 
+/// How long a new worker has to say that requests still wait: clients connect to it within a second, and do again what waited.
+const CONFIRMS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Says it, and remembers what it has said.
 #[derive(Debug)]
 pub struct Herald {
@@ -32,6 +35,8 @@ struct Wait {
     said: bool,
     /// The last that was heard.
     latest: Parked,
+    /// Set when another worker serves, which has not said yet whether it is so still: by when it would have.
+    unconfirmed_until: Option<Instant>,
 }
 
 /// What there is to be said.
@@ -54,20 +59,26 @@ impl Herald {
 
     /// When something is to be said again.
     pub fn deadline(&self) -> Option<Instant> {
-        self.parked.as_ref().and(self.quiet_until[Topic::Parked as usize])
+        let wait = self.parked.as_ref()?;
+        [wait.unconfirmed_until, self.quiet_until[Topic::Parked as usize]].into_iter().flatten().min()
     }
 
     /// Another worker serves, and counts from nothing.
     pub fn begins_anew(&mut self) {
-        *self = Self { parked: self.parked.take(), quiet_until: self.quiet_until, ..Self::new(&self.path) };
+        let mut parked = self.parked.take();
+        if let Some(wait) = &mut parked {
+            wait.unconfirmed_until = Some(Instant::now() + CONFIRMS_WITHIN);
+        }
+        *self = Self { parked, quiet_until: self.quiet_until, ..Self::new(&self.path) };
     }
 
     /// Says what is new.
     pub fn hear(&mut self, condition: &Condition, head: &VolumeHead) {
         match (condition.parked, &mut self.parked) {
-            (Some(latest), Some(wait)) => wait.latest = latest,
+            (Some(latest), Some(wait)) => (wait.latest, wait.unconfirmed_until) = (latest, None),
             (Some(latest), None) => {
-                self.parked = Some(Wait { since: Instant::now(), said: false, latest });
+                let since = Instant::now();
+                self.parked = Some(Wait { since, said: false, latest, unconfirmed_until: None });
             }
             (None, Some(_)) => self.go_on(),
             (None, None) => {}
@@ -102,6 +113,10 @@ impl Herald {
 
     /// Says once more what lasts, if it is time to.
     pub fn remind(&mut self, head: &VolumeHead) {
+        let unconfirmed_until = self.parked.as_ref().and_then(|wait| wait.unconfirmed_until);
+        if unconfirmed_until.is_some_and(|until| Instant::now() >= until) {
+            self.go_on();
+        }
         if self.parked.is_none() || !self.may_say(Topic::Parked) {
             return;
         }
