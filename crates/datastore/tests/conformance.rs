@@ -2,17 +2,46 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+mod support;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strongroom_datastore::file::*;
 use strongroom_io::conformance::Conformance;
-use strongroom_io::{IoError, Sealed};
+use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, Thread};
 use strongroom_ring::Ring;
-use strongroom_types::VolumeSize;
+use strongroom_types::{Extent, VolumeSize};
+
+use support::Destaging;
 
 fn ring() -> Result<Ring, IoError> {
     Ring::new(64).map_err(|_| IoError::Closed)
+}
+
+/// A volume with what empties its first-write log.
+struct Destaged {
+    disk: Arc<FileDisk>,
+    _destaging: Destaging,
+}
+
+impl Disk<Sealed> for Destaged {
+    fn limits(&self) -> Limits {
+        self.disk.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
+        self.disk.open(thread, depth)
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.disk.allocation(extent, report)
+    }
 }
 
 fn passes(place: &str, provisioning: Provisioning) {
@@ -30,7 +59,8 @@ fn passes(place: &str, provisioning: Provisioning) {
             lock_wait: Duration::ZERO,
             least_generation: 0,
         };
-        open(&path, &options).unwrap().disk
+        let disk = open(&path, &options).unwrap().disk;
+        Destaged { _destaging: Destaging::of(&disk), disk }
     });
     if let Err(failure) = suite.event_loops(ring).run() {
         panic!("{failure}");

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+mod support;
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +17,8 @@ use strongroom_io::*;
 use strongroom_memory::{Buffer, BufferPool};
 use strongroom_ring::Ring;
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
+
+use support::Destaging;
 
 const SIZE_BYTES: u64 = 16 << 20;
 
@@ -201,6 +205,7 @@ fn the_file_systems_map_is_exact() {
         for provisioning in [Provisioning::Thin, Provisioning::Thick] {
             let path = volume_in(datastore.path(), provisioning);
             let opened = open(&path, &options(Access::ReadWrite)).unwrap();
+            let destaging = Destaging::of(&opened.disk);
             let mut queue = Queue::new(&opened.disk);
             // Every third run of blocks, in an order that no allocator likes.
             let mut written = vec![false; (SIZE_BYTES / BLOCK_BYTES) as usize];
@@ -226,7 +231,7 @@ fn the_file_systems_map_is_exact() {
                 .unwrap();
             assert_eq!(end, SIZE_BYTES);
             assert!(found == written, "{provisioning:?} in {:?}", datastore.path());
-            drop((queue, opened));
+            drop((queue, destaging, opened));
             delete(&path, Duration::ZERO).unwrap();
         }
     }
@@ -339,6 +344,8 @@ fn after_a_failed_flush_none_succeeds_on_any_queue_until_reopening() {
         let mut healthy = Queue::new(&opened.disk);
         faulty.write(block(0, 1), 1, false).unwrap();
         faulty.one(Request::Flush).result.unwrap();
+        // What there is nothing to sync for cannot fail.
+        faulty.write(block(0, 1), 1, false).unwrap();
         fail_next_sync.set(true);
         let failed = if durable_write {
             faulty.write(block(1, 1), 1, true)
@@ -365,6 +372,7 @@ fn many_requests_on_two_queues_all_come_back() {
     for datastore in datastores() {
         let path = volume_in(datastore.path(), Provisioning::Thin);
         let opened = open(&path, &options(Access::ReadWrite)).unwrap();
+        let _destaging = Destaging::of(&opened.disk);
         std::thread::scope(|scope| {
             for half in 0..2_u64 {
                 let disk = &opened.disk;

@@ -53,6 +53,11 @@ pub enum FileOperation {
         /// What to free.
         extent: Extent,
     },
+    /// Take space for what of the extent has none, for writes to come. What it reads as stays (`fallocate`).
+    Allocate {
+        /// What to take space for.
+        extent: Extent,
+    },
     /// Make the extent read as zeroes and keep its space (`FALLOC_FL_ZERO_RANGE`).
     Zero {
         /// What to zero.

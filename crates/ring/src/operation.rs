@@ -41,7 +41,7 @@ enum Step {
     Zero(Extent),
     /// Zeroing where the file system cannot: first the space goes, then it is taken again.
     ZeroByPunch(Extent),
-    ZeroByAllocate(Extent),
+    Allocate(Extent),
 }
 
 #[derive(Debug)]
@@ -90,7 +90,9 @@ impl Operation {
         let reach = match &operation {
             FileOperation::Read { offset, into: buffer }
             | FileOperation::Write { offset, from: buffer, .. } => Extent::new(*offset, buffer.len() as u64),
-            FileOperation::Punch { extent } | FileOperation::Zero { extent } => Ok(*extent),
+            FileOperation::Punch { extent }
+            | FileOperation::Zero { extent }
+            | FileOperation::Allocate { extent } => Ok(*extent),
             FileOperation::SyncData => Ok(Extent::default()),
         };
         let nothing_to_do =
@@ -122,9 +124,7 @@ impl Operation {
                 extent: *extent,
                 mode: FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
             },
-            Step::ZeroByAllocate(extent) => {
-                Call::Allocate { extent: *extent, mode: FallocateFlags::KEEP_SIZE }
-            }
+            Step::Allocate(extent) => Call::Allocate { extent: *extent, mode: FallocateFlags::KEEP_SIZE },
         }
     }
 
@@ -163,10 +163,10 @@ impl Step {
         match self {
             Step::Transfer(transfer) => transfer.moved(count),
             Step::ZeroByPunch(extent) => {
-                *self = Step::ZeroByAllocate(*extent);
+                *self = Step::Allocate(*extent);
                 None
             }
-            Step::SyncData | Step::Punch(_) | Step::Zero(_) | Step::ZeroByAllocate(_) => Some(Ok(())),
+            Step::SyncData | Step::Punch(_) | Step::Zero(_) | Step::Allocate(_) => Some(Ok(())),
         }
     }
 
@@ -192,6 +192,7 @@ impl From<FileOperation> for Step {
             FileOperation::SyncData => Step::SyncData,
             FileOperation::Punch { extent } => Step::Punch(extent),
             FileOperation::Zero { extent } => Step::Zero(extent),
+            FileOperation::Allocate { extent } => Step::Allocate(extent),
         }
     }
 }

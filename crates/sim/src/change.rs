@@ -9,6 +9,7 @@ use strongroom_types::{BLOCK_BYTES, Extent, SECTOR_BYTES};
 use crate::content::{Content, SpaceChange};
 
 const SECTOR: usize = SECTOR_BYTES as usize;
+const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / SECTOR_BYTES;
 
 /// What a change does to the length.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,8 @@ pub(crate) enum Change {
         bytes: Arc<[u8]>,
         /// Which of them still count: a later one that is durable has replaced the others.
         live: Vec<bool>,
+        /// Blocks that were not there before, whose sectors persist together.
+        fills: Vec<u64>,
     },
     /// A transaction of the file system, which persists whole or not at all.
     Transaction { ranges: Vec<Extent>, space: SpaceChange, length: Option<Length> },
@@ -36,7 +39,17 @@ impl Change {
     pub(crate) fn sectors(offset: u64, bytes: Arc<[u8]>) -> Self {
         debug_assert!(offset.is_multiple_of(SECTOR_BYTES) && bytes.len().is_multiple_of(SECTOR));
         let live = vec![true; bytes.len() / SECTOR];
-        Self::Sectors { first: offset / SECTOR_BYTES, bytes, live }
+        Self::Sectors { first: offset / SECTOR_BYTES, bytes, live, fills: Vec::new() }
+    }
+
+    /// The same, with the sectors together of each block that `is_data` does not know to be data already.
+    pub(crate) fn filling(mut self, is_data: impl Fn(u64) -> bool) -> Self {
+        if let Self::Sectors { first, live, fills, .. } = &mut self {
+            let sectors = *first..*first + live.len() as u64;
+            let blocks = sectors.start / SECTORS_PER_BLOCK..sectors.end.div_ceil(SECTORS_PER_BLOCK);
+            fills.extend(blocks.filter(|block| !is_data(*block)));
+        }
+        self
     }
 
     pub(crate) fn space(extent: Extent, space: SpaceChange) -> Self {
@@ -62,7 +75,21 @@ impl Change {
     /// Does as much of it as a power cut may leave. `persists` is asked once for each part that persists by itself.
     pub(crate) fn apply_torn(&self, content: &mut Content, mut persists: impl FnMut() -> bool) {
         match self {
-            Self::Sectors { .. } => self.apply_where(content, |_| persists()),
+            Self::Sectors { first, fills, .. } => {
+                let mut filled: Option<(u64, bool)> = None;
+                self.apply_where(content, |sector| {
+                    let block = (first + sector as u64) / SECTORS_PER_BLOCK;
+                    match filled {
+                        Some((last, chosen)) if last == block => chosen,
+                        _ if fills.contains(&block) => {
+                            let chosen = persists();
+                            filled = Some((block, chosen));
+                            chosen
+                        }
+                        _ => persists(),
+                    }
+                });
+            }
             Self::Transaction { .. } if persists() => self.apply(content),
             Self::Transaction { .. } => {}
         }
@@ -70,7 +97,7 @@ impl Change {
 
     fn apply_where(&self, content: &mut Content, mut wanted: impl FnMut(usize) -> bool) {
         match self {
-            Self::Sectors { first, bytes, live } => {
+            Self::Sectors { first, bytes, live, .. } => {
                 let mut run: Option<usize> = None;
                 for sector in 0..=live.len() {
                     let taken = sector < live.len() && live[sector] && wanted(sector);
@@ -96,6 +123,12 @@ impl Change {
                 }
             }
         }
+    }
+
+    /// Whether it takes a block's data away.
+    pub(crate) fn frees(&self, block: u64) -> bool {
+        let block = Extent::between(block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
+        self.ranges().iter().any(|range| matches!(self, Self::Transaction { .. }) && range.overlaps(block))
     }
 
     /// The byte after the last that it writes.
@@ -162,8 +195,12 @@ impl Change {
 
     /// Takes out sectors at random, as a device does that fails half-way.
     pub(crate) fn lose_some(&mut self, random: &mut StdRng) {
-        if let Self::Sectors { live, .. } = self {
-            live.iter_mut().for_each(|live| *live &= random.random::<bool>());
+        if let Self::Sectors { first, live, fills, .. } = self {
+            for (sector, live) in live.iter_mut().enumerate() {
+                // A block that was not there is not, unless all of it has arrived.
+                let is_filled = fills.contains(&((*first + sector as u64) / SECTORS_PER_BLOCK));
+                *live &= !is_filled && random.random::<bool>();
+            }
         }
     }
 

@@ -49,6 +49,11 @@ impl Content {
         self.blocks.len() as u64 * BLOCK_BYTES
     }
 
+    /// Whether a block holds data.
+    pub(crate) fn is_data(&self, block: u64) -> bool {
+        matches!(self.blocks.get(&block), Some(Block::Data(_)))
+    }
+
     /// How many blocks of the extent are holes.
     pub(crate) fn holes_in(&self, extent: Extent) -> u64 {
         let (first, end) = (extent.offset() / BLOCK_BYTES, extent.end().div_ceil(BLOCK_BYTES));

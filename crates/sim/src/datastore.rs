@@ -8,12 +8,14 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Directory, Lockable, Storage, StoredFile};
 use strongroom_datastore::file::{DatastoreError, FileSystem, FileSystemKind};
-use strongroom_types::Extent;
+use strongroom_types::{BLOCK_BYTES, Extent};
 
 use crate::file::{SimDirectory, SimFile};
 use crate::fs::{OpenHow, SimFs};
 
 /// What a file system without a limit says of its size: enough for any test.
+/// Small enough that the histories of tiny volumes have writes of both sorts.
+const FILL_BYTES_MIN: u64 = 2 * BLOCK_BYTES;
 const UNLIMITED_BYTES: u64 = 1 << 50;
 
 impl Storage for SimFs {
@@ -47,6 +49,7 @@ impl Directory for SimDirectory {
         let state = self.fs.state();
         Ok(FileSystem {
             kind: FileSystemKind::Ext4,
+            fill_bytes_min: state.fills_whole.then_some(FILL_BYTES_MIN),
             total_bytes: state.capacity_bytes.unwrap_or(UNLIMITED_BYTES),
             available_bytes: state.free_bytes().unwrap_or(UNLIMITED_BYTES),
         })

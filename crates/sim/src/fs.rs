@@ -36,11 +36,13 @@ pub struct OpenHow {
 impl SimFs {
     /// An empty file system. Two with the same seed behave the same under the same calls.
     pub fn new(seed: u64) -> Self {
-        Self::with(Medium::empty(), seed)
+        Self::with(Medium::empty(), seed, false)
     }
 
-    fn with(medium: Medium, seed: u64) -> Self {
-        Self { state: Arc::new(Mutex::new(State::new(medium, seed))) }
+    fn with(medium: Medium, seed: u64, fills_whole: bool) -> Self {
+        let mut state = State::new(medium, seed);
+        state.fills_whole = fills_whole;
+        Self { state: Arc::new(Mutex::new(state)) }
     }
 
     /// A poisoned lock is a test that has failed already.
@@ -56,7 +58,8 @@ impl SimFs {
     /// The file system that a power cut leaves now. The same seed leaves the same; this one goes on.
     pub fn cut(&self, seed: u64) -> Self {
         let medium = self.state().medium.clone();
-        Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed)
+        let fills_whole = self.state().fills_whole;
+        Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, fills_whole)
     }
 
     /// Keeps every moment from now on, for [`Self::cut_at`].
@@ -80,7 +83,7 @@ impl SimFs {
         let state = self.state();
         let recorded = state.history.as_ref().and_then(|history| history.get(moment));
         let Some(medium) = recorded else { panic!("moment {moment} was not recorded") };
-        Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed)
+        Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, state.fills_whole)
     }
 
     /// What goes wrong from now on.
@@ -91,6 +94,12 @@ impl SimFs {
     /// How many bytes of blocks it has room for; without a limit at first.
     pub fn set_capacity(&self, capacity_bytes: Option<u64>) {
         self.state().capacity_bytes = capacity_bytes;
+    }
+
+    /// Whether a block that is written where there was none persists whole or not at all, as it does on the file systems that are
+    /// supported. At first it need not.
+    pub fn set_fills_whole(&self, fills_whole: bool) {
+        self.state().fills_whole = fills_whole;
     }
 
     /// While it hangs, the device ends no operation of a queue.

@@ -108,6 +108,12 @@ impl Inode {
         }
     }
 
+    /// Whether a block is data to a reader, and would be after any power cut: what is written over it now is seen then.
+    pub(crate) fn is_data(&self, block: u64) -> bool {
+        let may_be_freed = || self.pending.iter().any(|pending| pending.change.frees(block));
+        self.current.is_data(block) && self.durable.is_data(block) && !may_be_freed()
+    }
+
     /// Whether a power cut could change it.
     pub(crate) fn is_durable(&self) -> bool {
         self.pending.is_empty() && self.under_way.is_empty()

@@ -250,6 +250,7 @@ impl Operation {
             FileOperation::SyncData => (Work::Sync { horizon: fs.state().clock }, None),
             FileOperation::Punch { extent } => (Work::Space { extent, space: SpaceChange::Free }, None),
             FileOperation::Zero { extent } => (Work::Space { extent, space: SpaceChange::Zero }, None),
+            FileOperation::Allocate { extent } => (Work::Space { extent, space: SpaceChange::Reserve }, None),
         };
         let reach = match (&work, &buffer) {
             (Work::Read { offset }, Some(buffer)) => {
@@ -283,7 +284,13 @@ impl Operation {
     fn changes(&self, fs: &SimFs) -> Vec<Change> {
         match (&self.work, &self.buffer) {
             (Work::Write { extent, .. }, Some(buffer)) => {
-                vec![Change::sectors(extent.offset(), buffer.bytes().into())]
+                let change = Change::sectors(extent.offset(), buffer.bytes().into());
+                let state = fs.state();
+                let file = sim_file(&self.file).and_then(|file| state.file(file.ino).ok());
+                match file.filter(|_| state.fills_whole) {
+                    Some(file) => vec![change.filling(|block| file.is_data(block))],
+                    None => vec![change],
+                }
             }
             (Work::Space { extent, space }, _) => fs.state().transactions(*extent, *space),
             _ => Vec::new(),

@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) mount: u32,
     pub(crate) gone: bool,
     pub(crate) hung: bool,
+    /// A block that is written where there was none persists whole or not at all, as on the supported file systems.
+    pub(crate) fills_whole: bool,
     /// The medium after each tick, while it is recorded.
     pub(crate) history: Option<Vec<Medium>>,
 }
@@ -91,6 +93,7 @@ impl State {
             mount: 0,
             gone: false,
             hung: false,
+            fills_whole: false,
             history: None,
         }
     }

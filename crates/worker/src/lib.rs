@@ -6,6 +6,7 @@
 //! - [`process`]: no dumps, no core files, ciphers that answer rightly; before the first key.
 //! - [`sandbox`]: what a worker that obeys an attacker cannot do.
 //! - [`stack`]: an open volume becomes a disk of plain bytes, and its keys go where only the cipher finds them.
+//! - `destaging`: a thread that empties a layer's first-write log.
 //! - [`read_through`]: whether all of a volume can be read. [`transfer`]: a whole volume's content into a file and out of one.
 //!
 //! It knows every room of the data path and puts nothing of its own into it: no format, no protocol, no cipher. Control
@@ -15,6 +16,7 @@
 pub mod birth;
 pub mod condition;
 pub mod control;
+mod destaging;
 pub mod process;
 pub mod process_main;
 pub mod read_through;
@@ -25,5 +27,5 @@ pub mod supervise;
 pub mod transfer;
 
 pub use process::{ProcessError, prepare_for_keys};
-pub use stack::{StackError, assemble, assemble_over};
+pub use stack::{StackError, assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, export_file, import_file};

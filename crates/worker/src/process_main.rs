@@ -9,11 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use serde_json::Value;
-use strongroom_datastore::file::{Deks, LayerFacts, OpenLayer};
+use strongroom_datastore::file::{Deks, End, LayerFacts, OpenLayer};
 use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
 use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
+use crate::destaging::{Destaging, DestagingError};
 use crate::process::{ProcessError, prepare_for_keys};
 use crate::sandbox::{Confinement, SandboxError, confine};
 use crate::service::{Service, ServiceError, Serving};
@@ -34,6 +35,9 @@ pub enum WorkerError {
     /// The stages do not fit together.
     #[error(transparent)]
     Stack(#[from] StackError),
+    /// First writes cannot be brought to the layer.
+    #[error(transparent)]
+    Destaging(#[from] DestagingError),
     /// Clients cannot be served.
     #[error(transparent)]
     Service(#[from] ServiceError),
@@ -90,7 +94,7 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
 struct Worker {
     service: Service,
     ciphers: Option<Ciphers>,
-    serving: Option<(Serving, Stack)>,
+    serving: Option<(Serving, Stack, Destaging)>,
 }
 
 impl Worker {
@@ -103,7 +107,11 @@ impl Worker {
                 Err(BirthError::Gone) => {
                     tracing::warn!("the supervisor is gone: the volume is closed");
                     // As if this process were killed too, but in order.
-                    let closed = self.serving.map_or(Ok(()), |(serving, _stack)| serving.close());
+                    let closed = self.serving.map_or(Ok(()), |(serving, _stack, destaging)| {
+                        let closed = serving.close();
+                        empty_log(destaging);
+                        closed
+                    });
                     return closed.map_err(|failure| ServiceError::Stop(failure).into());
                 }
                 Err(error) => return Err(error.into()),
@@ -146,13 +154,14 @@ impl Worker {
         let log = facts.log.map(|_| files.next().ok_or_else(|| missing("the log's file"))).transpose()?;
         let tags = facts.tags.map(|_| files.next().ok_or_else(|| missing("the tags' file"))).transpose()?;
         let stack = Stack::new(OpenLayer { file, log, tags, facts }, ciphers)?;
+        let destaging = stack.destage(&self.service.destage_lanes)?;
         let serving = self.service.serve(stack.disk(), sessions, files.collect())?;
-        self.serving = Some((serving, stack));
+        self.serving = Some((serving, stack, destaging));
         Ok(())
     }
 
     fn grow(&mut self, size: VolumeSize) -> Result<(), WorkerError> {
-        if let Some((serving, stack)) = &mut self.serving {
+        if let Some((serving, stack, _)) = &mut self.serving {
             stack.grow(size)?;
             serving.announce_size();
         }
@@ -161,15 +170,20 @@ impl Worker {
 
     /// Drains, and hands everything over. The sessions are the successor's from here on; what is left to do is to end.
     fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
-        let (serving, mut stack) = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
+        let (serving, mut stack, destaging) =
+            self.serving.take().ok_or_else(|| missing("something to suspend"))?;
         if stack.has_failed_flush() {
-            self.serving = Some((serving, stack));
+            self.serving = Some((serving, stack, destaging));
             let reason =
                 "a flush failed, and no other one succeeds until the volume is exposed anew".to_owned();
             return Ok(socket.send(&Report::Failed { reason }, &[])?);
         }
         let layer_files = stack.duplicate_files().map_err(BirthError::from)?;
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
+        // The guest waits: what is in the log stays there for the successor.
+        if let Err(error) = destaging.end(End::Now) {
+            tracing::warn!(%error, "the first-write log was not left in order; the successor searches it");
+        }
         stack.close();
         let layer = stack.facts();
         let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
@@ -179,9 +193,20 @@ impl Worker {
     /// Drains, flushes, and lets go of the volume; says what went wrong.
     fn end(self) -> Result<(), String> {
         match self.serving {
-            Some((serving, _stack)) => serving.stop(),
+            Some((serving, _stack, destaging)) => {
+                let stopped = serving.stop();
+                empty_log(destaging);
+                stopped
+            }
             None => Ok(()),
         }
+    }
+}
+
+/// Completes the layer. What cannot be brought there is durable in the log, and the next one to open the volume finds it.
+fn empty_log(destaging: Destaging) {
+    if let Err(error) = destaging.end(End::Empty) {
+        tracing::warn!(%error, "some of what was written last stays in the volume's first-write log");
     }
 }
 

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::birth::{BirthError, BirthSocket, Frontend, Tls};
 use crate::condition::Teller;
+use crate::destaging;
 use crate::sandbox::{SandboxError, deny_system_calls};
 
 /// Why clients cannot be served.
@@ -80,6 +81,8 @@ pub struct Service {
     kind: Kind,
     listener: OwnedFd,
     lanes: Lanes,
+    /// For the destaging of the layer.
+    pub destage_lanes: Lanes,
     /// Tells how the volume fares.
     pub teller: Teller,
 }
@@ -154,8 +157,9 @@ impl Prepared {
             Kind::Nbd(config) => Lanes::start("nbd", config.lanes(), LANE_DEPTH)?,
             Kind::VhostUser(config) => Lanes::start("vhost-user", config.lanes(), LANE_DEPTH)?,
         };
+        let destage_lanes = destaging::lanes()?;
         deny_system_calls()?;
-        Ok(Service { kind, listener, lanes, teller })
+        Ok(Service { kind, listener, lanes, destage_lanes, teller })
     }
 }
 

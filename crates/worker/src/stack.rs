@@ -15,9 +15,14 @@ use strongroom_datastore::file::{Deks, FileDisk, LayerFacts, LogError, OpenLayer
 use strongroom_filters::blocksize::{BlocksizeDisk, BlocksizeError};
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
-use strongroom_io::{Disk, IoError, Plain, RangeLocks, Sealed};
-use strongroom_types::{KeyEpoch, VolumeSize};
+use strongroom_io::{
+    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Sealed, Thread,
+};
+use strongroom_ring::Lanes;
+use strongroom_types::{Extent, KeyEpoch, VolumeSize};
 use thiserror::Error;
+
+use crate::destaging::{Destaging, DestagingError};
 
 /// The unit that clients address: NBD knows bytes, and a guest's sectors are made of them.
 const UNIT_BYTES: u32 = 1;
@@ -48,6 +53,9 @@ pub enum StackError {
     /// The layer's first-write log cannot be used.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// First writes cannot be brought to the layer.
+    #[error(transparent)]
+    Destaging(#[from] DestagingError),
     /// A size that the stages cannot have.
     #[error(transparent)]
     Size(#[from] BlocksizeError),
@@ -127,6 +135,11 @@ impl Stack {
         }
     }
 
+    /// Begins to bring first writes from the layer's log to the layer.
+    pub fn destage(&self, lanes: &Lanes) -> Result<Destaging, DestagingError> {
+        Destaging::on(&self.layer, lanes)
+    }
+
     /// The layer's open files, to be handed on; their locks go with them.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
         let mut files = self.layer.duplicate_files()?;
@@ -143,6 +156,58 @@ impl Stack {
 pub fn assemble(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let blocks = Arc::clone(&volume.disk);
     assemble_over(blocks, volume)
+}
+
+/// As [`assemble`], with a thread of its own that empties the first-write log. The log is empty when the disk, and every channel of it,
+/// is gone.
+pub fn assemble_destaged(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
+    let destaging = Destaging::on_own_thread(&volume.disk)?;
+    Ok(Arc::new(Destaged { disk: assemble(volume)?, destaging: Arc::new(destaging) }))
+}
+
+/// A volume's stages, with what empties its first-write log until the last of its channels is gone.
+struct Destaged {
+    disk: Arc<dyn Disk<Plain>>,
+    destaging: Arc<Destaging>,
+}
+
+struct DestagedChannel {
+    channel: Box<dyn Channel<Plain>>,
+    /// After the channel, which may write until then.
+    _destaging: Arc<Destaging>,
+}
+
+impl Channel<Plain> for DestagedChannel {
+    fn submit(&mut self, io: Io<Plain>) {
+        self.channel.submit(io);
+    }
+
+    fn kick(&mut self) {
+        self.channel.kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done<Plain>>) {
+        self.channel.poll(done);
+    }
+}
+
+impl Disk<Plain> for Destaged {
+    fn limits(&self) -> Limits {
+        self.disk.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Plain>>, IoError> {
+        let channel = self.disk.open(thread, depth)?;
+        Ok(Box::new(DestagedChannel { channel, _destaging: Arc::clone(&self.destaging) }))
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.disk.allocation(extent, report)
+    }
 }
 
 /// As [`assemble`], over `blocks`: the volume's own, perhaps with instruments in between that delay requests or make

@@ -16,7 +16,7 @@ use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_ring::Ring;
 use strongroom_types::{BLOCK_BYTES, Extent, VolumeSize};
-use strongroom_worker::stack::assemble;
+use strongroom_worker::stack::assemble_destaged;
 
 const SECTOR_BYTES: u64 = 512;
 const DEPTH: usize = 8;
@@ -64,7 +64,7 @@ impl Volume {
     }
 
     fn disk(&self) -> Arc<dyn Disk<Plain>> {
-        assemble(self.open()).unwrap()
+        assemble_destaged(self.open()).unwrap()
     }
 }
 

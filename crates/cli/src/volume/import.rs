@@ -12,7 +12,7 @@ use serde::Serialize;
 use strongroom_datastore::file::{Access, CreateOptions, DatastoreError, OpenOptions, describe, open};
 use strongroom_io::IoError;
 use strongroom_types::{SECTOR_BYTES, SizeError, VolumeSize, display_bytes};
-use strongroom_worker::{Progress, TransferError, assemble, import_file};
+use strongroom_worker::{Progress, TransferError, assemble_destaged, import_file};
 
 use super::create::ProvisioningArguments;
 use super::describe::VolumeFacts;
@@ -124,7 +124,7 @@ impl ImportArguments {
         };
         let volume = open(path, &options)?;
         let size_bytes = volume.descriptor().size_bytes.bytes();
-        let disk = assemble(volume)?;
+        let disk = assemble_destaged(volume)?;
         let mut meter = Meter::start(output, "importing", size_bytes);
         let mut report = |bytes| meter.at(bytes);
         match format {

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,12 @@ use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, TRANSFER
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
 
 use super::channel::FileChannel;
-use super::descriptor::{LogRecord, Provisioning};
+use super::descriptor::Provisioning;
 use super::directory::system;
 use super::error::DatastoreError;
 use super::host::HostFile;
-use super::log::LogError;
+use super::log::destage::{Destager, End};
+use super::log::{Log, LogError};
 use super::storage::StoredFile;
 use super::syncs::Syncs;
 use super::tags::TagsFacts;
@@ -47,10 +48,20 @@ pub struct LayerFacts {
     pub write_epoch: KeyEpoch,
     /// Its first-write log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub log: Option<LogRecord>,
+    pub log: Option<LogFacts>,
     /// Its tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<TagsFacts>,
+}
+
+/// What has to be known of a layer's first-write log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogFacts {
+    /// Bytes for records.
+    pub bytes: u64,
+    /// From how many bytes on a first write goes in place; none does where the file system might tear its blocks.
+    pub fill_bytes_min: Option<u64>,
 }
 
 /// An open, locked layer, on whichever file system.
@@ -85,7 +96,9 @@ pub struct FileDisk {
 /// What all channels of a volume share.
 pub(super) struct Shared {
     pub(super) layer: Arc<dyn StoredFile>,
-    log: Option<Arc<dyn StoredFile>>,
+    /// Whether something was done to the layer that is not known to be durable.
+    pub(super) layer_is_dirty: AtomicBool,
+    pub(super) log: Option<Arc<Log>>,
     /// Bytes of whole blocks; grows while channels are open.
     size_bytes: AtomicU64,
     pub(super) provisioning: Provisioning,
@@ -106,8 +119,16 @@ impl FileDisk {
 
     pub(super) fn over(layer: LockedLayer) -> Result<Self, LogError> {
         let LockedLayer { file, log, tags: _, facts } = layer;
+        let log = match (log, facts.log) {
+            (Some(file), Some(log)) => {
+                Some(Arc::new(Log::open(file, log, facts.size_bytes, facts.read_only)?))
+            }
+            _ => None,
+        };
         let shared = Shared {
             layer: file,
+            // A predecessor's last writes may be there and not be durable.
+            layer_is_dirty: AtomicBool::new(true),
             log,
             size_bytes: AtomicU64::new(facts.size_bytes.block_aligned_bytes()),
             provisioning: facts.provisioning,
@@ -120,12 +141,42 @@ impl FileDisk {
 
     /// The open files, the layer's first, to be handed to another process. The locks go with them.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, Errno> {
-        std::iter::once(&self.shared.layer).chain(&self.shared.log).map(|file| duplicate(&**file)).collect()
+        let log = self.shared.log.as_ref().map(|log| &log.file);
+        std::iter::once(&self.shared.layer).chain(log).map(|file| duplicate(&**file)).collect()
     }
 
     /// Whether a flush has failed, after which none succeeds until the volume is opened anew. Only this object knows.
     pub fn has_failed_flush(&self) -> bool {
         self.shared.syncs.have_failed()
+    }
+
+    /// What brings first writes from the log to the layer, to be run beside the channels ([`Destager`]); nothing where there is no
+    /// log, or nothing may be written.
+    pub fn destager(&self, thread: &Thread) -> Result<Option<Destager>, IoError> {
+        match &self.shared.log {
+            Some(_) if !self.shared.read_only => Destager::open(Arc::clone(&self.shared), thread).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Says that a destager will be there: until then, what finds no room in the log waits for it. Otherwise it fails.
+    pub fn expect_destager(&self, is_expected: bool) {
+        if let Some(log) = &self.shared.log {
+            log.expect_destager(is_expected);
+        }
+    }
+
+    /// Has the destager end; see [`Destager::ended`]. Once the log was emptied, nothing can be appended to it: the channels are to be
+    /// gone by then.
+    pub fn end_destaging(&self, end: End) {
+        if let Some(log) = &self.shared.log {
+            log.end_destaging(end);
+        }
+    }
+
+    /// Bytes for records in the first-write log, and bytes that they take now.
+    pub fn log_size_and_use(&self) -> Option<(u64, u64)> {
+        self.shared.log.as_ref().map(|log| log.size_and_use())
     }
 
     /// Makes the blocks of a layer usable that [`VolumeHead::grow`](super::VolumeHead::grow) has grown.
@@ -163,8 +214,35 @@ impl Disk<Sealed> for FileDisk {
         extent: Extent,
         report: &mut dyn FnMut(Extent, Allocation) -> bool,
     ) -> Result<(), IoError> {
-        let file = &self.shared.layer;
         let extent = extent.intersection(Extent::between(0, self.shared.size_bytes.load(Ordering::Acquire)));
+        // What the log answers for, and what the layer says between.
+        let mut newer = Vec::new();
+        if let Some(log) = &self.shared.log {
+            let blocks = extent.widened_to(BLOCK_BYTES);
+            log.for_each_run(blocks, |run, is_data| newer.push((run.intersection(extent), is_data)));
+        }
+        let mut at = extent.offset();
+        for (run, is_data) in newer {
+            if !self.layer_allocation(Extent::between(at, run.offset()), report)? {
+                return Ok(());
+            }
+            if !report(run, if is_data { Allocation::Data } else { Allocation::Hole }) {
+                return Ok(());
+            }
+            at = run.end();
+        }
+        self.layer_allocation(Extent::between(at, extent.end()), report).map(|_| ())
+    }
+}
+
+impl FileDisk {
+    /// What the file system says of the layer; whether to go on.
+    fn layer_allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<bool, IoError> {
+        let file = &self.shared.layer;
         let hole = match self.shared.provisioning {
             Provisioning::Thin => Allocation::Hole,
             Provisioning::Thick => Allocation::Zero,
@@ -180,18 +258,18 @@ impl Disk<Sealed> for FileDisk {
             // A block with any data is data.
             let data = data / BLOCK_BYTES * BLOCK_BYTES;
             if data > at && !report(Extent::between(at, data), hole) {
-                return Ok(());
+                return Ok(false);
             }
             if data >= extent.end() {
-                return Ok(());
+                return Ok(true);
             }
             let end = file.next_hole(data)?.div_ceil(BLOCK_BYTES) * BLOCK_BYTES;
             let end = end.clamp(data + 1, extent.end());
             if !report(Extent::between(data.max(at), end), Allocation::Data) {
-                return Ok(());
+                return Ok(false);
             }
             at = end;
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use strongroom_types::BLOCK_BYTES;
+
 use rustix::fs::{fstat, fstatfs, fstatvfs, major, minor};
 
 use super::directory::system;
@@ -11,6 +13,10 @@ use super::error::DatastoreError;
 
 /// What the error message offers.
 pub(super) const SUPPORTED: &str = "ext4, XFS, btrfs or tmpfs";
+
+/// What is written at once and is at least this long is not written twice, to the log and to its place: that would cost more than
+/// the log saves.
+const FILL_BYTES_MIN: u64 = 64 << 10;
 
 /// A file system whose promises are tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +47,10 @@ impl fmt::Display for FileSystemKind {
 pub struct FileSystem {
     /// Which one.
     pub kind: FileSystemKind,
+    /// From how many bytes on a first write goes in place, because the file system makes each block whole or not at all that is written
+    /// where there was none: the extent turns from unwritten to written in one step, after the data. `docs/decisions/0008` says how that was
+    /// tested. None where it does not.
+    pub fill_bytes_min: Option<u64>,
     /// Bytes in all.
     pub total_bytes: u64,
     /// Bytes that this process may still take.
@@ -72,8 +82,11 @@ pub(super) fn recognise(file: impl AsFd, path: &Path) -> Result<FileSystem, Data
         }
     };
     let space = fstatvfs(&file).map_err(system("examine the file system of", path))?;
+    // tmpfs survives nothing, so nothing of it can be torn.
+    let fills_whole = kind == FileSystemKind::Tmpfs || space.f_frsize >= BLOCK_BYTES;
     Ok(FileSystem {
         kind,
+        fill_bytes_min: fills_whole.then_some(FILL_BYTES_MIN),
         total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
         available_bytes: space.f_bavail.saturating_mul(space.f_frsize),
     })

@@ -13,7 +13,7 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 
 use super::descriptor::{Descriptor, EncodedDescriptor, LayerRecord, LogRecord};
 use super::directory::{VolumeDirectory, layer_name, log_name, system, tags_name};
-use super::disk::{FileDisk, LayerFacts, LockedLayer, OpenLayer};
+use super::disk::{FileDisk, LayerFacts, LockedLayer, LogFacts, OpenLayer};
 use super::error::DatastoreError;
 use super::filesystem::FileSystemKind;
 use super::head::VolumeHead;
@@ -170,7 +170,8 @@ pub(super) fn open_layer_of(
     options: &OpenOptions<'_>,
 ) -> Result<(Descriptor, LockedLayer, Deks), DatastoreError> {
     let path = &directory.path;
-    let kind = directory.file_system()?.kind;
+    let file_system = directory.file_system()?;
+    let kind = file_system.kind;
     let (encoded, file) = lock_top(directory, kind, options)?;
     let descriptor = authenticate(path, encoded, options)?;
     if descriptor.layers.len() != 1 {
@@ -190,7 +191,9 @@ pub(super) fn open_layer_of(
         provisioning: descriptor.provisioning,
         read_only: options.access == Access::ReadOnly,
         // In a clear volume a seal only says "here is something"; the first epoch stands for that.
-        log: layer.log,
+        log: layer
+            .log
+            .map(|LogRecord { bytes }| LogFacts { bytes, fill_bytes_min: file_system.fill_bytes_min }),
         tags: layer.integrity.map(|_| TagsFacts {
             volume: descriptor.volume,
             layer: layer.id,
@@ -245,7 +248,7 @@ fn lock_log(
             errno => system("open the log of", path)(errno),
         })?;
     lock::acquire(&*log, options.access.sharing(), options.lock_wait, path)?;
-    log::check_length(path, layer.id, &*log, record)?;
+    log::check_identity(path, layer.id, &*log, record)?;
     Ok(log.into())
 }
 

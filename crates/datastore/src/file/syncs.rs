@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use strongroom_io::Waker;
+use strongroom_io::{IoError, Waker};
 
 /// One sync: a flush, or a durable write, which is an fsync of its own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +57,20 @@ impl Syncs {
         let mut book = self.book();
         book.under_way.retain(|other| *other != ticket);
         book.waiting.drain(..).for_each(|waker| waker.wake());
+    }
+
+    /// A durable write has ended, with this; what it may tell its submitter. Without room nothing that was acknowledged is lost, and
+    /// room can come back. What was promised durable beside a failed fsync is not.
+    pub(super) fn end_of_durable_write(
+        &self,
+        ticket: SyncTicket,
+        result: Result<(), IoError>,
+    ) -> Result<(), IoError> {
+        self.end(ticket, !matches!(result, Ok(()) | Err(IoError::NoSpace)));
+        match result {
+            Ok(()) if self.have_failed() => Err(IoError::FlushFailed),
+            result => result,
+        }
     }
 
     /// The first ticket that is not given out yet: a flush that succeeds now must wait for those before it.

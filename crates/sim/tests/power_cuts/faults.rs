@@ -88,10 +88,20 @@ fn path() -> &'static Path {
 
 impl Used {
     fn new(seed: u64) -> Self {
-        let (bench, fs) = (Bench::new(), SimFs::new(seed));
+        Self::on(SimFs::new(seed))
+    }
+
+    fn on(fs: SimFs) -> Self {
+        let bench = Bench::new();
         let size = VolumeSize::new(SIZE_BYTES).unwrap();
         let protection = ENCRYPTED.protection(&bench.kek);
-        let created = CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false };
+        let created = CreateOptions {
+            size,
+            provisioning: Provisioning::Thin,
+            protection,
+            log_bytes: None,
+            integrity: false,
+        };
         create_on(&fs, path(), &created).unwrap();
         let channel = Self::open(&bench, &fs).unwrap();
         Self { bench, fs, channel }
@@ -109,9 +119,13 @@ impl Used {
     }
 
     fn write(&self, block: u64, fill: u8, durable: bool) -> Request<Plain> {
-        let mut from = self.bench.memory.take(BLOCK_BYTES as usize).unwrap();
+        self.write_blocks(block, 1, fill, durable)
+    }
+
+    fn write_blocks(&self, block: u64, count: u64, fill: u8, durable: bool) -> Request<Plain> {
+        let mut from = self.bench.memory.take((count * BLOCK_BYTES) as usize).unwrap();
         from.bytes_mut().fill(fill);
-        let extent = Extent::between(block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
+        let extent = Extent::between(block * BLOCK_BYTES, (block + count) * BLOCK_BYTES);
         Request::Write { extent, from: GuestSlice::from_buffer(from), durable }
     }
 
@@ -134,17 +148,22 @@ impl Used {
 
 #[test]
 fn a_durable_write_without_room_does_not_end_all_flushes() {
-    let mut used = Used::new(1);
-    // Room for one block beside what the volume takes.
+    // Writes of two blocks take their space at once there, and none of the log's.
+    let mut used = Used::on({
+        let fs = SimFs::new(1);
+        fs.set_fills_whole(true);
+        fs
+    });
+    // Room for two blocks beside what the volume takes.
     let taken = describe_on(&used.fs, path()).unwrap().allocated_bytes;
-    used.fs.set_capacity(Some(taken + BLOCK_BYTES));
-    let first = used.write(0, 1, true);
+    used.fs.set_capacity(Some(taken + 2 * BLOCK_BYTES));
+    let first = used.write_blocks(0, 2, 1, true);
     assert_eq!(used.run(first), Ok(()));
-    let second = used.write(1, 2, true);
+    let second = used.write_blocks(2, 2, 2, true);
     assert_eq!(used.run(second), Err(IoError::NoSpace));
     assert_eq!(used.run(Request::Flush), Ok(()));
     used.fs.set_capacity(None);
-    let second = used.write(1, 2, true);
+    let second = used.write_blocks(2, 2, 2, true);
     assert_eq!(used.run(second), Ok(()), "there is room again");
 }
 
@@ -273,7 +292,7 @@ fn creating_growing_and_deleting_on_a_failing_device() {
     let typed = |error: &DatastoreError| {
         assert!(matches!(error, DatastoreError::System { errno: Errno::IO, .. }), "{error}");
     };
-    let (mut failures, oracle) = (0, Oracle::new(SIZE_BYTES, true));
+    let (mut failures, oracle) = (0, Oracle::new(SIZE_BYTES));
     for seed in 0..300 {
         let fs = SimFs::new(seed);
         let look = |absent: bool, sizes: &[VolumeSize], what: &str| {
@@ -293,7 +312,13 @@ fn creating_growing_and_deleting_on_a_failing_device() {
             fs.set_faults(faults);
         };
         fs.set_faults(faults);
-        let created = CreateOptions { size, provisioning: Provisioning::Thin, protection, log_bytes: None, integrity: false };
+        let created = CreateOptions {
+            size,
+            provisioning: Provisioning::Thin,
+            protection,
+            log_bytes: None,
+            integrity: false,
+        };
         let created = create_on(&fs, path(), &created);
         failures += usize::from(created.is_err());
         created.as_ref().err().iter().for_each(|error| typed(error));

@@ -15,7 +15,7 @@ use strongroom_datastore::file::*;
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::CryptDisk;
-use strongroom_io::{Disk, IoError, Plain, RangeLocks, Reactor};
+use strongroom_io::{Disk, IoError, Plain, RangeLocks, Reactor, Thread};
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::BufferPool;
 use strongroom_memory::secret::SecretBytes;
@@ -25,7 +25,7 @@ use strongroom_worker::stack::epoch_keys;
 
 use super::guest::{Guest, Log};
 use super::image::read_all;
-use super::mutations::{Broken, Rule};
+use super::mutations::{Broken, Rule, Whose};
 use super::oracle::{Event, Oracle};
 
 /// What all histories of a thread share.
@@ -137,6 +137,8 @@ struct Life<'a> {
     log: Log,
     allowed: Vec<(usize, Allowed)>,
     open: Option<Stages>,
+    /// Empties the log of an open volume that has one.
+    destager: Option<Destager>,
     guest: Guest,
     errors: Vec<IoError>,
     wrong: Vec<String>,
@@ -164,8 +166,10 @@ impl History {
             Some(rule) => Box::new(Broken::storage(fs.clone(), rule)),
             None => Box::new(fs.clone()),
         };
+        // A thick volume has no log: it takes a file system that makes first blocks whole, as the supported ones do.
+        fs.set_fills_whole(sort.provisioning == Provisioning::Thick || random.random());
         fs.record();
-        let first = Oracle::new(size_bytes, sort.encrypted);
+        let first = Oracle::new(size_bytes);
         let mut life = Life {
             bench,
             storage,
@@ -178,6 +182,7 @@ impl History {
             log: Log { oracle: first.clone(), ..Log::default() },
             allowed: vec![(0, Allowed { absent: true, ..Allowed::default() })],
             open: None,
+            destager: None,
             guest: Guest::new(&bench.memory, 0),
             errors: Vec::new(),
             wrong: Vec::new(),
@@ -197,7 +202,7 @@ impl History {
         let volume = open_on(&fs, path, &options(sort.protection(&bench.kek))).unwrap();
         let size_bytes = volume.descriptor().size_bytes.bytes();
         let stages = Stages::over(volume);
-        let first = Oracle::of(&read_all(bench, &fs, seed, &*stages.top).unwrap(), sort.encrypted);
+        let first = Oracle::of(&read_all(bench, &fs, seed, &*stages.top).unwrap());
         drop(stages);
         let settled = Allowed { paths: vec![path.to_owned()], sizes: vec![size_bytes], ..Allowed::default() };
         let mut life = Life {
@@ -212,6 +217,7 @@ impl History {
             log: Log { oracle: first.clone(), ..Log::default() },
             allowed: vec![(0, settled)],
             open: None,
+            destager: None,
             // Its contents differ from those of before.
             guest: Guest::new(&bench.memory, 1 << 20),
             errors: Vec::new(),
@@ -249,10 +255,11 @@ impl Life<'_> {
         self.allow(Allowed { absent: true, ..self.settled() });
         let size = VolumeSize::new(self.size_bytes).unwrap();
         let protection = self.sort.protection(&self.bench.kek);
-        let options =
-            CreateOptions { size, provisioning: self.sort.provisioning, protection, log_bytes: None, integrity: false };
+        let (provisioning, log_bytes) = (self.sort.provisioning, Some(LOG_BYTES_MIN));
+        let options = CreateOptions { size, provisioning, protection, log_bytes, integrity: false };
         create_on(&*self.storage, &self.path, &options).unwrap();
-        let room = self.trouble.room_percent.map(|percent| self.size_bytes * percent / 100);
+        let taken = describe_on(&*self.storage, &self.path).unwrap().allocated_bytes;
+        let room = self.trouble.room_percent.map(|percent| taken + self.size_bytes * percent / 100);
         self.fs.set_capacity(room);
         self.allow(self.settled());
     }
@@ -277,18 +284,25 @@ impl Life<'_> {
         let protection = self.sort.protection(&self.bench.kek);
         let volume = open_on(&*self.storage, &self.path, &options(protection)).unwrap();
         let stages = Stages::over(volume);
-        let reactors: Vec<Rc<dyn Reactor>> = (0..3)
-            .map(|_| {
-                let reactor = self.fs.reactor(self.random.random()).unwrap();
-                match self.rule {
-                    Some(rule) => Rc::new(Broken::reactor(reactor, rule)) as Rc<dyn Reactor>,
-                    None => Rc::new(reactor) as Rc<dyn Reactor>,
-                }
-            })
-            .collect();
+        let reactors: Vec<_> = (0..3).map(|_| self.reactor(Whose::Guest)).collect();
+        let thread = Thread { pool: self.bench.pool.clone(), reactor: self.reactor(Whose::Destager) };
+        self.destager = stages.volume.disk.destager(&thread).unwrap();
+        if let Some(destager) = &mut self.destager {
+            // At once, or only when the log is nearly full.
+            let eager = self.random.random();
+            destager.set_quiet(if eager { Duration::ZERO } else { Duration::from_secs(86_400) });
+        }
         self.guest = Guest::new(&self.bench.memory, self.guest.next_request());
         self.guest.attach(&*stages.top, &reactors, &self.bench.pool).unwrap();
         self.open = Some(stages);
+    }
+
+    fn reactor(&mut self, whose: Whose) -> Rc<dyn Reactor> {
+        let reactor = self.fs.reactor(self.random.random()).unwrap();
+        match self.rule {
+            Some(rule) => Rc::new(Broken::reactor(reactor, rule, whose)),
+            None => Rc::new(reactor),
+        }
     }
 
     fn is_in_trouble(&self) -> bool {
@@ -298,7 +312,13 @@ impl Life<'_> {
     fn use_it(&mut self) {
         self.open();
         let moment = self.moment();
-        if self.random.random_ratio(2, 5) {
+        if self.random.random_ratio(1, 6) {
+            self.fs.set_faults(self.trouble.faults);
+            if let Some(destager) = &mut self.destager {
+                destager.poll();
+            }
+            self.fs.set_faults(Faults::default());
+        } else if self.random.random_ratio(2, 5) {
             self.guest.submit(&mut self.log, moment, &mut self.random);
         } else {
             let queue = self.random.random_range(0..self.guest.queues.len());
@@ -317,12 +337,31 @@ impl Life<'_> {
                 let fs = self.fs.clone();
                 self.guest.poll(queue, &mut self.log, move || fs.moments() - 1);
             }
+            // Some of it may wait for room in the log.
+            if let Some(destager) = &mut self.destager {
+                destager.poll();
+            }
+        }
+    }
+
+    /// Ends destaging: in order, at once, or in the middle of it.
+    fn end_destaging(&mut self) {
+        let (Some(mut destager), Some(stages)) = (self.destager.take(), &self.open) else { return };
+        let end = match self.random.random_range(0..3) {
+            0 => End::Empty,
+            1 => End::Now,
+            _ => return,
+        };
+        stages.volume.disk.end_destaging(end);
+        while destager.ended().is_none() {
+            destager.poll();
         }
     }
 
     fn close(&mut self) {
         self.drain();
         self.guest.queues.clear();
+        self.end_destaging();
         self.errors.append(&mut self.guest.errors);
         self.wrong.append(&mut self.guest.wrong);
         self.open = None;

@@ -51,7 +51,7 @@ struct Count {
     cuts: usize,
     second_cuts: usize,
     absent: usize,
-    torn_first_writes: usize,
+    first_writes: usize,
 }
 
 /// Cuts a history at random moments. An error says how to see it again.
@@ -78,7 +78,7 @@ fn cut(
         })?;
         count.cuts += 1;
         match verdict {
-            Some(verdict) => count.torn_first_writes += verdict.torn_first_writes,
+            Some(verdict) => count.first_writes += verdict.first_writes,
             None => count.absent += 1,
         }
         if again && verdict.is_none() {
@@ -100,7 +100,13 @@ fn cut(
 /// Whatever is left of a volume that is not there, its name is free.
 fn create_anew(bench: &Bench, fs: &SimFs, sort: Sort) -> Result<(), DatastoreError> {
     let (size, protection) = (VolumeSize::new(8192).unwrap(), sort.protection(&bench.kek));
-    let made = CreateOptions { size, provisioning: sort.provisioning, protection, log_bytes: None, integrity: false };
+    let made = CreateOptions {
+        size,
+        provisioning: sort.provisioning,
+        protection,
+        log_bytes: None,
+        integrity: false,
+    };
     for name in ["/ds/vm1", "/ds/vm2"] {
         create_on(fs, Path::new(name), &made)?;
     }
@@ -135,7 +141,7 @@ fn every_power_cut_leaves_what_was_promised() {
         "seeds {first_seed} to {}: {count:?} in {seconds:.1} s, {per_second:.0} cuts per second",
         seed - 1
     );
-    assert!(count.absent > 0 && count.torn_first_writes > 0, "the workload has all that it should have");
+    assert!(count.absent > 0 && count.first_writes > 0, "the workload has all that it should have");
 }
 
 /// Runs histories under a broken rule until one is caught.
@@ -197,4 +203,34 @@ fn a_layer_that_grows_after_its_descriptor_is_caught() {
 #[test]
 fn a_zeroing_that_is_acknowledged_before_it_is_done_is_caught() {
     is_caught(Rule::ZeroAcknowledgedEarly);
+}
+
+#[test]
+fn a_flush_that_forgets_the_layer_is_caught() {
+    is_caught(Rule::FlushForgetsLayer);
+}
+
+#[test]
+fn a_flush_that_forgets_the_log_is_caught() {
+    is_caught(Rule::FlushForgetsLog);
+}
+
+#[test]
+fn a_destage_before_the_log_is_durable_is_caught() {
+    is_caught(Rule::DestagedBeforeLogIsDurable);
+}
+
+#[test]
+fn a_trim_before_the_layer_is_durable_is_caught() {
+    is_caught(Rule::TrimmedBeforeLayerIsDurable);
+}
+
+#[test]
+fn a_tail_that_is_not_durable_is_caught() {
+    is_caught(Rule::TailNotDurable);
+}
+
+#[test]
+fn a_clear_that_is_not_destaged_is_caught() {
+    is_caught(Rule::ClearsNotDestaged);
 }

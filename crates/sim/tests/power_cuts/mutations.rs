@@ -41,11 +41,31 @@ pub enum Rule {
     LayerGrownAfterDescriptor,
     /// A zeroing is acknowledged when it is submitted.
     ZeroAcknowledgedEarly,
+    /// A flush syncs the log alone.
+    FlushForgetsLayer,
+    /// A flush syncs the layer alone.
+    FlushForgetsLog,
+    /// Blocks are written to their places before the log that holds them is durable.
+    DestagedBeforeLogIsDurable,
+    /// The log's tail passes blocks that are not durable in the layer.
+    TrimmedBeforeLayerIsDurable,
+    /// Blocks are overwritten in place before the log's tail has durably passed them.
+    TailNotDurable,
+    /// Blocks that became nothing in the log are left in the layer.
+    ClearsNotDestaged,
+}
+
+/// Whose queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    Guest,
+    Destager,
 }
 
 pub struct Broken<T> {
     below: T,
     rule: Rule,
+    whose: Whose,
     shared: Arc<Shared>,
 }
 
@@ -57,20 +77,20 @@ struct Shared {
 
 impl Broken<SimFs> {
     pub fn storage(below: SimFs, rule: Rule) -> Self {
-        Self { below, rule, shared: Arc::default() }
+        Self { below, rule, whose: Whose::Guest, shared: Arc::default() }
     }
 }
 
 impl Broken<SimReactor> {
-    pub fn reactor(below: SimReactor, rule: Rule) -> Self {
-        Self { below, rule, shared: Arc::default() }
+    pub fn reactor(below: SimReactor, rule: Rule, whose: Whose) -> Self {
+        Self { below, rule, whose, shared: Arc::default() }
     }
 }
 
 impl Storage for Broken<SimFs> {
     fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
         let below = Storage::open_directory(&self.below, path)?;
-        Ok(Arc::new(Broken { below, rule: self.rule, shared: Arc::clone(&self.shared) }))
+        Ok(Arc::new(Broken { below, rule: self.rule, whose: self.whose, shared: Arc::clone(&self.shared) }))
     }
 
     fn make_directory(&self, path: &Path) -> Result<(), Errno> {
@@ -257,10 +277,11 @@ impl Reactor for Broken<SimReactor> {
         Ok(Box::new(BrokenQueue {
             below: self.below.file_queue()?,
             rule: self.rule,
+            whose: self.whose,
             ended: RefCell::default(),
             zeroing: BTreeSet::new(),
             swallows: 0,
-            file: FileToken(0),
+            files: Vec::new(),
             forgotten: BTreeSet::new(),
         }))
     }
@@ -277,13 +298,15 @@ impl Reactor for Broken<SimReactor> {
 struct BrokenQueue {
     below: Box<dyn FileQueue>,
     rule: Rule,
+    whose: Whose,
     /// Acknowledged by the mutation itself.
     ended: RefCell<Vec<FileDone>>,
     /// Zeroings on their way.
     zeroing: BTreeSet<u64>,
     /// So many of the next flushes belong to zeroings.
     swallows: usize,
-    file: FileToken,
+    /// The layer, and then its log.
+    files: Vec<FileToken>,
     /// Operations whose end nobody shall hear of.
     forgotten: BTreeSet<u64>,
 }
@@ -296,11 +319,34 @@ impl BrokenQueue {
 
 impl FileQueue for BrokenQueue {
     fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError> {
-        self.file = self.below.register(file)?;
-        Ok(self.file)
+        let file = self.below.register(file)?;
+        self.files.push(file);
+        Ok(file)
     }
 
     fn submit(&mut self, mut io: FileIo) {
+        let is_log = self.files.get(1) == Some(&io.file);
+        match (&mut io.operation, self.rule, self.whose) {
+            (FileOperation::SyncData, Rule::FlushForgetsLayer, Whose::Guest) if !is_log => {
+                return self.acknowledge(io.tag);
+            }
+            (FileOperation::SyncData, Rule::FlushForgetsLog, Whose::Guest) if is_log => {
+                return self.acknowledge(io.tag);
+            }
+            (FileOperation::SyncData, Rule::DestagedBeforeLogIsDurable, Whose::Destager) if is_log => {
+                return self.acknowledge(io.tag);
+            }
+            (FileOperation::SyncData, Rule::TrimmedBeforeLayerIsDurable, Whose::Destager) if !is_log => {
+                return self.acknowledge(io.tag);
+            }
+            (FileOperation::Write { durable, .. }, Rule::TailNotDurable, Whose::Destager) if is_log => {
+                *durable = false;
+            }
+            (FileOperation::Punch { .. }, Rule::ClearsNotDestaged, Whose::Destager) => {
+                return self.acknowledge(io.tag);
+            }
+            _ => {}
+        }
         match (&mut io.operation, self.rule) {
             (FileOperation::SyncData, Rule::FlushWithoutSync) => return self.acknowledge(io.tag),
             (FileOperation::SyncData, Rule::DurableZeroWithoutSync) if self.swallows > 0 => {

@@ -72,48 +72,38 @@ pub struct Oracle {
     blocks: Vec<Block>,
     in_flight: Vec<Request>,
     flushes: Vec<(RequestId, Time)>,
-    /// Whether a block of part zeroes and part ciphertext reads as noise: in an encrypted volume.
-    zeroes_decrypt: bool,
 }
 
 /// How an image fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Sectors that only the exception of [`Oracle::torn_first_write`] allows.
-    pub torn_first_writes: usize,
+    /// Blocks that were "nothing here", were written once since, and were whole or nothing.
+    pub first_writes: usize,
 }
 
 impl Oracle {
     /// Of a volume that nothing was written to.
-    pub fn new(size_bytes: u64, encrypted: bool) -> Self {
-        let mut oracle = Self { zeroes_decrypt: encrypted, ..Self::default() };
+    pub fn new(size_bytes: u64) -> Self {
+        let mut oracle = Self::default();
         oracle.resize(size_bytes.div_ceil(BLOCK_BYTES) as usize);
         oracle
     }
 
     /// Of a volume that shows this durably, whatever it was before.
-    pub fn of(content: &[u8], encrypted: bool) -> Self {
-        let mut oracle = Self::new(content.len() as u64, encrypted);
+    pub fn of(content: &[u8]) -> Self {
+        let mut oracle = Self::new(content.len() as u64);
         let mut shown = content.chunks(SECTOR);
         for version in oracle.blocks.iter_mut().flat_map(|block| block.sectors.iter_mut().flatten()) {
             let mut whole = [0; SECTOR];
-            version.content = match shown.next() {
-                Some(bytes) => {
-                    whole[..bytes.len()].copy_from_slice(bytes);
-                    // Not known: what shows zeroes may be nothing at all.
-                    version.is_nothing = whole == [0; SECTOR];
-                    Some(Arc::new(whole))
-                }
-                None => Self::beyond_the_end(encrypted),
-            };
+            // What lies beyond the end shows when the volume grows, as zeroes.
+            if let Some(bytes) = shown.next() {
+                whole[..bytes.len()].copy_from_slice(bytes);
+            }
+            // What shows zeroes may be nothing at all, or zeroes that were written.
+            version.is_nothing = false;
+            version.content = Some(Arc::new(whole));
         }
         oracle
-    }
-
-    /// The exception of [`Self::torn_first_write`] where it is not seen at once: in the rest of a last block that the volume
-    /// has only a part of. It shows when the volume grows.
-    fn beyond_the_end(encrypted: bool) -> Option<SectorBytes> {
-        (!encrypted).then(|| Arc::new([0; SECTOR]))
     }
 
     fn resize(&mut self, blocks: usize) {
@@ -202,15 +192,11 @@ impl Oracle {
         let now = self.now;
         let Some(at) = self.in_flight.iter().position(|request| request.id == id) else { return };
         let Request { blocks, durable, .. } = self.in_flight.swap_remove(at);
-        let zeroes_decrypt = self.zeroes_decrypt;
         for block in blocks {
             let block = &mut self.blocks[block];
             let sectors = block.sectors.iter_mut().flatten();
             for version in sectors.chain(&mut block.rewrites).filter(|version| version.request == id) {
                 (version.ended, version.failed) = (Some(now), !succeeded);
-            }
-            if !succeeded && zeroes_decrypt {
-                block.may_be_torn(id);
             }
             if durable && succeeded {
                 block.make_durable(|version| version.request == id);
@@ -235,27 +221,17 @@ impl Oracle {
                     Some(content) => content[..found.len()] == *found,
                     None => true,
                 });
-                if allowed {
-                    continue;
-                }
-                if !self.torn_first_write(block, versions) {
+                if !allowed {
                     return Err(index * SECTORS_PER_BLOCK + sector);
                 }
-                verdict.torn_first_writes += 1;
+            }
+            match block.first_write(shown) {
+                FirstWrite::Torn(sector) => return Err(index * SECTORS_PER_BLOCK + sector),
+                FirstWrite::Whole => verdict.first_writes += 1,
+                FirstWrite::Other => {}
             }
         }
         Ok(verdict)
-    }
-
-    /// THE EXCEPTION of format version 1 (`docs/ON_DISK.md`, "What this version does not promise yet"): a block that was
-    /// "nothing here", and was then written, may be torn at 512 bytes. It is part zeroes and part ciphertext then, and
-    /// where the sector is still zeroes it decrypts to noise. A log of first writes makes this function go away.
-    fn torn_first_write(&self, block: &Block, versions: &[Version]) -> bool {
-        self.zeroes_decrypt
-            && versions.iter().any(|nothing| {
-                nothing.is_nothing
-                    && block.rewrites.iter().any(|rewrite| rewrite.submitted > nothing.submitted)
-            })
     }
 
     /// For a person: what a sector may show.
@@ -299,26 +275,35 @@ impl Block {
         self.rewrites.iter_mut().filter(|write| write.ended.is_some()).for_each(|write| write.failed = true);
     }
 
-    /// A write has failed, perhaps half-way. Over "nothing here" that is a torn first write, which every later write of a
-    /// part of the block carries along.
-    fn may_be_torn(&mut self, id: RequestId) {
-        for versions in &mut self.sectors {
-            // One in flight may have read the torn block, and will write it.
-            let has_happened = |version: &Version| !version.failed && version.ended.is_some();
-            let last_good = versions.iter().rposition(has_happened).unwrap_or(0);
-            if versions[last_good..].iter().any(|version| version.is_nothing)
-                && let Some(last) = versions.last().cloned()
-            {
-                versions.push(Version {
-                    content: None,
-                    is_nothing: false,
-                    request: id,
-                    failed: true,
-                    ..last
-                });
+    /// How a block shows its first write, where there was just one.
+    fn first_write(&self, shown: &[u8]) -> FirstWrite {
+        let [rewrite] = &self.rewrites[..] else { return FirstWrite::Other };
+        let mut states = Vec::new();
+        for (sector, (versions, found)) in self.sectors.iter().zip(shown.chunks(SECTOR)).enumerate() {
+            match &versions[..] {
+                [nothing] if nothing.is_nothing => {}
+                [nothing, first] if nothing.is_nothing && first.request == rewrite.request => {
+                    let Some(content) = &first.content else { return FirstWrite::Other };
+                    states.push((sector, content[..found.len()] == *found));
+                }
+                _ => return FirstWrite::Other,
             }
         }
+        match states.iter().find(|(_, is_there)| *is_there != states[0].1) {
+            Some((sector, _)) => FirstWrite::Torn(*sector),
+            None if states.is_empty() => FirstWrite::Other,
+            None => FirstWrite::Whole,
+        }
     }
+}
+
+enum FirstWrite {
+    /// All of it is there, or nothing.
+    Whole,
+    /// This sector is of another state than those before it.
+    Torn(usize),
+    /// There were more writes, or there is nothing to tell.
+    Other,
 }
 
 /// The blocks that an extent touches, with the bytes of each, by place in the block.

@@ -204,7 +204,7 @@ mod tests {
     }
 
     /// What format 2 brought.
-    const SERVE_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576}},"sessions":null}}}"#;
+    const SERVE_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536}},"sessions":null}}}"#;
 
     const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
 

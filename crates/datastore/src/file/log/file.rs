@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use strongroom_memory::{Buffer, BufferPool};
+use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
 use strongroom_types::{BLOCK_BYTES, LayerId, VolumeSize};
 use thiserror::Error;
 
@@ -29,6 +29,9 @@ pub enum LogError {
     /// It cannot be read.
     #[error("the log cannot be read: {0}")]
     Read(Errno),
+    /// It cannot be written.
+    #[error("the log cannot be written: {0}")]
+    Write(Errno),
     /// It is not this layer's log, or not one at all.
     #[error("the log is damaged: {0}")]
     Damaged(&'static str),
@@ -83,8 +86,8 @@ fn new_id() -> LogId {
     *LayerId::random().as_bytes()
 }
 
-/// Refuses a log of another length than its layer says.
-pub(in crate::file) fn check_length(
+/// Refuses a log of another length than its layer says, or of another layer.
+pub(in crate::file) fn check_identity(
     path: &Path,
     layer: LayerId,
     file: &dyn StoredFile,
@@ -95,7 +98,8 @@ pub(in crate::file) fn check_length(
         let error = LogError::Damaged("it has another length than its volume says");
         return Err(damaged(path, layer)(error));
     }
-    Ok(())
+    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| damaged(path, layer)(LogError::Memory))?;
+    read_superblock(file, &pool, Some(layer)).map(|_| ()).map_err(damaged(path, layer))
 }
 
 /// The error of a log that cannot be used.

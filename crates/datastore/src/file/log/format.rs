@@ -45,8 +45,8 @@ pub(super) const SEGMENTS: usize = 16;
 pub(super) const SEGMENTS_START: u64 = 2 * BLOCK_BYTES;
 /// The smallest log, without its superblocks: segments of four blocks.
 pub const LOG_BYTES_MIN: u64 = SEGMENTS as u64 * 4 * BLOCK_BYTES;
-/// The largest log, without its superblocks: its index takes some 100 bytes a block, so at most 26 MiB.
-pub const LOG_BYTES_MAX: u64 = 1 << 30;
+/// The largest log, without its superblocks: a segment of 4 MiB is what a destage holds in memory.
+pub const LOG_BYTES_MAX: u64 = 64 << 20;
 /// Sizes of logs are multiples of this.
 pub const LOG_BYTES_STEP: u64 = SEGMENTS as u64 * BLOCK_BYTES;
 /// The most entries of a record: what a header has room for.
@@ -76,7 +76,7 @@ pub(super) struct Superblock {
 
 /// What a record says of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LogEntry {
+pub(in crate::file) enum LogEntry {
     /// The block's content follows; `check` is that of it.
     Data { block: u64, check: u64 },
     /// These blocks are "nothing here".

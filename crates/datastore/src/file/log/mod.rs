@@ -1,8 +1,303 @@
-//! The first-write log.
+//! The first-write log of a thin layer: what makes first writes whole, and fast.
+//!
+//! A first write has no old content to fall back on: torn by a power cut it would leave a block that is part ciphertext and
+//! part zeroes, and decrypts to noise. It is also slow, because the file system finds space for it. So blocks that are "nothing
+//! here" are written into a log first: a file that was written before, to which records of many blocks are appended, each block with a
+//! check. They are acknowledged from there, and brought to the layer later, sorted by address ([`destage`]).
+//!
+//! ```text
+//!             route                    append                       destage
+//! a write ------------> log: pending -----------> log: live ----------------------> in the layer
+//!           |              |                       |    (log durable -> no transfer of before under way -> written
+//!           v              |                       |     in place -> layer durable -> tail durable)
+//!     in place, if all its blocks                  v
+//!     are written, and the log has nothing       reads, and further writes of the block, come here
+//!     of them
+//! ```
+//!
+//! What may not be:
+//! - a block's content is brought to its place before its record is durable: torn there, it would be nowhere;
+//! - a block is overwritten in place while the log could still be read after a crash: its old entry would win;
+//! - a segment's space is used again before the tail has durably passed it, or while it is read;
+//! - a tail passes an entry that a newer one has replaced which is not durable yet.
+//!
+//! Bounded memory: an index entry for each block of a log of at most 64 MiB, 640 KiB for what is known of the layer's map, and a
+//! few MiB of buffers while something is appended or destaged.
+
+pub(super) mod destage;
+pub(super) mod epochs;
 mod file;
 mod format;
+mod known;
+mod recover;
+mod state;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use strongroom_io::{IoError, Waker};
+use strongroom_memory::{BufferPool, CHUNK_BYTES};
+use strongroom_types::{Extent, VolumeSize};
+
+use self::destage::End;
+use self::epochs::Epochs;
+use self::file::read_superblock;
+use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
+use self::recover::recover;
+use self::state::{Live, Route as StateRoute, State};
+use super::disk::LogFacts;
+use super::storage::StoredFile;
 
 pub use file::LogError;
-pub(super) use file::{bytes_for, check_length, create, damaged};
-pub(super) use format::LOG_BYTES_STEP;
+pub(super) use file::{bytes_for, check_identity, create, damaged};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
+pub(super) use format::{LOG_BYTES_STEP, LogEntry};
+pub(super) use state::{Reservation, Run};
+
+/// The most blocks of a record, which with its header make 256 KiB: with more, the first of them would wait for the last.
+pub(super) const RECORD_BLOCKS_MAX: u32 = 63;
+
+/// So many segments in use, and the log is emptied although the guest is busy.
+const SEGMENTS_BUSY: usize = format::SEGMENTS * 3 / 4;
+
+/// How a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// In its place.
+    InPlace,
+    /// In its place, with blocks that were "nothing here"; to be told to [`Log::filled`] when it is done.
+    FirstInPlace,
+    /// Through the log; it counts as pending.
+    Log,
+}
+
+/// The log of an open layer, shared by all its channels.
+pub(super) struct Log {
+    pub(super) file: Arc<dyn StoredFile>,
+    pub(super) epochs: Epochs,
+    /// Whether a record is not durable yet, as far as is known.
+    pub(super) is_dirty: AtomicBool,
+    id: LogId,
+    bytes: u64,
+    /// From how many bytes on a first write goes in place.
+    fill_bytes_min: Option<u64>,
+    /// Count of blocks in the index: most of the time none, and then no lock is taken to read.
+    entries: AtomicUsize,
+    state: Mutex<State>,
+    superblock: Mutex<Superblock>,
+}
+
+impl Log {
+    /// Opens the log of a layer that is locked. Whoever may write takes the mark away that it was closed empty.
+    pub(super) fn open(
+        file: Arc<dyn StoredFile>,
+        facts: LogFacts,
+        size: VolumeSize,
+        read_only: bool,
+    ) -> Result<Self, LogError> {
+        let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
+        let mut superblock = read_superblock(&*file, &pool, None)?;
+        let mut state = State::new(facts.bytes, size.bytes(), superblock.next.unwrap_or(superblock.tail));
+        match superblock.next {
+            None => recover(&*file, &superblock, &mut state, size, &pool)?,
+            Some(_) if read_only => {}
+            Some(next) => {
+                superblock = Superblock {
+                    generation: superblock.generation + 1,
+                    tail: next,
+                    next: None,
+                    ..superblock
+                };
+                let mut buffer = pool.take(BLOCK).ok_or(LogError::Memory)?;
+                superblock.encode(buffer.bytes_mut());
+                let write = || -> Result<(), Errno> {
+                    file.write_at(superblock.offset(), buffer.bytes())?;
+                    // Durable before the first record.
+                    file.sync()
+                };
+                write().map_err(LogError::Write)?;
+            }
+        }
+        Ok(Self {
+            file,
+            epochs: Epochs::default(),
+            // A predecessor's last records may be found and not be durable.
+            is_dirty: AtomicBool::new(!state.is_empty()),
+            id: superblock.log,
+            bytes: facts.bytes,
+            fill_bytes_min: facts.fill_bytes_min,
+            entries: AtomicUsize::new(state.entries()),
+            state: Mutex::new(state),
+            superblock: Mutex::new(superblock),
+        })
+    }
+
+    /// No call can fail half-way, so what a thread that panicked has left is whole.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of the state, and tells whoever looks without the lock.
+    fn done(&self, state: MutexGuard<'_, State>) {
+        self.entries.store(state.entries(), Ordering::SeqCst);
+    }
+
+    /// Whether it answers for no block at all.
+    pub(super) fn answers_for_nothing(&self) -> bool {
+        self.entries.load(Ordering::SeqCst) == 0
+    }
+
+    /// Bytes for records, and bytes that they take.
+    pub(super) fn size_and_use(&self) -> (u64, u64) {
+        (self.bytes, self.state().used_bytes())
+    }
+
+    /// Decides how a write of whole blocks goes.
+    pub(super) fn route(&self, layer: &dyn StoredFile, blocks: Extent) -> Result<Route, Errno> {
+        let fills = self.fill_bytes_min.is_some_and(|least| blocks.length() >= least);
+        loop {
+            let mut state = self.state();
+            let (chunk, changes) = match state.route(blocks, fills) {
+                StateRoute::InPlace => return Ok(Route::InPlace),
+                StateRoute::FirstInPlace => return Ok(Route::FirstInPlace),
+                StateRoute::Log => {
+                    self.done(state);
+                    return Ok(Route::Log);
+                }
+                StateRoute::Unknown { chunk, changes } => (chunk, changes),
+            };
+            drop(state);
+            let written = known::load(layer, chunk)?;
+            self.state().known.insert(chunk, written, changes);
+        }
+    }
+
+    /// A first write in place is done.
+    pub(super) fn filled(&self, blocks: Extent) {
+        self.state().known.set(blocks);
+    }
+
+    /// These blocks are about to be, or have been, made "nothing here" in their place.
+    pub(super) fn cleared(&self, blocks: Extent) {
+        self.state().known.clear(blocks);
+    }
+
+    /// The runs of blocks that it holds, or will hold, anything of.
+    pub(super) fn runs(&self, blocks: Extent) -> VecDeque<Run> {
+        if self.answers_for_nothing() { VecDeque::new() } else { self.state().runs(blocks) }
+    }
+
+    /// The blocks of an extent that it answers for, in order. Each with content is to be let go of by [`Self::release`].
+    pub(super) fn pin(&self, blocks: Extent, live: &mut Vec<LogBlock>) {
+        let mut found = Vec::new();
+        let mut state = self.state();
+        state.pin(blocks, &mut found);
+        live.extend(found.into_iter().map(|(block, Live { segment, at, .. })| LogBlock {
+            block,
+            content: at.map(|at| (segment, state.offset(segment, at))),
+        }));
+    }
+
+    /// Ends a read of a block in this segment.
+    pub(super) fn release(&self, segment: usize) {
+        self.state().release(segment);
+    }
+
+    /// Calls with each run of blocks that it answers for, and whether they hold data.
+    pub(super) fn for_each_run(&self, blocks: Extent, run: impl FnMut(Extent, bool)) {
+        if !self.answers_for_nothing() {
+            self.state().for_each_run(blocks, run);
+        }
+    }
+
+    /// Takes space for a record; see [`State::reserve`]. An error if none will come by itself.
+    pub(super) fn reserve(
+        &self,
+        payload: u32,
+        waker: &Arc<Waker>,
+    ) -> Result<Option<(Reservation, u64)>, IoError> {
+        let mut state = self.state();
+        if state.is_closed {
+            return Err(IoError::Closed);
+        }
+        if let Some(reservation) = state.reserve(payload, waker) {
+            let offset = state.offset(reservation.segment, reservation.at);
+            return Ok(Some((reservation, offset)));
+        }
+        match (state.stalled, &state.destager) {
+            (Some(error), _) => Err(error),
+            (None, None) if state.is_destager_expected => Ok(None),
+            // Nobody is there to make room.
+            (None, None) => Err(IoError::NoSpace),
+            (None, Some(destager)) => {
+                destager.wake();
+                Ok(None)
+            }
+        }
+    }
+
+    /// The header of a record, into its first block.
+    pub(super) fn encode(&self, into: &mut [u8], reservation: &Reservation, entries: &[LogEntry]) {
+        encode_record(into, &self.id, reservation.sequence, entries);
+    }
+
+    /// The entry of a block with this content, in this record.
+    pub(super) fn entry(&self, reservation: &Reservation, block: u64, content: &[u8]) -> LogEntry {
+        LogEntry::Data { block, check: content_check(content, reservation.sequence, block) }
+    }
+
+    /// A record has ended.
+    pub(super) fn ended(&self, reservation: &Reservation, entries: &[LogEntry], arrived: bool) {
+        let mut state = self.state();
+        match arrived {
+            true => state.commit(reservation, entries),
+            false => state.fail(reservation, entries),
+        }
+        if let Some(destager) = &state.destager
+            && (!state.is_watched || state.segments_in_use() >= SEGMENTS_BUSY)
+        {
+            destager.wake();
+        }
+        self.done(state);
+    }
+
+    /// Whether somebody will come who makes room.
+    pub(super) fn expect_destager(&self, is_expected: bool) {
+        let mut state = self.state();
+        state.is_destager_expected = is_expected;
+        state.wake_waiting();
+    }
+
+    /// Has destaging end.
+    pub(super) fn end_destaging(&self, end: End) {
+        let mut state = self.state();
+        state.ending = Some(end);
+        if let Some(destager) = &state.destager {
+            destager.wake();
+        }
+    }
+
+    /// Nobody will hear how this record ends.
+    pub(super) fn lost(&self, reservation: &Reservation, entries: &[LogEntry]) {
+        let mut state = self.state();
+        state.lose(reservation, entries);
+        self.done(state);
+    }
+
+    /// A write that was routed through the log failed before it was sent there.
+    pub(super) fn give_up(&self, blocks: Extent) {
+        let mut state = self.state();
+        state.give_up(blocks);
+        self.done(state);
+    }
+}
+
+/// A block that the log answers for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogBlock {
+    pub(super) block: u64,
+    /// Segment, and offset in the log's file; nothing where the block is "nothing here".
+    pub(super) content: Option<(usize, u64)>,
+}

@@ -1,0 +1,294 @@
+//! Appending to the first-write log: writes of a channel that wait together travel in one record.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use strongroom_io::{Done, FileOperation, FileToken, InFlight, IoError, Sealed, Slot, Waker};
+use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
+use strongroom_types::{BLOCK_BYTES, Extent};
+
+use super::super::log::{Log, LogEntry, RECORD_BLOCKS_MAX, Reservation, Run};
+use super::super::syncs::{SyncTicket, Syncs};
+use super::{Files, Step};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// Records of a channel under way together: while they are, what comes gathers for the next one.
+const RECORDS_MAX: usize = 2;
+/// Runs of cleared blocks in a record, which take no space in it but their entry.
+const RUNS_MAX: usize = 128;
+
+/// What is to go through the log.
+struct Asked {
+    tag: u64,
+    extent: Extent,
+    durable: bool,
+    what: What,
+    /// Blocks that are in records already.
+    placed: u64,
+    /// Records under way that hold some of it.
+    records: u32,
+    failure: Option<IoError>,
+}
+
+enum What {
+    /// This content.
+    Write { from: Buffer },
+    /// Nothing, for these blocks that the log holds something of; and then all of it in its place too.
+    Clear { may_unmap: bool, runs_left: VecDeque<Run> },
+}
+
+impl Asked {
+    /// Blocks that still need space in a record.
+    fn blocks_left(&self) -> u64 {
+        match self.what {
+            What::Write { .. } => self.extent.length() / BLOCK_BYTES - self.placed,
+            What::Clear { .. } => 0,
+        }
+    }
+
+    fn is_placed(&self) -> bool {
+        match self.what {
+            What::Write { .. } => self.blocks_left() == 0,
+            What::Clear { ref runs_left, .. } => runs_left.is_empty(),
+        }
+    }
+}
+
+/// A record on its way.
+struct Record {
+    reservation: Reservation,
+    entries: Vec<LogEntry>,
+    asked: Vec<Slot>,
+    sync: Option<SyncTicket>,
+}
+
+/// What has ended.
+pub(super) enum Ended {
+    Write(Done<Sealed>),
+    /// If it succeeded, it is to be done in place now.
+    Clear {
+        tag: u64,
+        extent: Extent,
+        may_unmap: bool,
+        durable: bool,
+        result: Result<(), IoError>,
+    },
+}
+
+pub(super) struct Appender {
+    asked: InFlight<Asked>,
+    /// Those that are not, or not whole, in records yet.
+    waiting: VecDeque<Slot>,
+    records: InFlight<Record>,
+    ended: VecDeque<Ended>,
+    pool: BufferPool,
+    waker: Arc<Waker>,
+}
+
+impl Appender {
+    pub(super) fn new(depth: usize, waker: &Arc<Waker>) -> Self {
+        Self {
+            asked: InFlight::with_depth(depth),
+            waiting: VecDeque::with_capacity(depth),
+            records: InFlight::with_depth(RECORDS_MAX),
+            ended: VecDeque::new(),
+            pool: BufferPool::new(CHUNK_BYTES).expect("a chunk is a pool"),
+            waker: Arc::clone(waker),
+        }
+    }
+
+    /// Takes a write that was routed here.
+    pub(super) fn write(&mut self, tag: u64, extent: Extent, from: Buffer, durable: bool) {
+        self.ask(tag, extent, durable, What::Write { from });
+    }
+
+    /// Takes a clearing of blocks, and the runs of them that the log holds something of: at least one.
+    pub(super) fn clear(
+        &mut self,
+        tag: u64,
+        extent: Extent,
+        runs_left: VecDeque<Run>,
+        may_unmap: bool,
+        durable: bool,
+    ) {
+        self.ask(tag, extent, durable, What::Clear { may_unmap, runs_left });
+    }
+
+    fn ask(&mut self, tag: u64, extent: Extent, durable: bool, what: What) {
+        let asked = Asked { tag, extent, durable, what, placed: 0, records: 0, failure: None };
+        let slot = self.asked.insert(asked);
+        self.waiting.push_back(slot);
+    }
+
+    /// Sends as many records as may be under way.
+    pub(super) fn send(&mut self, log: &Log, file: FileToken, files: &mut Files, syncs: &Syncs) {
+        while !self.waiting.is_empty() && self.records.len() < RECORDS_MAX {
+            let wanted = self.wanted();
+            let Some(memory) = self.pool.take((1 + wanted) as usize * BLOCK) else { return };
+            let (reservation, offset) = match log.reserve(wanted, &self.waker) {
+                Ok(Some(reserved)) => reserved,
+                Ok(None) => return,
+                Err(error) => return self.fail_waiting(error, log),
+            };
+            let memory = match reservation.blocks == 1 + wanted {
+                true => memory,
+                false => {
+                    drop(memory);
+                    let Some(smaller) = self.pool.take(reservation.blocks as usize * BLOCK) else {
+                        // There was memory for more; if this is none all the same, the space is lost until it is trimmed.
+                        return log.ended(&reservation, &[], false);
+                    };
+                    smaller
+                }
+            };
+            let (record, from) = self.fill(reservation, memory, log, syncs);
+            let durable = record.sync.is_some();
+            let record = self.records.insert(record);
+            files.send(file, Step::Record { record }, FileOperation::Write { offset, from, durable });
+        }
+    }
+
+    /// Blocks of content that the next record should have room for.
+    fn wanted(&mut self) -> u32 {
+        let mut blocks = 0;
+        for slot in &self.waiting {
+            blocks += self.asked.get_mut(*slot).map_or(0, |asked| asked.blocks_left());
+            if blocks >= u64::from(RECORD_BLOCKS_MAX) {
+                return RECORD_BLOCKS_MAX;
+            }
+        }
+        blocks as u32
+    }
+
+    /// Puts what waits into a record, as far as it has room.
+    fn fill(
+        &mut self,
+        reservation: Reservation,
+        mut memory: Buffer,
+        log: &Log,
+        syncs: &Syncs,
+    ) -> (Record, Buffer) {
+        let (header, contents) = memory.bytes_mut().split_at_mut(BLOCK);
+        let mut contents = contents.chunks_exact_mut(BLOCK);
+        let mut record = Record { reservation, entries: Vec::new(), asked: Vec::new(), sync: None };
+        let (mut runs, mut durable) = (0, false);
+        while let Some(slot) = self.waiting.front().copied() {
+            let Some(asked) = self.asked.get_mut(slot) else { break };
+            match &mut asked.what {
+                What::Clear { runs_left, .. } => {
+                    if runs == RUNS_MAX {
+                        break;
+                    }
+                    let taken = runs_left.drain(..runs_left.len().min(RUNS_MAX - runs));
+                    runs += taken.len();
+                    record
+                        .entries
+                        .extend(taken.map(|Run { first, count }| LogEntry::Nothing { first, count }));
+                }
+                What::Write { from } => {
+                    let first = asked.extent.offset() / BLOCK_BYTES;
+                    let before = asked.placed;
+                    for content in from.bytes().chunks(BLOCK).skip(asked.placed as usize) {
+                        let Some(place) = contents.next() else { break };
+                        place.copy_from_slice(content);
+                        record.entries.push(log.entry(&record.reservation, first + asked.placed, place));
+                        asked.placed += 1;
+                    }
+                    if asked.placed == before {
+                        break;
+                    }
+                }
+            }
+            asked.records += 1;
+            durable |= asked.durable;
+            record.asked.push(slot);
+            if !asked.is_placed() {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        log.encode(header, &record.reservation, &record.entries);
+        record.sync = durable.then(|| syncs.begin());
+        (record, memory)
+    }
+
+    /// A record has ended.
+    pub(super) fn ended(&mut self, record: Slot, mut result: Result<(), IoError>, log: &Log, syncs: &Syncs) {
+        let Some(Record { reservation, entries, asked, sync }) = self.records.take(record) else { return };
+        log.ended(&reservation, &entries, result.is_ok());
+        match sync {
+            Some(ticket) => result = syncs.end_of_durable_write(ticket, result),
+            None => log.is_dirty.store(true, Ordering::SeqCst),
+        }
+        for slot in asked {
+            if let Some(asked) = self.asked.get_mut(slot) {
+                asked.records -= 1;
+                let is_hurt = asked.durable || result != Err(IoError::FlushFailed);
+                asked.failure = asked.failure.or(result.err().filter(|_| is_hurt));
+            }
+            self.end_if_done(slot);
+        }
+    }
+
+    fn end_if_done(&mut self, slot: Slot) {
+        let is_done = self.asked.get_mut(slot).is_some_and(|asked| asked.is_placed() && asked.records == 0);
+        if !is_done {
+            return;
+        }
+        let Some(Asked { tag, extent, durable, what, failure, .. }) = self.asked.take(slot) else { return };
+        let result = failure.map_or(Ok(()), Err);
+        self.ended.push_back(match what {
+            What::Write { from } => Ended::Write(Done { tag, result, memory: Some(from) }),
+            What::Clear { may_unmap, .. } => Ended::Clear { tag, extent, may_unmap, durable, result },
+        });
+    }
+
+    /// There will be no room: what waits for some fails.
+    fn fail_waiting(&mut self, error: IoError, log: &Log) {
+        for slot in std::mem::take(&mut self.waiting) {
+            let Some(asked) = self.asked.get_mut(slot) else { continue };
+            asked.failure = asked.failure.or(Some(error));
+            asked.abandon(log);
+            self.end_if_done(slot);
+        }
+    }
+
+    pub(super) fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    /// Nobody will hear how a record ends.
+    pub(super) fn lost(&mut self, record: Slot, log: &Log, syncs: &Syncs) {
+        if let Some(Record { reservation, entries, sync, .. }) = self.records.take(record) {
+            log.lost(&reservation, &entries);
+            if let Some(ticket) = sync {
+                syncs.end(ticket, false);
+            }
+        }
+    }
+
+    /// What was not sent will not be.
+    pub(super) fn give_up(&mut self, log: &Log) {
+        for slot in std::mem::take(&mut self.waiting) {
+            if let Some(asked) = self.asked.get_mut(slot) {
+                asked.abandon(log);
+            }
+        }
+    }
+}
+
+impl Asked {
+    /// What is in no record is not to come.
+    fn abandon(&mut self, log: &Log) {
+        match &mut self.what {
+            What::Write { .. } => {
+                let from = self.extent.offset() + self.placed * BLOCK_BYTES;
+                log.give_up(Extent::between(from, self.extent.end()));
+                self.placed = self.extent.length() / BLOCK_BYTES;
+            }
+            What::Clear { runs_left, .. } => runs_left.clear(),
+        }
+    }
+}

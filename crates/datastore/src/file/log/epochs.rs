@@ -1,0 +1,103 @@
+//! Which transfers in place began before a moment, and whether they have ended.
+//!
+//! A read that began while a block was "nothing here" must not be under way when the block's first content is brought to its
+//! place: of the halves that it saw, the one would be zeroes and the other ciphertext, and zeroes decrypt to noise. Transfers in
+//! place are counted in two epochs in turn. Who looks a block up does it after it entered an epoch, so who has not seen the
+//! block's entry in the log is in an epoch that began before it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use strongroom_io::Waker;
+
+/// The epoch that a transfer began in.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "an epoch that is not left never ends"]
+pub(in crate::file) struct Epoch(usize);
+
+#[derive(Debug, Default)]
+pub(in crate::file) struct Epochs {
+    turns: AtomicUsize,
+    /// Transfers under way of even and of odd epochs.
+    under_way: [AtomicUsize; 2],
+    /// Who waits for the end of the last epoch.
+    waiting: Mutex<Option<Arc<Waker>>>,
+}
+
+impl Epochs {
+    /// A transfer is about to look its blocks up.
+    pub fn enter(&self) -> Epoch {
+        loop {
+            let epoch = self.turns.load(Ordering::SeqCst) % 2;
+            self.under_way[epoch].fetch_add(1, Ordering::SeqCst);
+            if self.turns.load(Ordering::SeqCst) % 2 == epoch {
+                return Epoch(epoch);
+            }
+            // It turned in between, and perhaps was looked at before we counted.
+            self.leave(Epoch(epoch));
+        }
+    }
+
+    /// A transfer has ended, or will not begin.
+    pub fn leave(&self, Epoch(epoch): Epoch) {
+        if self.under_way[epoch].fetch_sub(1, Ordering::SeqCst) == 1
+            && self.turns.load(Ordering::SeqCst) % 2 != epoch
+            && let Some(waker) = &*self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            waker.wake();
+        }
+    }
+
+    /// Begins another epoch. The one before the last must be [over](Self::is_over). `waker` is woken when the last one is.
+    pub fn turn(&self, waker: &Arc<Waker>) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(waker));
+        self.turns.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether all transfers of the epoch before this one have ended.
+    pub fn is_over(&self) -> bool {
+        let current = self.turns.load(Ordering::SeqCst) % 2;
+        self.under_way[1 - current].load(Ordering::SeqCst) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_is_over_when_all_that_began_in_it_have_ended() {
+        let epochs = Epochs::default();
+        let waker = Arc::new(Waker::new().unwrap());
+        let (first, second) = (epochs.enter(), epochs.enter());
+        epochs.turn(&waker);
+        let later = epochs.enter();
+        epochs.leave(first);
+        assert!(!epochs.is_over());
+        epochs.leave(second);
+        assert!(epochs.is_over());
+        epochs.turn(&waker);
+        assert!(!epochs.is_over());
+        epochs.leave(later);
+        assert!(epochs.is_over());
+    }
+
+    #[test]
+    fn whoever_begins_after_a_turn_does_not_hold_it_up() {
+        let epochs = Arc::new(Epochs::default());
+        let transfers: Vec<_> = (0..3)
+            .map(|_| {
+                let epochs = Arc::clone(&epochs);
+                std::thread::spawn(move || (0..20_000).for_each(|_| epochs.leave(epochs.enter())))
+            })
+            .collect();
+        let waker = Arc::new(Waker::new().unwrap());
+        for _ in 0..200 {
+            epochs.turn(&waker);
+            while !epochs.is_over() {
+                std::thread::yield_now();
+            }
+        }
+        transfers.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}

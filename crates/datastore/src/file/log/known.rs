@@ -1,0 +1,226 @@
+//! Which blocks are known to be written: those are overwritten in place.
+//!
+//! The truth is the file system's map of the layer (`SEEK_DATA`); this is a cache of it, a bit a block, loaded when a block of
+//! a chunk is first written. It errs to one side: what is not known to be written goes through the log, which is
+//! always right. So an entry is forgotten where a discard may have changed the map while it was read.
+
+use rustix::io::Errno;
+use strongroom_types::{BLOCK_BYTES, Extent};
+
+use crate::file::storage::StoredFile;
+
+/// Blocks of a chunk.
+const CHUNK_BLOCKS: u64 = 256;
+/// The most chunks that are remembered: 16 GiB of volume, in 640 KiB.
+const CHUNKS_MAX: u64 = 16 << 10;
+
+/// Blocks of a region: space is taken ahead for as many.
+pub(super) const REGION_BLOCKS: u64 = CHUNK_BLOCKS / 8;
+
+/// A bit a block.
+pub(super) type Written = [u64; 4];
+
+/// What is known of some blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// All of them are written.
+    Written,
+    /// Some are not, as far as is known.
+    NotAll,
+    /// This chunk has to be loaded first.
+    Unknown { chunk: u64 },
+}
+
+pub(super) struct Known {
+    /// By place, the chunk that has it, counted from 1: a chunk has one place, by its number, and shares it with others. What was
+    /// never touched takes no memory.
+    chunks: Vec<u64>,
+    written: Vec<Written>,
+    /// A bit a region: space was taken for all of it.
+    reserved: Vec<u8>,
+    /// Counts what has made blocks unwritten.
+    changes: u64,
+}
+
+impl Known {
+    pub fn new(size_bytes: u64) -> Self {
+        let chunks = size_bytes.div_ceil(CHUNK_BLOCKS * BLOCK_BYTES).clamp(1, CHUNKS_MAX);
+        Self {
+            chunks: vec![0; chunks as usize],
+            written: vec![[0; 4]; chunks as usize],
+            reserved: vec![0; chunks as usize],
+            changes: 0,
+        }
+    }
+
+    /// To be handed to [`Self::insert`] with what was read after this.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    pub fn of(&self, blocks: Extent) -> Knowledge {
+        let mut all = true;
+        for (chunk, bits) in chunks_of(blocks) {
+            let Some(place) = self.place(chunk) else { return Knowledge::Unknown { chunk } };
+            all &= bits.iter().zip(&self.written[place]).all(|(bits, written)| bits & !written == 0);
+        }
+        if all { Knowledge::Written } else { Knowledge::NotAll }
+    }
+
+    /// Remembers what the map said of a chunk, unless that may have changed since.
+    pub fn insert(&mut self, chunk: u64, written: Written, changes: u64) {
+        if changes == self.changes {
+            let place = (chunk % self.chunks.len() as u64) as usize;
+            (self.chunks[place], self.written[place], self.reserved[place]) = (chunk + 1, written, 0);
+        }
+    }
+
+    /// These blocks have been written, and the file system says so.
+    pub fn set(&mut self, blocks: Extent) {
+        for (chunk, bits) in chunks_of(blocks) {
+            if let Some(place) = self.place(chunk) {
+                bits.iter().zip(&mut self.written[place]).for_each(|(bits, written)| *written |= bits);
+            }
+        }
+    }
+
+    /// These blocks are being, or have been, made "nothing here".
+    pub fn clear(&mut self, blocks: Extent) {
+        self.changes += 1;
+        for (chunk, bits) in chunks_of(blocks) {
+            if let Some(place) = self.place(chunk) {
+                bits.iter().zip(&mut self.written[place]).for_each(|(bits, written)| *written &= !bits);
+            }
+        }
+    }
+
+    /// Whether space should be taken for a region in which so many blocks are about to be written; it counts as taken then. A lone block
+    /// is not worth it: where a second one comes, more will.
+    pub fn should_reserve(&mut self, region: u64, blocks: u64) -> bool {
+        let (chunk, bit) = (region / 8, region % 8);
+        let Some(place) = self.place(chunk) else { return blocks > 1 };
+        let first = bit * REGION_BLOCKS;
+        let written =
+            self.written[place][(first / 64) as usize] >> (first % 64) & (u64::MAX >> (64 - REGION_BLOCKS));
+        let is_full = written.count_ones() as u64 + blocks >= REGION_BLOCKS && written == 0;
+        let is_reserved = self.reserved[place] & 1 << bit != 0;
+        let worth_it = !is_reserved && !is_full && (blocks > 1 || written != 0);
+        if worth_it {
+            self.reserved[place] |= 1 << bit;
+        }
+        worth_it
+    }
+
+    /// The place of a chunk, if it has it now.
+    fn place(&self, chunk: u64) -> Option<usize> {
+        let place = (chunk % self.chunks.len() as u64) as usize;
+        (self.chunks[place] == chunk + 1).then_some(place)
+    }
+}
+
+/// Asks the file system which blocks of a chunk are written. A block that is data in part is not.
+pub(super) fn load(file: &dyn StoredFile, chunk: u64) -> Result<Written, Errno> {
+    let start = chunk * CHUNK_BLOCKS * BLOCK_BYTES;
+    let end = start + CHUNK_BLOCKS * BLOCK_BYTES;
+    let mut written = [0; 4];
+    let mut at = start;
+    while at < end {
+        let data = match file.next_data(at) {
+            Ok(data) if data < end => data,
+            // None from here on.
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno),
+        };
+        let hole = file.next_hole(data)?.clamp(data + 1, end);
+        let whole = Extent::between(data, hole).narrowed_to(BLOCK_BYTES);
+        for (_, bits) in chunks_of(whole) {
+            bits.iter().zip(&mut written).for_each(|(bits, written)| *written |= bits);
+        }
+        at = hole;
+    }
+    Ok(written)
+}
+
+/// The chunks of an extent of whole blocks, and its bits in each.
+fn chunks_of(blocks: Extent) -> impl Iterator<Item = (u64, Written)> {
+    debug_assert!(blocks.is_aligned_to(BLOCK_BYTES));
+    let (first, end) = (blocks.offset() / BLOCK_BYTES, blocks.end() / BLOCK_BYTES);
+    let chunks = if first == end { 0..0 } else { first / CHUNK_BLOCKS..(end - 1) / CHUNK_BLOCKS + 1 };
+    chunks.map(move |chunk| {
+        let base = chunk * CHUNK_BLOCKS;
+        let (from, to) = (first.max(base) - base, end.min(base + CHUNK_BLOCKS) - base);
+        let mut bits = [0; 4];
+        for (word, bits) in bits.iter_mut().enumerate() {
+            let start = word as u64 * 64;
+            let (from, to) = (from.clamp(start, start + 64) - start, to.clamp(start, start + 64) - start);
+            if from < to {
+                *bits = u64::MAX >> (64 - (to - from)) << from;
+            }
+        }
+        (chunk, bits)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(first: u64, count: u64) -> Extent {
+        Extent::between(first * BLOCK_BYTES, (first + count) * BLOCK_BYTES)
+    }
+
+    #[test]
+    fn what_was_set_is_known_until_it_is_cleared() {
+        let mut known = Known::new(1 << 30);
+        assert_eq!(known.of(blocks(300, 1)), Knowledge::Unknown { chunk: 1 });
+        for chunk in 0..3 {
+            known.insert(chunk, [0; 4], known.changes());
+        }
+        for (first, count) in [(0, 1), (63, 2), (200, 200), (511, 2), (255, 258)] {
+            assert_eq!(known.of(blocks(first, count)), Knowledge::NotAll);
+            known.set(blocks(first, count));
+            assert_eq!(known.of(blocks(first, count)), Knowledge::Written);
+            assert_eq!(known.of(blocks(first, count + 1)), Knowledge::NotAll, "{first} {count}");
+            known.clear(blocks(first + count - 1, 1));
+            assert_eq!(known.of(blocks(first, count)), Knowledge::NotAll);
+            known.clear(blocks(0, 700));
+        }
+        assert_eq!(known.of(blocks(700, 100)), Knowledge::Unknown { chunk: 3 });
+    }
+
+    #[test]
+    fn a_map_that_was_read_while_it_changed_is_not_believed() {
+        let mut known = Known::new(1 << 30);
+        let changes = known.changes();
+        known.clear(blocks(5000, 1));
+        known.insert(0, [u64::MAX; 4], changes);
+        assert_eq!(known.of(blocks(0, 1)), Knowledge::Unknown { chunk: 0 });
+        known.insert(0, [u64::MAX; 4], known.changes());
+        assert_eq!(known.of(blocks(0, 256)), Knowledge::Written);
+    }
+
+    #[test]
+    fn chunks_share_places_and_are_not_mistaken() {
+        let mut known = Known::new(1 << 46);
+        let other = CHUNKS_MAX;
+        known.insert(0, [u64::MAX; 4], 0);
+        known.insert(other, [0; 4], 0);
+        assert_eq!(known.of(blocks(0, 1)), Knowledge::Unknown { chunk: 0 });
+        known.set(blocks(0, 1));
+        assert_eq!(known.of(blocks(other * CHUNK_BLOCKS, 1)), Knowledge::NotAll);
+    }
+
+    #[test]
+    fn the_file_systems_map_is_read() {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        let stored = crate::file::host::HostFile(file);
+        stored.set_length(4 << 20).unwrap();
+        for first in [0_u64, 3, 255, 300] {
+            stored.write_at(first * BLOCK_BYTES, &[1; BLOCK_BYTES as usize]).unwrap();
+        }
+        assert_eq!(load(&stored, 0).unwrap(), [0b1001, 0, 0, 1 << 63]);
+        assert_eq!(load(&stored, 1).unwrap(), [1 << 44, 0, 0, 0]);
+        assert_eq!(load(&stored, 2).unwrap(), [0; 4]);
+        assert_eq!(load(&stored, 200).unwrap(), [0; 4], "beyond the end");
+    }
+}

@@ -1,0 +1,107 @@
+//! Opening a log: finding what it holds.
+//!
+//! Every record of a sequence number from the tail on is looked for, wherever it lies: records are written side by side, so after a power cut
+//! one can be there and an earlier one not. A block whose content does not fit its check was on its way, and is passed over;
+//! the others of its record hold.
+
+use strongroom_memory::BufferPool;
+use strongroom_types::{BLOCK_BYTES, VolumeSize};
+
+use super::file::{LogError, read};
+use super::format::{BLOCK, LogEntry, SEGMENTS, Superblock, content_check, decode_record};
+use super::state::State;
+use crate::file::storage::StoredFile;
+
+/// Read at once: more than the longest record.
+const PIECE_BLOCKS: u32 = 512;
+
+/// One record that was found.
+struct Found {
+    sequence: u64,
+    segment: usize,
+    /// Place in the record, entry, and the block of the segment with its content.
+    entries: Vec<(usize, LogEntry, u32)>,
+}
+
+/// Takes in what the log holds.
+pub(super) fn recover(
+    file: &dyn StoredFile,
+    superblock: &Superblock,
+    state: &mut State,
+    size: VolumeSize,
+    pool: &BufferPool,
+) -> Result<(), LogError> {
+    let mut found = Vec::new();
+    for segment in 0..SEGMENTS {
+        scan(file, superblock, state, segment, pool, &mut found)?;
+    }
+    found.sort_unstable_by_key(|record| record.sequence);
+    let log_blocks = u64::from(state.segment_blocks()) * SEGMENTS as u64;
+    let blocks = size.block_aligned_bytes() / BLOCK_BYTES;
+    for Found { sequence, segment, entries } in &found {
+        let beyond = entries.iter().any(|(_, entry, _)| match *entry {
+            LogEntry::Data { block, .. } => block >= blocks,
+            LogEntry::Nothing { first, count } => {
+                // What is made "nothing here" through the log was in it.
+                count > log_blocks || first.checked_add(count).is_none_or(|end| end > blocks)
+            }
+        });
+        if beyond {
+            return Err(LogError::Damaged("it has blocks that the volume cannot have"));
+        }
+        state.recover(*segment, *sequence, entries);
+    }
+    Ok(())
+}
+
+/// Looks for records in a segment, block by block.
+fn scan(
+    file: &dyn StoredFile,
+    superblock: &Superblock,
+    state: &State,
+    segment: usize,
+    pool: &BufferPool,
+    found: &mut Vec<Found>,
+) -> Result<(), LogError> {
+    let end = state.segment_blocks();
+    let mut at = 0;
+    while at < end {
+        let count = PIECE_BLOCKS.min(end - at);
+        let mut piece = pool.take(count as usize * BLOCK).ok_or(LogError::Memory)?;
+        read(file, state.offset(segment, at), &mut piece)?;
+        let blocks: Vec<&[u8]> = piece.bytes().chunks(BLOCK).collect();
+        let mut here = 0;
+        while here < blocks.len() {
+            let record = decode_record(blocks[here], &superblock.log);
+            let Some((sequence, entries)) = record.filter(|(sequence, _)| *sequence >= superblock.tail)
+            else {
+                here += 1;
+                continue;
+            };
+            let contents = entries.iter().filter(|entry| matches!(entry, LogEntry::Data { .. })).count();
+            let length = 1 + contents;
+            if here + length > blocks.len() && at + (blocks.len() as u32) < end && here > 0 {
+                // The rest of it lies in the next piece, which begins with it.
+                break;
+            }
+            let mut content = here;
+            let mut whole = Vec::with_capacity(entries.len());
+            for (place, entry) in entries.into_iter().enumerate() {
+                if let LogEntry::Data { block, check } = entry {
+                    content += 1;
+                    let fits = blocks
+                        .get(content)
+                        .is_some_and(|bytes| content_check(bytes, sequence, block) == check);
+                    if !fits {
+                        continue;
+                    }
+                }
+                whole.push((place, entry, at + content as u32));
+            }
+            found.push(Found { sequence, segment, entries: whole });
+            here += length;
+        }
+        at += (here as u32).min(count);
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! A thread that brings first writes from a layer's log to the layer, as long as the volume is served.
+
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use strongroom_datastore::file::{Destager, End, FileDisk};
+use strongroom_io::{Errno, IoError, Thread};
+use strongroom_memory::{BufferPool, CHUNK_BYTES};
+use strongroom_ring::{Job, Lanes, Ring, RingError};
+use thiserror::Error;
+
+/// Operations of a destager in flight.
+const DEPTH: usize = 64;
+
+/// Why first writes cannot be brought to the layer.
+#[derive(Debug, Error)]
+pub enum DestagingError {
+    /// No thread, or no event loop for it.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The layer cannot be worked on.
+    #[error("the volume's first-write log cannot be emptied: {0}")]
+    Open(#[from] IoError),
+}
+
+/// Threads for this, made before a sandbox closes.
+pub fn lanes() -> Result<Lanes, RingError> {
+    Lanes::start("destage", 1, DEPTH)
+}
+
+/// The destaging of one layer.
+pub struct Destaging {
+    disk: FileDisk,
+    /// Asked for by whoever ends it, alone.
+    job: Mutex<Option<Work>>,
+}
+
+enum Work {
+    Lane(Job<Result<(), IoError>>),
+    Thread(JoinHandle<Result<(), IoError>>),
+}
+
+impl Destaging {
+    /// Begins, on a lane of [`lanes`]; nothing is done where the layer has no log.
+    pub fn on(disk: &FileDisk, lanes: &Lanes) -> Result<Self, DestagingError> {
+        let shared = disk.clone();
+        let job = match disk.log_size_and_use() {
+            None => None,
+            Some(_) => {
+                disk.expect_destager(true);
+                let job = lanes.run(move |ring: &Ring| destage(&shared, ring)).map_err(|_| {
+                    // One lane for one layer.
+                    IoError::Device(Errno(rustix::io::Errno::BUSY.raw_os_error()))
+                })?;
+                Some(Work::Lane(job))
+            }
+        };
+        Ok(Self { disk: disk.clone(), job: Mutex::new(job) })
+    }
+
+    /// Begins, on a thread of its own, for the first destaging of an open layer.
+    pub fn on_own_thread(disk: &FileDisk) -> Result<Self, DestagingError> {
+        let shared = disk.clone();
+        let job = match disk.log_size_and_use() {
+            None => None,
+            Some(_) => {
+                disk.expect_destager(true);
+                let thread = std::thread::Builder::new().name("destage".to_owned()).spawn(move || {
+                    let ring = Ring::new(DEPTH).map_err(|error| {
+                        tracing::error!(%error, "there is no event loop to empty a volume's first-write log with");
+                        IoError::Device(Errno(rustix::io::Errno::NOMEM.raw_os_error()))
+                    })?;
+                    destage(&shared, &ring)
+                });
+                let failed = |error: std::io::Error| {
+                    let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::AGAIN);
+                    IoError::Device(Errno(errno.raw_os_error()))
+                };
+                Some(Work::Thread(thread.map_err(failed)?))
+            }
+        };
+        Ok(Self { disk: disk.clone(), job: Mutex::new(job) })
+    }
+
+    /// Ends it. [`End::Empty`] takes until all that was written is in the layer; nobody may write any more. What fails stays in the log, where the
+    /// next one to open the volume finds it.
+    pub fn end(self, end: End) -> Result<(), IoError> {
+        self.end_job(end)
+    }
+
+    fn end_job(&self, end: End) -> Result<(), IoError> {
+        let Some(job) = self.job.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Ok(()) };
+        self.disk.end_destaging(end);
+        let ended = match job {
+            Work::Lane(job) => job.join(),
+            Work::Thread(thread) => thread.join(),
+        };
+        ended.unwrap_or(Err(IoError::Closed))
+    }
+}
+
+impl Drop for Destaging {
+    fn drop(&mut self) {
+        // What could not be done is in the log, and a warning has said why.
+        let _ = self.end_job(End::Empty);
+    }
+}
+
+/// Destages until that is to end.
+fn destage(disk: &FileDisk, ring: &Ring) -> Result<(), IoError> {
+    let open = || -> Result<Option<Destager>, IoError> {
+        let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::NoSpace)?;
+        disk.destager(&Thread { pool, reactor: Rc::new(ring.clone()) })
+    };
+    let opened = open();
+    disk.expect_destager(false);
+    if let Err(error) = opened {
+        tracing::error!(%error, "the first-write log cannot be emptied");
+    }
+    let Some(mut destager) = opened? else { return Ok(()) };
+    loop {
+        destager.poll();
+        if let Some(ended) = destager.ended() {
+            return ended;
+        }
+        ring.wait(None)?;
+    }
+}
