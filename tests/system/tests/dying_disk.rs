@@ -154,7 +154,12 @@ fn a_disk_that_hangs_is_a_pause_to_its_guest_and_nothing_to_others() {
         assert!(!exposure.close().success(), "it was not closed in order");
         (asked.elapsed(), std::fs::read_to_string(log).expect("the log can be read"))
     });
-    assert!(said.contains("does not answer"), "{said}");
+    // Whether the worker can be killed depends on where in the kernel its requests are.
+    assert!(
+        said.contains("its disk does not answer")
+            || said.contains("still had requests in the disk after 30s"),
+        "{said}"
+    );
     assert!(gave_up < GIVES_UP_WITHIN, "{gave_up:?}");
     // What was in flight is the next server's.
     exposure = volume.expose_vhost_user();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use disk_support::{Mounts, await_log, await_state};
 use serde_json::json;
+use strongroom_system_tests::family::{kill, worker_of};
 use strongroom_system_tests::{Guest, GuestPlan, Protection, Scratch, Session, Volume};
 
 /// For what a guest on an emulated processor does in a minute.
@@ -68,9 +69,8 @@ fn a_vhost_user_guest_waits_without_an_error() {
     let parked = Instant::now();
     await_log(exposure.process(), "nothing is lost, and the guest goes on by itself");
     // Its worker dies and is replaced, and is upgraded, without the guest hearing of either.
-    strongroom_system_tests::family::kill(strongroom_system_tests::family::worker_of(
-        exposure.process().id(),
-    ));
+    kill(worker_of(exposure.process().id()));
+    await_log(exposure.process(), "the outage took");
     await_state(&volume, "parked");
     volume.upgrade().success();
     await_state(&volume, "parked");

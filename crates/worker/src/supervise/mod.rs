@@ -148,9 +148,9 @@ impl Supervisor {
                 tracing::error!("worker {} {how}; another one is started", worker.id());
                 self.phase = Phase::Down(self.crashes.died(&how));
             }
-            self.hear();
             self.restart()?;
             self.answer_requests();
+            self.hear();
         }
     }
 
@@ -253,21 +253,24 @@ impl Supervisor {
         tracing::info!("ending: what is in flight is done and flushed first");
         let Self { control, phase, exposure, .. } = self;
         let failure = match phase {
-            Phase::Serving(worker) => match worker.end(drain_deadline(&exposure)) {
-                Ok(failure) => failure,
-                Err(error @ (ChildError::Hangs { .. } | ChildError::Silent { .. })) => {
-                    // To remove a socket's file there may have to be an answer from the same disk. What is left of the sockets
-                    // is the next one's to replace, as after a kill.
-                    std::mem::forget((control, exposure.listener));
-                    return Err(SuperviseError::Stop(error.to_string()));
-                }
-                Err(error) => Some(error.to_string()),
-            },
+            Phase::Serving(worker) => {
+                worker.end(drain_deadline(&exposure)).unwrap_or_else(|error| Some(error.to_string()))
+            }
             Phase::Down(_) => Some("its worker had died, and no other one was back yet".to_owned()),
         };
-        // The sockets' files, and then the volume, are free when this returns.
-        drop((control, exposure));
-        failure.map_or(Ok(()), |failure| Err(SuperviseError::Stop(failure)))
+        match failure {
+            // The sockets' files, and then the volume, are free when this returns.
+            None => {
+                drop((control, exposure));
+                Ok(())
+            }
+            // The disk may be one that does not answer, and to remove a file of it would be to wait for it. What is left of
+            // the sockets is the next one's to replace, as after a kill.
+            Some(failure) => {
+                std::mem::forget((control, exposure.listener));
+                Err(SuperviseError::Stop(failure))
+            }
+        }
     }
 }
 
