@@ -10,6 +10,7 @@ use strongroom_types::LayerId;
 use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, EncodedDescriptor};
 use super::error::DatastoreError;
 use super::filesystem::FileSystem;
+use super::log::{self, LogUse};
 use super::storage::{Directory, HOST, Storage, StoredFile};
 
 pub(super) const DESCRIPTOR: &str = "descriptor";
@@ -161,6 +162,13 @@ pub fn describe_on(storage: &dyn Storage, path: &Path) -> Result<DescribedVolume
     }
     let file_system = directory.file_system()?;
     Ok(DescribedVolume { path: path.to_owned(), descriptor, allocated_bytes, file_system })
+}
+
+/// Looks at the first-write log of the volume at `path`, which may be in use; nothing if it has none.
+pub fn describe_log(path: &Path) -> Result<Option<LogUse>, DatastoreError> {
+    let directory = VolumeDirectory::open(HOST, path)?;
+    let encoded = directory.read_descriptor()?;
+    log::describe(&directory, encoded.unverified())
 }
 
 /// Makes durable the entry of `path` in the directory that holds it.

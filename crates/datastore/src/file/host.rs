@@ -8,13 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom,
-    fallocate, flock, fstat, fsync, ftruncate, mkdir, openat, renameat, renameat_with, rmdir, seek, statat,
-    unlinkat,
+    AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags, SeekFrom,
+    fallocate, flock, fstat, fsync, ftruncate, ioctl_getflags, ioctl_setflags, mkdir, openat, renameat,
+    renameat_with, rmdir, seek, statat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use strongroom_io::DataFile;
 
+use super::directory::layer_of_name;
 use super::error::DatastoreError;
 use super::filesystem::{self, FileSystem};
 use super::lock;
@@ -80,6 +81,9 @@ impl Directory for HostDirectory {
     fn open(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
         let file = openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?;
+        if flags.contains(OFlags::CREATE) && layer_of_name(name).is_some() {
+            overwrite_in_place(&file);
+        }
         Ok(Box::new(HostFile(file.into())))
     }
 
@@ -109,6 +113,14 @@ impl Directory for HostDirectory {
 
     fn sync(&self) -> Result<(), Errno> {
         fsync(&self.0)
+    }
+}
+
+/// Has btrfs overwrite blocks where they are: copied on write, every overwrite takes new space and metadata, at a fifth of the speed
+/// (measured). It can be asked of an empty file only. Other file systems have no such flag, and need none.
+fn overwrite_in_place(file: &OwnedFd) {
+    if let Ok(flags) = ioctl_getflags(file) {
+        let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
     }
 }
 

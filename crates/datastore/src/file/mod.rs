@@ -44,13 +44,13 @@ pub use descriptor::{
     Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, Integrity, KekRecord, LayerRecord, LogRecord,
     Provisioning,
 };
-pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_on};
+pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_log, describe_on};
 pub use disk::{FileDisk, LayerFacts, LogFacts, OpenLayer};
 pub use error::DatastoreError;
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use head::VolumeHead;
 pub use list::{ListedVolume, list, list_on};
 pub use log::destage::{Destager, End};
-pub use log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogError};
+pub use log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogError, LogUse};
 pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, open, open_apart, open_on};
 pub use reserve::Room;

@@ -4,12 +4,14 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use serde::Serialize;
 use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
 use strongroom_types::{BLOCK_BYTES, LayerId, VolumeSize};
 use thiserror::Error;
 
+use super::Log;
 use super::format::{BLOCK, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP, LogId, SEGMENTS_START, Superblock};
-use crate::file::descriptor::LogRecord;
+use crate::file::descriptor::{Descriptor, LogRecord};
 use crate::file::directory::{VolumeDirectory, log_name, system};
 use crate::file::error::DatastoreError;
 use crate::file::storage::StoredFile;
@@ -100,6 +102,36 @@ pub(in crate::file) fn check_identity(
     }
     let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| damaged(path, layer)(LogError::Memory))?;
     read_superblock(file, &pool, Some(layer)).map(|_| ()).map_err(damaged(path, layer))
+}
+
+/// What a person wants to know of a layer's first-write log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LogUse {
+    /// Bytes for records.
+    pub size_bytes: u64,
+    /// Bytes of blocks that it holds and the layer does not yet; of a volume in use, about so many.
+    pub used_bytes: u64,
+}
+
+/// Looks at the log of a volume's top layer, which may be in use; nothing if it has none. All of it is read, unless it is empty.
+pub(in crate::file) fn describe(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+) -> Result<Option<LogUse>, DatastoreError> {
+    let Some(record) = descriptor.layer(descriptor.top).and_then(|layer| layer.log) else { return Ok(None) };
+    let (path, layer) = (&directory.path, descriptor.top);
+    let opened = directory.file(&log_name(layer), OFlags::RDONLY | OFlags::DIRECT);
+    let opened = match opened {
+        Err(Errno::INVAL) => directory.file(&log_name(layer), OFlags::RDONLY),
+        opened => opened,
+    };
+    let file = opened.map_err(|errno| match errno {
+        Errno::NOENT => DatastoreError::MissingLog { path: path.clone(), layer },
+        errno => system("open the log of", path)(errno),
+    })?;
+    check_identity(path, layer, &*file, record)?;
+    let used_bytes = Log::held_bytes(&*file, record, descriptor.size_bytes).map_err(damaged(path, layer))?;
+    Ok(Some(LogUse { size_bytes: record.bytes, used_bytes }))
 }
 
 /// The error of a log that cannot be used.

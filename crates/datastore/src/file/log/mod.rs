@@ -47,11 +47,12 @@ use self::file::read_superblock;
 use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
 use self::recover::recover;
 use self::state::{Live, Route as StateRoute, State};
+use super::descriptor::LogRecord;
 use super::disk::LogFacts;
 use super::storage::StoredFile;
 
-pub use file::LogError;
-pub(super) use file::{bytes_for, check_identity, create, damaged};
+pub use file::{LogError, LogUse};
+pub(super) use file::{bytes_for, check_identity, create, damaged, describe};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
 pub(super) use state::{Reservation, Run};
@@ -132,6 +133,21 @@ impl Log {
             state: Mutex::new(state),
             superblock: Mutex::new(superblock),
         })
+    }
+
+    /// Bytes of blocks that the log of a layer holds, whoever is using it.
+    pub(super) fn held_bytes(
+        file: &dyn StoredFile,
+        LogRecord { bytes }: LogRecord,
+        size: VolumeSize,
+    ) -> Result<u64, LogError> {
+        let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
+        let superblock = read_superblock(file, &pool, None)?;
+        let mut state = State::new(bytes, size.bytes(), superblock.tail);
+        if superblock.next.is_none() {
+            recover(file, &superblock, &mut state, size, &pool)?;
+        }
+        Ok(state.entries() as u64 * BLOCK as u64)
     }
 
     /// No call can fail half-way, so what a thread that panicked has left is whole.
