@@ -1,10 +1,10 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full test-newer-qemu measure fuzz power-cuts
+.PHONY: help demo build test test-full test-newer-qemu measure measure-first-writes fuzz power-cuts power-cuts-file-systems
 
 help: ## list these
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
 
 demo: ## from nothing to guests on an encrypted and a plain volume, in under ten minutes
 	@scripts/demo
@@ -29,6 +29,10 @@ test-full: ## the same, the long whole-system tests, libvirt, and every supporte
 power-cuts: ## 100,000 power cuts beneath volumes on a simulated file system; some two minutes
 	cargo test -p strongroom-sim --features full --test power_cuts -- --nocapture
 
+power-cuts-file-systems: ## power cuts beneath ext4, XFS and btrfs, over a device that records; as root, some minutes
+	scripts/install-packages test
+	scripts/test-power-cuts
+
 test-newer-qemu: ## guests again, under the newest QEMU that Debian 12 has
 	scripts/install-packages test
 	STRONGROOM_QEMU=$$(scripts/newer-qemu) cargo test --package strongroom-system-tests --features full \
@@ -37,6 +41,9 @@ test-newer-qemu: ## guests again, under the newest QEMU that Debian 12 has
 measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some fifteen minutes
 	scripts/install-packages test
 	@scripts/measure-nbd
+
+measure-first-writes: build ## first writes beside overwriting and beside qcow2, on ext4, XFS and btrfs; as root, long
+	scripts/measure-first-writes
 
 fuzz: ## what a hostile front end or guest writes, guided by coverage; ten minutes for each target
 	scripts/install-packages fuzz
