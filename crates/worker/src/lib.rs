@@ -26,6 +26,7 @@ pub mod stack;
 pub mod supervise;
 pub mod transfer;
 
+pub use destaging::Destaging;
 pub use process::{ProcessError, prepare_for_keys};
 pub use stack::{StackError, assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, export_file, import_file};

@@ -15,8 +15,9 @@ use strongroom_io::Reactor;
 use strongroom_keys::{Kek, KekSource};
 use strongroom_memory::BufferPool;
 use strongroom_memory::secret::SecretBytes;
-use strongroom_ring::Ring;
+use strongroom_ring::{Lanes, Ring};
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
+use strongroom_worker::Destaging;
 use strongroom_worker::stack::{Ciphers, Stack};
 
 use super::broken::{Broken, Rule};
@@ -109,6 +110,8 @@ pub struct History {
 pub struct OpenStack {
     head: VolumeHead,
     pub stack: Stack,
+    /// What brings first writes from the log to the layer, and its thread.
+    destaging: Option<(Destaging, Lanes)>,
 }
 
 impl OpenStack {
@@ -121,7 +124,21 @@ impl OpenStack {
             true => Ciphers::of(deks).map_err(|error| error.to_string())?,
             false => Ciphers::Unencrypted,
         };
-        Ok(Self { head, stack: Stack::new(layer, ciphers).map_err(|error| error.to_string())? })
+        let stack = Stack::new(layer, ciphers).map_err(|error| error.to_string())?;
+        Ok(Self { head, stack, destaging: None })
+    }
+
+    fn destage(&mut self) {
+        let lanes = Lanes::start("destage", 1, RING_DEPTH).unwrap();
+        self.destaging = Some((self.stack.destage(&lanes).unwrap(), lanes));
+    }
+
+    /// In order, or with a log that is not empty.
+    fn close(mut self, end: End) {
+        if let Some((destaging, _lanes)) = self.destaging.take() {
+            destaging.end(end).unwrap();
+        }
+        self.stack.close();
     }
 
     pub fn size_bytes(&self) -> u64 {
@@ -158,7 +175,7 @@ impl<'a> Life<'a> {
         let mut random = StdRng::seed_from_u64(seed);
         let sort = Sort::draw(&mut random);
         let size_bytes = random.random_range(8..100) * BLOCK_BYTES + random.random_range(0..8) * SECTOR_BYTES;
-        let first = Oracle::new(size_bytes, sort.encrypted);
+        let first = Oracle::new(size_bytes);
         let allowed = vec![(0, Allowed { absent: true, ..Allowed::default() })];
         let mut life = Self::with(bench, recorder, random, sort, NAMES[0], size_bytes, first, allowed);
         life.rule = rule;
@@ -177,7 +194,7 @@ impl<'a> Life<'a> {
     ) -> History {
         let (name, size_bytes) = (found.name, found.content.len() as u64);
         let settled = Allowed { names: vec![name], sizes: vec![size_bytes], ..Allowed::default() };
-        let first = Oracle::of(&found.content, sort.encrypted);
+        let first = Oracle::of(&found.content);
         let random = StdRng::seed_from_u64(seed);
         let allowed = vec![(0, settled)];
         let mut life = Self::with(bench, recorder, random, sort, name, size_bytes, first, allowed);
@@ -259,7 +276,8 @@ impl<'a> Life<'a> {
         if self.open.is_some() {
             return;
         }
-        let open = OpenStack::open(self.bench, self.sort, &self.path(self.name)).unwrap();
+        let mut open = OpenStack::open(self.bench, self.sort, &self.path(self.name)).unwrap();
+        open.destage();
         self.rings = (0..QUEUES).map(|_| Ring::new(RING_DEPTH).unwrap()).collect();
         let reactors: Vec<Rc<dyn Reactor>> = self.rings.iter().map(|ring| self.reactor(ring)).collect();
         self.guest = Guest::new(&self.bench.memory, self.guest.next_request());
@@ -301,7 +319,10 @@ impl<'a> Life<'a> {
         self.guest.queues.clear();
         assert_eq!(self.guest.errors, [], "nothing fails on a device that does not");
         assert_eq!(self.guest.wrong, [""; 0], "reads are right");
-        self.open = None;
+        let end = if self.random.random() { End::Empty } else { End::Now };
+        if let Some(open) = self.open.take() {
+            open.close(end);
+        }
         self.rings.clear();
     }
 

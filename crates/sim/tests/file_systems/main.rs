@@ -12,7 +12,7 @@
 //! The guest and the oracle are those of the simulated power cuts, `tests/power_cuts`. From the bottom up: `write_log` reads
 //! what a device was asked to do, `image` is what it holds, `cut` what is left of that; `file_system` makes and mounts one, and
 //! `recorder` records it; `life` is what a volume goes through, `survey` looks at what is left, and `trial` does it
-//! again and again. `first_writes` asks the file systems alone what they promise.
+//! again and again. `first_writes` and `syncs` ask the file systems alone what they promise.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,6 +32,7 @@ mod life;
 mod oracle;
 mod recorder;
 mod survey;
+mod syncs;
 mod trial;
 mod write_log;
 

@@ -56,6 +56,11 @@ impl Recorder {
         self.clock.moment().unwrap()
     }
 
+    /// For another thread.
+    pub fn another_clock(&self) -> Clock {
+        Clock::of(&self.place.path().join("log")).unwrap()
+    }
+
     /// Unmounts, which is recorded too, and says all that the device was asked to do.
     pub fn finish(mut self) -> Vec<Entry> {
         self.mounted = None;

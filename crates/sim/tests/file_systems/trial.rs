@@ -24,6 +24,8 @@ const SECOND_LIFE_STEPS: usize = 60;
 /// One in so many images is looked at by `volume check`, and by the file system's own.
 const CHECKED_ONE_IN: u64 = 8;
 const EXAMINED_ONE_IN: u64 = 16;
+/// So many of the requests before a cut are told.
+const REQUESTS_TOLD: usize = 24;
 
 /// What was done.
 #[derive(Debug, Default)]
@@ -37,7 +39,8 @@ pub struct Count {
     absent: usize,
     /// Images that the file system's own check looked at.
     examined: usize,
-    torn_first_writes: usize,
+    /// Blocks that were written once, and were whole or nothing.
+    first_writes: usize,
     /// What the devices were asked to do.
     requests: usize,
     flushes: usize,
@@ -63,7 +66,7 @@ struct Cut<'a> {
     image: Image,
     moment: usize,
     seed: u64,
-    history: &'a History,
+    recording: &'a Recording<'a>,
 }
 
 impl Trial {
@@ -84,7 +87,7 @@ impl Trial {
         let mut random = StdRng::seed_from_u64(seed);
         for moment in 0..=entries.len() {
             let image = replay.cut(moment, Fate::All, &mut random);
-            let cut = Cut { image, moment, seed: random.random(), history: &history };
+            let cut = Cut { image, moment, seed: random.random(), recording: &recording };
             self.count.prefixes += 1;
             self.look(&cut, &mut knowledge).map_err(|what| self.explain(&cut, Fate::All, &what, None))?;
         }
@@ -120,7 +123,7 @@ impl Trial {
         for moment in moments(&mut random, CUTS_PER_LIFE, recording) {
             let (fate, seed) = (Fate::draw(&mut random), random.random());
             let image = cuts.cut(moment, fate, &mut StdRng::seed_from_u64(seed));
-            let cut = Cut { image, moment, seed, history: recording.history };
+            let cut = Cut { image, moment, seed, recording };
             let goes_on = rule.is_none() && random.random_ratio(1, 8);
             let ended = self.look(&cut, &mut knowledge).and_then(|()| match goes_on {
                 true => self.go_on(&cut, &mut knowledge),
@@ -145,11 +148,11 @@ impl Trial {
         let mounted = self.file_system.mount(&device, &at)?;
         let allowed = knowledge.go_to(cut.moment);
         let checks = cut.seed.is_multiple_of(CHECKED_ONE_IN);
-        let sort = cut.history.sort;
+        let sort = cut.recording.history.sort;
         let found = survey(&self.bench, mounted.path(), sort, allowed, knowledge, checks)?;
         drop(mounted);
         match found {
-            Some((_, verdict)) => self.count.torn_first_writes += verdict.torn_first_writes,
+            Some((_, verdict)) => self.count.first_writes += verdict.first_writes,
             None => self.count.absent += 1,
         }
         if cut.seed.is_multiple_of(EXAMINED_ONE_IN) {
@@ -164,7 +167,7 @@ impl Trial {
     fn go_on(&mut self, cut: &Cut<'_>, knowledge: &mut Knowledge<'_>) -> Result<(), String> {
         let recorder = Recorder::start(self.file_system, &cut.image)?;
         let allowed = knowledge.go_to(cut.moment);
-        let sort = cut.history.sort;
+        let sort = cut.recording.history.sort;
         let found = survey(&self.bench, recorder.path(), sort, allowed, knowledge, false)?;
         let Some((found, _)) = found else { return Ok(()) };
         let history = Life::after(&self.bench, &recorder, cut.seed, SECOND_LIFE_STEPS, sort, &found);
@@ -176,7 +179,7 @@ impl Trial {
         for moment in moments(&mut random, CUTS_PER_SECOND_LIFE, &recording) {
             let (fate, seed) = (Fate::draw(&mut random), random.random());
             let image = cuts.cut(moment, fate, &mut StdRng::seed_from_u64(seed));
-            let second = Cut { image, moment, seed, history: &history };
+            let second = Cut { image, moment, seed, recording: &recording };
             let ended = self.look(&second, &mut knowledge);
             self.count.second_cuts += 1;
             ended.map_err(|what| format!("and then {}", self.explain(&second, fate, &what, None)))?;
@@ -188,7 +191,12 @@ impl Trial {
     fn explain(&self, cut: &Cut<'_>, fate: Fate, what: &str, rule: Option<Rule>) -> String {
         let kept = if rule.is_none() { self.keep(cut) } else { None };
         let kept = kept.map_or(String::new(), |kept| format!(", kept as {}", kept.display()));
-        format!("request {}, {fate:?}, {:?}{kept}: {what}", cut.moment, cut.history.sort)
+        let sort = cut.recording.history.sort;
+        let since = cut.moment.saturating_sub(REQUESTS_TOLD);
+        let requests = cut.recording.entries[since..cut.moment].iter().zip(since..);
+        let requests: String =
+            requests.map(|(entry, number)| format!("  request {number}: {entry}\n")).collect();
+        format!("after request {}, {fate:?}, {sort:?}{kept}: {what}\n{requests}", cut.moment)
     }
 
     fn keep(&self, cut: &Cut<'_>) -> Option<PathBuf> {

@@ -5,6 +5,7 @@
 //! with magic, version, number of entries and sector size; then each entry in a sector of its own, followed by its data.
 
 use std::cell::Cell;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -63,6 +64,19 @@ pub struct Entry {
     /// Its own change is durable.
     pub durable: bool,
     pub change: Change,
+}
+
+/// For a person.
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.change {
+            Change::Nothing => write!(f, "nothing")?,
+            Change::Write { offset, bytes } => write!(f, "{} bytes written at {offset}", bytes.len())?,
+            Change::Discard { offset, length } => write!(f, "{length} bytes discarded at {offset}")?,
+        }
+        let (flushes, durable) = (self.flushes, self.durable);
+        write!(f, "{}{}", if flushes { ", flush" } else { "" }, if durable { ", FUA" } else { "" })
+    }
 }
 
 /// How many entries a log has while it is being written: the moment, as far as the device is concerned.
