@@ -88,8 +88,8 @@ fn passes(place: &str, provisioning: Provisioning) {
 }
 
 #[test]
-fn thin_on_a_disk() {
-    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thin);
+fn thick_on_a_disk() {
+    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thick);
 }
 
 #[test]

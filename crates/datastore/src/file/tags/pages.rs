@@ -36,6 +36,8 @@ struct Entry {
     state: State,
     /// Since the hand came by.
     used: bool,
+    /// The file has a place for it: it can always be written.
+    has_place: bool,
     content: PageContent,
 }
 
@@ -84,13 +86,14 @@ impl Pages {
             Some(slot) => slot,
             None if self.entries.len() < self.pages_max => {
                 let content = Box::new([0; PAGE_BYTES]);
-                self.entries.push(Entry { page, state: State::Free, used: false, content });
+                self.entries.push(Entry { page, state: State::Free, used: false, has_place: false, content });
                 self.entries.len() - 1
             }
             None => self.evict()?,
         };
         let entry = &mut self.entries[slot];
         (entry.page, entry.state, entry.used) = (page, State::Loading { zeroed: false }, true);
+        entry.has_place = false;
         self.by_page.insert(page, slot);
         Some(slot)
     }
@@ -117,11 +120,12 @@ impl Pages {
     pub fn loaded(&mut self, slot: PageSlot, content: &[u8]) {
         let entry = &mut self.entries[slot];
         match entry.state {
-            State::Loading { zeroed: false } => entry.content.copy_from_slice(content),
-            _ => {
-                entry.content.fill(0);
-                self.dirty.add(slot as u64);
+            State::Loading { zeroed: false } => {
+                entry.content.copy_from_slice(content);
+                // Of a hole nothing but zeroes comes.
+                entry.has_place = content.iter().any(|byte| *byte != 0);
             }
+            _ => entry.content.fill(0),
         }
         entry.state = State::Present;
     }
@@ -145,7 +149,7 @@ impl Pages {
         &mut self.entries[slot].content
     }
 
-    /// Zeroes whatever is here, or on its way here, of these pages.
+    /// Zeroes whatever is here, or on its way here, of these pages, as they are being zeroed in the file.
     pub fn zero(&mut self, pages: std::ops::Range<u64>) {
         for (slot, entry) in self.entries.iter_mut().enumerate() {
             if !pages.contains(&entry.page) {
@@ -156,10 +160,20 @@ impl Pages {
                 State::Loading { zeroed } => *zeroed = true,
                 State::Present => {
                     entry.content.fill(0);
-                    self.dirty.add(slot as u64);
+                    entry.has_place = false;
+                    self.dirty.remove(slot as u64);
+                    // What is on its way to the file may come after the zeroes.
+                    if self.writing.has(slot as u64) {
+                        self.dirty.add(slot as u64);
+                    }
                 }
             }
         }
+    }
+
+    /// Whether the page in a place can be written whatever room there is.
+    pub fn has_place(&self, slot: PageSlot) -> bool {
+        self.entries[slot].has_place
     }
 
     /// Whether as much is dirty as should be: half, so that there is always something to evict.
@@ -205,7 +219,10 @@ impl Pages {
     /// A page has reached the file, or not.
     pub fn end_writing(&mut self, slot: PageSlot, written: bool) {
         self.writing.remove(slot as u64);
-        if !written {
+        let entry = &mut self.entries[slot];
+        entry.has_place |= written;
+        // What never had a place has nothing in it.
+        if !written && entry.has_place {
             self.dirty.add(slot as u64);
         }
     }
@@ -245,6 +262,7 @@ mod tests {
     fn a_failed_write_leaves_a_page_dirty_and_a_change_meanwhile_too() {
         let mut pages = Pages::new(3);
         let slot = load(&mut pages, 1);
+        assert!(pages.has_place(slot));
         pages.change(slot);
         pages.begin_writing(slot);
         pages.end_writing(slot, false);
@@ -259,12 +277,19 @@ mod tests {
     fn pages_are_zeroed_also_on_their_way_in() {
         let mut pages = Pages::new(3);
         let here = load(&mut pages, 1);
+        pages.change(here);
         let coming = pages.claim(2).unwrap();
         pages.zero(1..3);
         pages.loaded(coming, &[7; PAGE_BYTES]);
         for slot in [here, coming] {
-            assert!(pages.is_dirty(slot) && pages.content(slot).iter().all(|byte| *byte == 0));
+            let is_zero = pages.content(slot).iter().all(|byte| *byte == 0);
+            assert!(is_zero && !pages.is_dirty(slot) && !pages.has_place(slot));
         }
+        pages.change(here);
+        pages.begin_writing(here);
+        pages.zero(1..2);
+        assert!(pages.is_dirty(here), "what is on its way may come after the zeroes");
+        pages.end_writing(here, true);
         let failed = pages.claim(3).unwrap();
         pages.not_loaded(failed);
         assert_eq!(pages.find(3), Found::Absent);

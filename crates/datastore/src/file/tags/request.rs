@@ -123,6 +123,13 @@ impl Active {
         }
     }
 
+    /// Whether a page has its blocks' tags already.
+    pub fn agrees(&self, page: u64, content: &[u8]) -> bool {
+        let (places, first) = self.places(page);
+        let mut pairs = (first..).zip(places);
+        pairs.all(|(at, place)| tag_at(content, place) == self.tags.get(at).copied().unwrap_or(0))
+    }
+
     /// Puts its blocks' tags into a page; those of a zeroing are none.
     pub fn put_tags(&self, page: u64, content: &mut [u8]) {
         let (places, first) = self.places(page);

@@ -7,7 +7,7 @@ use super::channel::{FileWork, Next, Owner, STORES_AT_ONCE, TagsChannel, place_o
 use super::disk::{Shared, State};
 use super::keys::UnknownEpoch;
 use super::layout::{PAGE_DATA_BYTES, Tag, blocks, pages, region_of, regions};
-use super::pages::Found;
+use super::pages::{Found, PageSlot};
 use super::request::{Active, Step, Work};
 
 /// Whether all of a request's pages of tags have been seen to.
@@ -242,15 +242,20 @@ impl TagsChannel {
 
     /// Sees to the pages of a request's tags: takes the tags out of them, or puts them in. What is not in memory is loaded.
     fn place(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Placed {
-        request.wants_room = false;
+        // Whether what is on its way finds room is still to be heard of.
+        request.wants_room &= request.stores > 0;
         let reads = matches!(request.work, Work::Read);
         // All that are missing are loaded side by side.
         let mut missing = 0;
         while let Some((at, page)) = request.next_page() {
             match state.pages.find(page) {
                 Found::Present(place) if reads => request.take_tags(page, state.pages.content(place)),
-                Found::Present(place) => request.put_tags(page, state.pages.change(place)),
-                Found::Loading => missing |= 1 << at,
+                // Tags of nothing, where there are none, need no place in the file.
+                Found::Present(place) if request.agrees(page, state.pages.content(place)) => {}
+                Found::Present(place) if self.find_place(place, slot, request, state) => {
+                    request.put_tags(page, state.pages.change(place));
+                }
+                Found::Present(_) | Found::Loading => missing |= 1 << at,
                 Found::Absent => {
                     missing |= 1 << at;
                     self.fetch(page, slot, request, state);
@@ -272,6 +277,20 @@ impl TagsChannel {
                 self.make_room(slot, request, state);
             }
         }
+    }
+
+    /// Has the file make a place for a page, unless it has one. Otherwise a flush would be the first to hear that there is no room, and
+    /// not the write.
+    fn find_place(&mut self, place: PageSlot, slot: Slot, request: &mut Active, state: &mut State) -> bool {
+        // The sidecar of a layer that takes its space at once does too.
+        if state.pages.has_place(place) || !self.shared.limits().discards {
+            return true;
+        }
+        if !state.pages.is_writing(place) && self.store(state, place, Owner::Request(slot)) {
+            request.wants_room = true;
+            request.stores += 1;
+        }
+        false
     }
 
     /// Sends some dirty pages to the file, for as long as the request is here to wait for them.
