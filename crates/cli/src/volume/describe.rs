@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
-use strongroom_datastore::file::{DescribedVolume, Descriptor, Provisioning};
+use strongroom_datastore::file::{DescribedVolume, Descriptor, Integrity, Provisioning};
 use strongroom_worker::control::{Answer, Client, Request, Status};
 
 /// An answer comes at once, unless a volume is being resized or upgraded just now.
@@ -25,6 +25,8 @@ pub struct VolumeFacts {
     pub provisioning: &'static str,
     /// Nothing for a clear volume.
     pub encryption: Option<EncryptionFacts>,
+    /// How its blocks are tagged; nothing if they are not.
+    pub integrity: Option<Integrity>,
     /// Counts the descriptors.
     pub generation: u64,
     /// When it was made.
@@ -58,6 +60,7 @@ impl From<&DescribedVolume> for VolumeFacts {
             allocated_bytes: volume.allocated_bytes,
             provisioning: provisioning_name(descriptor.provisioning),
             encryption: encryption_facts(descriptor),
+            integrity: descriptor.layer(descriptor.top).and_then(|layer| layer.integrity),
             generation: descriptor.generation,
             created_unix_seconds: descriptor.created_unix_seconds,
             layers: descriptor.layers.len(),

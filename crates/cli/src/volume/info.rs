@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{DatastoreError, Severity, check, describe};
+use strongroom_datastore::file::{DatastoreError, Integrity, Severity, check, describe};
 use strongroom_types::display_bytes;
 use strongroom_worker::condition::{Condition, State};
 
@@ -71,6 +71,12 @@ impl fmt::Display for Info {
                 )?;
             }
             None => writeln!(f, "  encryption    NONE: whoever reads the datastore reads the guest's data")?,
+        }
+        match volume.integrity {
+            Some(Integrity::HmacSha256) => {
+                writeln!(f, "  integrity     a tag of each block (HMAC-SHA256, 128 bits)")?;
+            }
+            None => writeln!(f, "  integrity     none: reads notice no damage")?,
         }
         writeln!(f, "  volume id     {}", volume.volume_id)?;
         writeln!(f, "  generation    {}", volume.generation)?;
