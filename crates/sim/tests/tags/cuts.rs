@@ -166,6 +166,22 @@ fn no_failure_makes_a_false_alarm() {
     assert!(count.adopted > 0);
 }
 
+/// A datastore that fills up: writes fail that find no room, for their blocks or for their tags, and no flush of what was acknowledged does.
+#[test]
+fn a_full_datastore_fails_writes_and_no_flush() {
+    let kek = kek();
+    let mut count = Count::default();
+    let mut refused = 0;
+    for seed in 1..=20 {
+        let history = History::in_room_of(&kek, seed, STEPS, (6 + seed % 20) << 12);
+        refused += history.refused;
+        if let Err(what) = cut(&kek, &history, seed, 10, false, &mut count) {
+            panic!("history seed {seed}, {what}");
+        }
+    }
+    println!("{refused} refused, {count:?}");
+}
+
 /// A disk that changes bits of what it writes, or writes it elsewhere, in the layer and in the sidecar: whatever is read is right, or
 /// fails. The same life without tags reads what was never written there.
 #[test]

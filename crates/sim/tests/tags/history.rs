@@ -1,11 +1,13 @@
 //! The life of a volume with tags, recorded moment by moment: written, discarded, flushed, closed in order and opened again.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::tags::TagsDisk;
 use strongroom_datastore::file::{Access, OpenVolume, Provisioning};
 use strongroom_io::{Disk, Done, Io, IoError, Reactor, Request, Sealed};
@@ -38,6 +40,8 @@ pub struct History {
     pub adopted: u64,
     /// Reads of damage that was done.
     pub detected: usize,
+    /// Writes that found no room.
+    pub refused: usize,
 }
 
 /// The disk under a queue, and what was opened for it.
@@ -56,6 +60,7 @@ pub struct Life<'a> {
     queues: Vec<Queue>,
     disk: Option<Opened>,
     integrity: bool,
+    may_be_full: bool,
     in_flight: Vec<Asked>,
     busy: BTreeSet<u64>,
     next: RequestId,
@@ -91,6 +96,21 @@ impl History {
         Self::with(kek, seed, steps, None, faults, false)
     }
 
+    /// A life of a thin volume in a datastore that has room for so many more bytes.
+    pub fn in_room_of(kek: &Kek, seed: u64, steps: usize, room_bytes: u64) -> Self {
+        let random = StdRng::seed_from_u64(seed);
+        let fs = SimFs::new(seed);
+        create_volume(&fs, kek, 520 * BLOCK_BYTES, Provisioning::Thin, true);
+        let directory = Storage::open_directory(&fs, Path::new(PATH)).unwrap();
+        let names = directory.names().unwrap();
+        let taken: u64 = names.iter().map(|name| directory.allocated_bytes(name).unwrap()).sum();
+        fs.set_capacity(Some(taken + room_bytes));
+        fs.record();
+        let mut life = Life::new(kek, fs, random, None, Faults::default(), Oracle::default(), 0);
+        life.may_be_full = true;
+        life.lived(steps)
+    }
+
     fn with(kek: &Kek, seed: u64, steps: usize, rule: Option<Rule>, faults: Faults, integrity: bool) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let fs = SimFs::new(seed);
@@ -122,6 +142,7 @@ impl<'a> Life<'a> {
             wrong: Vec::new(),
             adopted: 0,
             detected: 0,
+            refused: 0,
         };
         Self {
             fs,
@@ -136,6 +157,7 @@ impl<'a> Life<'a> {
             queues: Vec::new(),
             disk: None,
             integrity: true,
+            may_be_full: false,
             in_flight: Vec::new(),
             busy: BTreeSet::new(),
             next: first_request,
@@ -305,7 +327,10 @@ impl<'a> Life<'a> {
                     false => self.history.wrong.push(format!("a false alarm: {error}")),
                 }
             }
-            if result.is_err() && self.faults == Faults::default() {
+            let is_change = matches!(kind, Kind::Change { .. });
+            let finds_no_room = is_change && self.may_be_full && result == Err(IoError::NoSpace);
+            self.history.refused += usize::from(finds_no_room);
+            if result.is_err() && !finds_no_room && self.faults == Faults::default() {
                 self.history.wrong.push(format!("request {id} failed: {result:?}"));
             }
             let succeeded = result.is_ok();

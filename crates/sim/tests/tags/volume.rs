@@ -30,7 +30,8 @@ pub fn create_volume(fs: &SimFs, kek: &Kek, bytes: u64, provisioning: Provisioni
         size: VolumeSize::new(bytes).unwrap(),
         provisioning,
         protection: Protection::Encrypted(kek),
-        log_bytes: Some(LOG_BYTES_MIN),
+        // So large that it does not fill: nobody empties it here.
+        log_bytes: Some(8 << 20),
         integrity,
     };
     create_on(fs, Path::new(PATH), &options).unwrap();
