@@ -441,3 +441,49 @@ fn other_file_systems_are_refused() {
     let error = create(Path::new("/proc/self/vm1"), &clear(MIB)).unwrap_err();
     assert!(matches!(&error, DatastoreError::FileSystem { kind, .. } if kind == "proc"), "{error}");
 }
+
+#[test]
+fn a_missing_or_foreign_log_is_named() {
+    let datastore = Datastore::new();
+    let (path, other) = (datastore.path("vm1"), datastore.path("vm2"));
+    let (first, second) = (create(&path, &clear(MIB)).unwrap(), create(&other, &clear(MIB)).unwrap());
+    let log = |volume: &Path, descriptor: &Descriptor| volume.join(format!("log-{}", descriptor.top));
+    let refused = || {
+        let error = open(&path, &to_write(Protection::Unencrypted)).unwrap_err();
+        let found = check(&path, None).unwrap();
+        assert_eq!((found[0].severity, &found[0].message), (Severity::Error, &error.to_string()));
+        error
+    };
+    let good = fs::read(log(&path, &first)).unwrap();
+    fs::copy(log(&other, &second), log(&path, &first)).unwrap();
+    assert!(matches!(refused(), DatastoreError::Log { .. }));
+    fs::write(log(&path, &first), &good[..good.len() - 4096]).unwrap();
+    assert!(matches!(refused(), DatastoreError::Log { .. }));
+    fs::write(log(&path, &first), vec![0; good.len()]).unwrap();
+    assert!(matches!(refused(), DatastoreError::Log { .. }));
+    fs::remove_file(log(&path, &first)).unwrap();
+    assert!(matches!(refused(), DatastoreError::MissingLog { .. }));
+    fs::write(log(&path, &first), &good).unwrap();
+    open(&path, &to_write(Protection::Unencrypted)).unwrap();
+    assert_eq!(describe_log(&path).unwrap(), Some(LogUse { size_bytes: MIB, used_bytes: 0 }));
+}
+
+/// What a program of format version 1 wrote: a layer without a log.
+#[test]
+fn a_volume_of_version_1_has_no_log_and_is_used_without() {
+    let datastore = Datastore::new();
+    let path = datastore.path("vm1");
+    create(&path, &CreateOptions { provisioning: Provisioning::Thick, ..clear(MIB) }).unwrap();
+    let bytes = fs::read(path.join("descriptor")).unwrap();
+    let body = std::str::from_utf8(&bytes[16..bytes.len() - 32]).unwrap();
+    let body = body.replace("thick", "thin").replace(",\"log\":null", "").replace(",\"integrity\":null", "");
+    assert!(!body.contains("log") && !body.contains("integrity"), "{body}");
+    let mut old = [b"STRGROOM".as_slice(), &1_u32.to_le_bytes(), &(body.len() as u32).to_le_bytes()].concat();
+    old.extend(body.as_bytes());
+    let checksum = strongroom_keys::DescriptorKey::checksum(&old);
+    old.extend(checksum);
+    fs::write(path.join("descriptor"), old).unwrap();
+    let opened = open(&path, &to_write(Protection::Unencrypted)).unwrap();
+    assert_eq!(opened.disk.log_size_and_use(), None);
+    assert!(check(&path, None).unwrap().is_empty());
+}

@@ -49,7 +49,7 @@ fn a_worker_is_nobody_and_may_do_nothing() {
     assert!(exposed.close().success());
 }
 
-/// The layer, the listening socket, the socket it was born with, the standard streams, and its rings; no directory, no other
+/// The layer and its log, the listening socket, the socket it was born with, the standard streams, and its rings; no directory, no other
 /// file, and nothing that the supervisor was itself started with, such as a passphrase.
 #[test]
 fn a_worker_has_open_what_it_needs_and_nothing_else() {
@@ -71,6 +71,7 @@ fn a_worker_has_open_what_it_needs_and_nothing_else() {
             "anon_inode:[io_uring]" | "anon_inode:[eventfd]" => "ring",
             socket if socket.starts_with("socket:") => "socket",
             layer if layer.contains("/ds/vm1/layer-") => "layer",
+            log if log.contains("/ds/vm1/log-") => "log",
             lease if lease.starts_with("/run/strongroom/users/") => "lease of its user",
             other => other,
         };
@@ -79,12 +80,13 @@ fn a_worker_has_open_what_it_needs_and_nothing_else() {
     let lease = usize::from(rustix::process::geteuid().is_root());
     assert_eq!(open.remove("lease of its user").unwrap_or_default(), lease);
     assert!(open.remove("ring").is_some());
-    let expected = [("layer", 1), ("socket", 3), ("standard stream", 2)];
+    let expected = [("layer", 1), ("log", 1), ("socket", 3), ("standard stream", 2)];
     assert_eq!(open, expected.map(|(kind, count)| (kind.to_owned(), count)).into());
     // The supervisor keeps no copy of the layer: its lock must end with the worker's last I/O.
     for entry in fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().map(Result::unwrap) {
         let target = fs::read_link(entry.path()).unwrap_or_default();
-        assert!(!target.to_string_lossy().contains("layer-"), "{}", target.display());
+        let target = target.to_string_lossy();
+        assert!(!target.contains("layer-") && !target.contains("log-"), "{target}");
     }
     assert!(server.terminate(DEADLINE).success());
 }

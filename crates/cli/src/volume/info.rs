@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{DatastoreError, Integrity, Severity, check, describe};
+use strongroom_datastore::file::{
+    DatastoreError, Integrity, LogUse, Severity, check, describe, describe_log,
+};
 use strongroom_types::display_bytes;
 use strongroom_worker::condition::{Condition, State};
 
@@ -40,6 +42,8 @@ pub struct InfoArguments {
 struct Info {
     #[serde(flatten)]
     volume: VolumeFacts,
+    /// The first-write log; nothing for a volume without one, or one that cannot be read now.
+    log: Option<LogUse>,
     /// Whether the volume's key has vouched for the descriptor.
     authenticated: bool,
     datastore: DatastoreFacts,
@@ -54,12 +58,19 @@ struct DatastoreFacts {
 
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { volume, authenticated, datastore } = self;
+        let Self { volume, log, authenticated, datastore } = self;
         let bytes = |bytes: u64| format!("{} ({bytes} bytes)", display_bytes(bytes));
         writeln!(f, "{}", volume.path.display())?;
         writeln!(f, "  size          {}", bytes(volume.size_bytes))?;
         writeln!(f, "  allocated     {}", bytes(volume.allocated_bytes))?;
         writeln!(f, "  space         {}", volume.provisioning)?;
+        if let Some(log) = log {
+            let (size, used) = (display_bytes(log.size_bytes), display_bytes(log.used_bytes));
+            writeln!(
+                f,
+                "  log           {size} for first writes, {used} of them on their way to their places"
+            )?;
+        }
         match &volume.encryption {
             Some(facts) => {
                 writeln!(f, "  encryption    {}", facts.cipher)?;
@@ -152,6 +163,8 @@ impl InfoArguments {
             total_bytes: file_system.total_bytes,
             available_bytes: file_system.available_bytes,
         };
-        output.answer(&Info { volume: VolumeFacts::from(&described), authenticated, datastore })
+        // What cannot be read now is for `check` to name.
+        let log = describe_log(&self.path).unwrap_or(None);
+        output.answer(&Info { volume: VolumeFacts::from(&described), log, authenticated, datastore })
     }
 }

@@ -12,6 +12,7 @@ use super::directory::{
     CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_name, layer_of_name, system, tags_name,
 };
 use super::error::DatastoreError;
+use super::log;
 use super::open::{check_length, check_tags_length, open_envelopes};
 use super::reserve::is_spare;
 use super::storage::{HOST, Storage};
@@ -122,6 +123,13 @@ fn check_layer(
             findings.push(Finding::new(Severity::Error, error));
         }
         Err(errno) => return Err(system("open a layer of", path)(errno)),
+    }
+    match log::describe(directory, descriptor, layer) {
+        Ok(_) => {}
+        Err(error @ (DatastoreError::MissingLog { .. } | DatastoreError::Log { .. })) => {
+            findings.push(Finding::new(Severity::Error, error));
+        }
+        Err(error) => return Err(error),
     }
     if layer.integrity.is_some() {
         match directory.file(&tags_name(layer.id), OFlags::RDONLY) {

@@ -168,7 +168,11 @@ pub fn describe_on(storage: &dyn Storage, path: &Path) -> Result<DescribedVolume
 pub fn describe_log(path: &Path) -> Result<Option<LogUse>, DatastoreError> {
     let directory = VolumeDirectory::open(HOST, path)?;
     let encoded = directory.read_descriptor()?;
-    log::describe(&directory, encoded.unverified())
+    let descriptor = encoded.unverified();
+    match descriptor.layer(descriptor.top) {
+        Some(top) => log::describe(&directory, descriptor, top),
+        None => Ok(None),
+    }
 }
 
 /// Makes durable the entry of `path` in the directory that holds it.

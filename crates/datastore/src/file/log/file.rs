@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::Log;
 use super::format::{BLOCK, LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP, LogId, SEGMENTS_START, Superblock};
-use crate::file::descriptor::{Descriptor, LogRecord};
+use crate::file::descriptor::{Descriptor, LayerRecord, LogRecord};
 use crate::file::directory::{VolumeDirectory, log_name, system};
 use crate::file::error::DatastoreError;
 use crate::file::storage::StoredFile;
@@ -113,13 +113,14 @@ pub struct LogUse {
     pub used_bytes: u64,
 }
 
-/// Looks at the log of a volume's top layer, which may be in use; nothing if it has none. All of it is read, unless it is empty.
+/// Looks at the log of a layer, which may be in use; nothing if it has none. All of it is read, unless it was closed empty.
 pub(in crate::file) fn describe(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
+    layer: &LayerRecord,
 ) -> Result<Option<LogUse>, DatastoreError> {
-    let Some(record) = descriptor.layer(descriptor.top).and_then(|layer| layer.log) else { return Ok(None) };
-    let (path, layer) = (&directory.path, descriptor.top);
+    let Some(record) = layer.log else { return Ok(None) };
+    let (path, layer) = (&directory.path, layer.id);
     let opened = directory.file(&log_name(layer), OFlags::RDONLY | OFlags::DIRECT);
     let opened = match opened {
         Err(Errno::INVAL) => directory.file(&log_name(layer), OFlags::RDONLY),
