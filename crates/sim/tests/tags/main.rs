@@ -14,6 +14,8 @@ mod detection;
 mod faulty;
 mod history;
 mod mutations;
+
 mod oracle;
 
+mod settling;
 mod volume;

@@ -236,7 +236,7 @@ impl TagsChannel {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
         let mut next = self.step(slot, &mut request, &mut state);
-        if next == Next::Verifies {
+        while next == Next::Verifies {
             // Others need not wait for the computing.
             drop(state);
             let wrong = self.compare(&mut request);

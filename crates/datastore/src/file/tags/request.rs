@@ -24,6 +24,8 @@ pub struct Active {
     pub tags: Vec<Tag>,
     /// The pages of its tags that have been seen to, a bit each from the first on.
     pub placed: u8,
+    /// A read that did not match has taken its tags anew.
+    pub looked_again: bool,
     /// How it ended below.
     pub returned: Option<Result<(), IoError>>,
     /// Why it fails, as soon as nothing of it is under way any more.

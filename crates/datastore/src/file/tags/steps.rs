@@ -116,6 +116,11 @@ impl TagsChannel {
         };
         let mut settled = wrong.iter().filter(|block| !state.regions.is_unsettled(region_of(**block)));
         if let Some(block) = settled.next().copied() {
+            // Its tags may have been taken before the region was settled, and by another read that adopted the block.
+            if !std::mem::replace(&mut request.looked_again, true) {
+                request.placed = 0;
+                return self.step_read(slot, request, state);
+            }
             for block in std::iter::once(&block).chain(settled) {
                 self.shared.counts.mismatched(&self.shared.binding, *block);
             }
