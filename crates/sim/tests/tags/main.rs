@@ -14,8 +14,6 @@ mod detection;
 mod faulty;
 mod history;
 mod mutations;
-
 mod oracle;
-
 mod settling;
 mod volume;

@@ -273,6 +273,12 @@ impl Destager {
             self.is_busy = false;
             state.is_watched = false;
             drop(state);
+            // The memory of the last cycles goes back: a volume may have none for hours.
+            if self.pool.resident_bytes() > 0
+                && let Ok(pool) = BufferPool::new(POOL_BYTES)
+            {
+                self.pool = pool;
+            }
             return ending.is_some() && self.close();
         }
         state.is_watched = true;

@@ -499,3 +499,7 @@ fn numbers(blocks: Extent) -> (u64, u64) {
 fn extent_of(first: u64, end: u64) -> Extent {
     Extent::between(first * BLOCK_BYTES, end * BLOCK_BYTES)
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

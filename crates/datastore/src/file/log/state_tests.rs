@@ -1,0 +1,132 @@
+use super::*;
+use crate::file::log::format::{LOG_BYTES_MIN, content_check};
+
+/// Three blocks of content a segment.
+fn state() -> State {
+    let mut state = State::new(LOG_BYTES_MIN, 1 << 20, 1);
+    state.known.insert(0, [0; 4], 0);
+    state
+}
+
+fn waker() -> Arc<Waker> {
+    Arc::new(Waker::new().unwrap())
+}
+
+fn data(block: u64) -> LogEntry {
+    LogEntry::Data { block, check: content_check(&[0; 4096], 1, block) }
+}
+
+/// Appends one record.
+fn append(state: &mut State, entries: &[LogEntry]) -> Reservation {
+    let contents = entries.iter().filter(|entry| matches!(entry, LogEntry::Data { .. })).count() as u32;
+    for entry in entries {
+        if let LogEntry::Data { block, .. } = entry {
+            assert_eq!(state.route(extent_of(*block, block + 1), false), Route::Log);
+        }
+    }
+    let reservation = state.reserve(contents, &waker()).unwrap();
+    assert_eq!(reservation.blocks, contents + 1);
+    state.commit(&reservation, entries);
+    reservation
+}
+
+fn live(state: &State, block: u64) -> Option<Live> {
+    state.index.get(&block).and_then(|entry| entry.live)
+}
+
+/// One cycle over everything.
+fn destage(state: &mut State) {
+    let (segments, planned) = state.plan(u32::MAX, true).unwrap();
+    state.trim(&segments, &planned);
+}
+
+#[test]
+fn a_block_goes_through_the_log_until_it_is_trimmed() {
+    let mut state = state();
+    append(&mut state, &[data(7)]);
+    assert!(live(&state, 7).is_some());
+    // An overwrite takes the same way, and what was planned before it does not end it.
+    let (segments, planned) = state.plan(u32::MAX, true).unwrap();
+    append(&mut state, &[data(7)]);
+    state.trim(&segments, &planned);
+    assert_eq!(state.route(extent_of(7, 8), false), Route::Log);
+    state.give_up(extent_of(7, 8));
+    destage(&mut state);
+    assert!(state.is_empty() && state.entries() == 0);
+    assert_eq!(state.route(extent_of(7, 8), false), Route::InPlace);
+    assert_eq!(state.route(extent_of(6, 8), false), Route::Log, "its neighbour was never written");
+}
+
+#[test]
+fn the_later_record_wins_whichever_arrives_first() {
+    let mut state = state();
+    let blocks = extent_of(3, 4);
+    assert_eq!((state.route(blocks, false), state.route(blocks, false)), (Route::Log, Route::Log));
+    let (first, second) = (state.reserve(1, &waker()).unwrap(), state.reserve(1, &waker()).unwrap());
+    state.commit(&second, &[data(3)]);
+    state.commit(&first, &[data(3)]);
+    assert_eq!(live(&state, 3).map(|live| live.version), Some(Version::new(second.sequence, 0)));
+}
+
+#[test]
+fn a_block_that_became_nothing_is_so_also_where_an_older_content_may_still_land() {
+    let mut state = state();
+    append(&mut state, &[data(5)]);
+    let (segments, planned) = state.plan(u32::MAX, true).unwrap();
+    append(&mut state, &[LogEntry::Nothing { first: 5, count: 1 }]);
+    state.trim(&segments, &planned);
+    assert_eq!(live(&state, 5).map(|live| live.at), Some(None), "its punch is still to come");
+    let (_, planned) = state.plan(u32::MAX, true).unwrap();
+    assert_eq!(planned.len(), 1);
+    // What was found after a crash says the same, though the content's record is behind the tail.
+    let mut found = super::super::state::State::new(LOG_BYTES_MIN, 1 << 20, 1);
+    found.recover(0, 9, &[(0, LogEntry::Nothing { first: 5, count: 1 }, 0)]);
+    assert_eq!(live(&found, 5).map(|live| live.at), Some(None));
+}
+
+#[test]
+fn what_failed_stays_pending_until_the_tail_has_passed_it() {
+    let mut state = state();
+    assert_eq!(state.route(extent_of(2, 3), false), Route::Log);
+    let reservation = state.reserve(1, &waker()).unwrap();
+    state.fail(&reservation, &[data(2)]);
+    assert!(live(&state, 2).is_none());
+    assert_eq!(state.route(extent_of(2, 3), false), Route::Log, "a crash may find the record that failed");
+    state.give_up(extent_of(2, 3));
+    destage(&mut state);
+    assert_eq!(state.entries(), 0);
+}
+
+#[test]
+fn a_full_log_gives_no_room_until_a_segment_is_free_and_unread() {
+    let (mut state, waker) = (state(), waker());
+    for number in 0..SEGMENTS as u64 {
+        append(&mut state, &[data(3 * number), data(3 * number + 1), data(3 * number + 2)]);
+    }
+    assert!(state.reserve(1, &waker).is_none());
+    let mut pinned = Vec::new();
+    state.pin(extent_of(0, 1), &mut pinned);
+    // The oldest segment alone: the next is not touched.
+    let (segments, planned) = state.plan(4, false).unwrap();
+    assert_eq!((segments.len(), planned.len()), (1, 3));
+    assert_eq!(state.tail_after(1), 2);
+    state.trim(&segments, &planned);
+    assert!(state.reserve(1, &waker).is_none(), "it is being read");
+    state.release(pinned[0].1.segment);
+    assert!(state.reserve(1, &waker).is_some());
+}
+
+#[test]
+fn a_segment_whose_record_nobody_hears_of_is_not_used_again() {
+    let mut state = state();
+    assert_eq!(state.route(extent_of(1, 2), false), Route::Log);
+    let lost = state.reserve(1, &waker()).unwrap();
+    state.lose(&lost, &[data(1)]);
+    destage(&mut state);
+    assert!(state.is_empty() && state.entries() == 0);
+    for number in 0..SEGMENTS as u64 - 1 {
+        let taken = append(&mut state, &[data(number), data(number + 100), data(number + 200)]);
+        assert_ne!(taken.segment, lost.segment);
+    }
+    assert!(state.reserve(1, &waker()).is_none());
+}
