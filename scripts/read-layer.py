@@ -31,8 +31,8 @@ def read_descriptor(volume):
     with open(os.path.join(volume, "descriptor"), "rb") as file:
         content = file.read()
     magic, version, length = struct.unpack_from("<8sII", content)
-    if magic != b"STRGROOM" or version != 1 or len(content) != 16 + length + 32:
-        sys.exit(f"{volume}: not a descriptor of format version 1")
+    if magic != b"STRGROOM" or version not in (1, 2) or len(content) != 16 + length + 32:
+        sys.exit(f"{volume}: not a descriptor of format version 1 or 2")
     return json.loads(content[16 : 16 + length]), content[:-32], content[-32:]
 
 
@@ -54,6 +54,15 @@ def derive_kek(source, arguments):
         hash_len=32,
         type=Type.ID,
     )
+
+
+def expect_empty_log(path):
+    """Refuses a log that may hold blocks which the layer has not: only an orderly end completes the layer."""
+    with open(path, "rb") as file:
+        slots = [file.read(4096) for _ in range(2)]
+    found = [struct.unpack_from("<QQQ", slot, 40) for slot in slots if slot[:8] == b"STRLOG01"]
+    if not found or max(found)[2] == 0:
+        sys.exit(f"{path}: was not closed in order; let strongroom open and close the volume first")
 
 
 def open_envelope(envelope, descriptor, layer, epoch, kek, kek_id):
@@ -95,6 +104,8 @@ def main():
 
     left = descriptor["size_bytes"]
     number = 0
+    if layer.get("log"):
+        expect_empty_log(os.path.join(arguments.volume, f"log-{layer['id']}"))
     with open(os.path.join(arguments.volume, f"layer-{layer['id']}"), "rb") as file:
         while left > 0:
             block = file.read(BLOCK_BYTES)

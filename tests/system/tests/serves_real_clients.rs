@@ -100,9 +100,11 @@ fn copies_maps_and_comparisons_agree() {
     strongroom.peer("cmp", &["disk.raw", "copy.raw"]);
     assert!(server.terminate(DEADLINE).success());
 
-    let allocated = datastore::allocated_bytes(&strongroom.path("ds"));
+    // Beside the data there may be a region of 128 KiB that was taken ahead, and the descriptor with its spares.
+    let log_bytes = strongroom.json(&["volume", "info", "ds/vm1"])["log"]["size_bytes"].as_u64().unwrap();
+    let allocated = datastore::allocated_bytes(&strongroom.path("ds")) - log_bytes;
     assert!(
-        (512 << 10..=(512 << 10) + (64 << 10)).contains(&allocated),
+        (512 << 10..=(512 << 10) + (256 << 10)).contains(&allocated),
         "{allocated} bytes for 512 KiB of data"
     );
     assert_eq!(datastore::occurrences(&strongroom.path("ds"), b"strongroom-client-marker"), 0);
