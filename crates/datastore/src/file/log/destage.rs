@@ -300,8 +300,9 @@ impl Destager {
         let all = ending.is_some() || quiet_at.is_some_and(|at| at <= now);
         let plan = if all || self.is_busy { state.plan(CYCLE_BLOCKS, all) } else { None };
         let Some((segments, planned)) = plan else {
-            // Records that are under way will be told of; and when it is quiet, it will be looked at again.
-            if let Some(at) = quiet_at.filter(|_| !all) {
+            // When it is quiet, or a record that is under way has arrived, it will be looked at again.
+            let again_at = if all { now.checked_add(self.quiet) } else { quiet_at };
+            if let Some(at) = again_at {
                 self.reactor.wake_at(at);
             }
             return false;
@@ -423,6 +424,10 @@ impl Destager {
         let superblock = self.log.superblock_after(tail, next);
         let Some(mut from) = self.pool.take(BLOCK) else {
             debug_assert!(false, "the pool has room for a superblock");
+            // The tail has not moved, then.
+            if let Some(cycle) = &mut self.cycle {
+                cycle.failure = Some(IoError::NoSpace);
+            }
             return;
         };
         superblock.encode(from.bytes_mut());
