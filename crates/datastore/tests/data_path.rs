@@ -279,18 +279,21 @@ fn a_layer_that_was_cut_short_meanwhile_is_a_short_transfer() {
 struct Faulty {
     ring: Rc<Ring>,
     fail_next_sync: Rc<Cell<bool>>,
+    error: IoError,
 }
 
 struct FaultyQueue {
     below: Box<dyn FileQueue>,
     fail_next_sync: Rc<Cell<bool>>,
+    error: IoError,
     failed: Vec<FileDone>,
 }
 
 impl Reactor for Faulty {
     fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError> {
-        let fail_next_sync = Rc::clone(&self.fail_next_sync);
-        Ok(Box::new(FaultyQueue { below: self.ring.file_queue()?, fail_next_sync, failed: Vec::new() }))
+        let (fail_next_sync, error) = (Rc::clone(&self.fail_next_sync), self.error);
+        let below = self.ring.file_queue()?;
+        Ok(Box::new(FaultyQueue { below, fail_next_sync, error, failed: Vec::new() }))
     }
 
     fn wake_at(&self, deadline: Instant) {
@@ -315,7 +318,7 @@ impl FileQueue for FaultyQueue {
                 FileOperation::Write { from, .. } => Some(from),
                 _ => None,
             };
-            self.failed.push(FileDone { tag: io.tag, result: Err(IoError::Device(Errno(5))), buffer });
+            self.failed.push(FileDone { tag: io.tag, result: Err(self.error), buffer });
         } else {
             self.below.submit(io);
         }
@@ -339,8 +342,9 @@ fn after_a_failed_flush_none_succeeds_on_any_queue_until_reopening() {
         let opened = open(&path, &options(Access::ReadWrite)).unwrap();
         let fail_next_sync = Rc::new(Cell::new(false));
         let fail = Rc::clone(&fail_next_sync);
-        let mut faulty =
-            Queue::with_reactor(&opened.disk, move |ring| Rc::new(Faulty { ring, fail_next_sync: fail }));
+        let mut faulty = Queue::with_reactor(&opened.disk, move |ring| {
+            Rc::new(Faulty { ring, fail_next_sync: fail, error: IoError::Device(Errno(5)) })
+        });
         let mut healthy = Queue::new(&opened.disk);
         faulty.write(block(0, 1), 1, false).unwrap();
         faulty.one(Request::Flush).result.unwrap();
@@ -365,6 +369,30 @@ fn after_a_failed_flush_none_succeeds_on_any_queue_until_reopening() {
         let opened = open(&path, &options(Access::ReadWrite)).unwrap();
         Queue::new(&opened.disk).one(Request::Flush).result.unwrap();
     }
+}
+
+/// An fsync that finds no room has lost what it should have made durable, whoever sent it. (A durable write that finds
+/// none has lost nothing.)
+#[test]
+fn a_destagers_fsync_that_fails_for_want_of_room_ends_all_flushes() {
+    let datastore = tempfile::tempdir().unwrap();
+    let path = volume_in(datastore.path(), Provisioning::Thin);
+    let opened = open(&path, &options(Access::ReadWrite)).unwrap();
+    let mut queue = Queue::new(&opened.disk);
+    queue.write(block(0, 1), 1, false).unwrap();
+    let ring = Rc::new(Ring::new(64).unwrap());
+    let faulty =
+        Faulty { ring: Rc::clone(&ring), fail_next_sync: Rc::new(Cell::new(true)), error: IoError::NoSpace };
+    let thread = Thread { pool: BufferPool::new(32 << 20).unwrap(), reactor: Rc::new(faulty) };
+    let mut destager = opened.disk.destager(&thread).unwrap().unwrap();
+    opened.disk.end_destaging(End::Empty);
+    destager.poll();
+    while destager.ended().is_none() {
+        ring.wait(None).unwrap();
+        destager.poll();
+    }
+    assert_eq!(destager.ended(), Some(Err(IoError::NoSpace)));
+    assert_eq!(queue.one(Request::Flush).result, Err(IoError::FlushFailed));
 }
 
 #[test]

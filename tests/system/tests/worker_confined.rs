@@ -109,22 +109,13 @@ fn an_idle_worker_sleeps() {
         tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).map(of_task).sum()
     };
     let processes = [exposed.process().id(), worker.id];
-    // What the last request woke comes to rest first.
-    let rest = || {
-        let mut before = processes.map(switches);
-        for _ in 0..1000 {
-            CommandLine::new(&scratch).run_shell("sleep 0.2").success();
-            let after = processes.map(switches);
-            if after == before {
-                return after;
-            }
-            before = after;
-        }
-        panic!("they do not come to rest");
-    };
-    let resting = rest();
-    CommandLine::new(&scratch).run_shell("sleep 2").success();
-    assert_eq!(processes.map(switches), resting, "somebody woke up");
+    // What the last request woke comes to rest first, and what it left to be done later is done.
+    let came_to_rest = (0..60).any(|_| {
+        let before = processes.map(switches);
+        CommandLine::new(&scratch).run_shell("sleep 2").success();
+        processes.map(switches) == before
+    });
+    assert!(came_to_rest, "somebody wakes up again and again");
     client.read(0, &mut [0; 4096]).unwrap();
     assert!(exposed.close().success());
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use super::host::HostFile;
 use super::log::destage::{Destager, End};
 use super::log::{Log, LogError};
 use super::storage::StoredFile;
-use super::syncs::Syncs;
+use super::syncs::{Syncs, Unsynced};
 use super::tags::TagsFacts;
 
 /// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer could be opened with.
@@ -97,7 +97,7 @@ pub struct FileDisk {
 pub(super) struct Shared {
     pub(super) layer: Arc<dyn StoredFile>,
     /// Whether something was done to the layer that is not known to be durable.
-    pub(super) layer_is_dirty: AtomicBool,
+    pub(super) layer_unsynced: Unsynced,
     pub(super) log: Option<Arc<Log>>,
     /// Bytes of whole blocks; grows while channels are open.
     size_bytes: AtomicU64,
@@ -128,7 +128,7 @@ impl FileDisk {
         let shared = Shared {
             layer: file,
             // A predecessor's last writes may be there and not be durable.
-            layer_is_dirty: AtomicBool::new(true),
+            layer_unsynced: Unsynced::new(true),
             log,
             size_bytes: AtomicU64::new(facts.size_bytes.block_aligned_bytes()),
             provisioning: facts.provisioning,

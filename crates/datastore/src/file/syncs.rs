@@ -4,7 +4,7 @@
 //! together one may hear of it and the other succeed, and the success may be seen first. So a flush that has succeeded
 //! is a success only when every sync that was under way beside it has ended too, and none of them has failed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use strongroom_io::{IoError, Waker};
@@ -13,11 +13,33 @@ use strongroom_io::{IoError, Waker};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SyncTicket(u64);
 
+/// Whether something was done to a file that no sync covers yet. A sync takes this upon itself with
+/// [`Syncs::begin_for`], which is the only way.
+#[derive(Debug)]
+pub(super) struct Unsynced(AtomicBool);
+
+impl Unsynced {
+    pub(super) fn new(unsynced: bool) -> Self {
+        Self(AtomicBool::new(unsynced))
+    }
+
+    /// Something was done, and its submitter is not told yet.
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn take(&self) -> bool {
+        self.0.swap(false, Ordering::SeqCst)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Syncs {
     /// Set by the first failed fsync and never cleared: the kernel may have dropped the pages that it could not write
     /// and would report success next time.
     failed: AtomicBool,
+    /// Counts syncs that nobody will hear of.
+    abandoned: AtomicU64,
     book: Mutex<Book>,
 }
 
@@ -47,6 +69,29 @@ impl Syncs {
         book.next += 1;
         book.under_way.push(ticket);
         ticket
+    }
+
+    /// A sync of these files is about to be sent; says which of them have anything to sync. The ticket comes first:
+    /// whoever finds that another has taken a file upon itself finds that one's ticket, and waits for it.
+    pub(super) fn begin_for<const FILES: usize>(
+        &self,
+        files: [Option<&Unsynced>; FILES],
+    ) -> (SyncTicket, [bool; FILES]) {
+        let ticket = self.begin();
+        (ticket, files.map(|file| file.is_some_and(Unsynced::take)))
+    }
+
+    /// Nobody will hear how a sync of these files ends: whoever has waited for it syncs them again ([`Self::abandoned`]).
+    pub(super) fn abandon<const FILES: usize>(&self, ticket: SyncTicket, files: [Option<&Unsynced>; FILES]) {
+        files.into_iter().flatten().for_each(Unsynced::set);
+        self.abandoned.fetch_add(1, Ordering::SeqCst);
+        self.end(ticket, false);
+    }
+
+    /// How many syncs were abandoned. If it has changed since before a flush began, what the flush has waited for may not
+    /// be durable.
+    pub(super) fn abandoned(&self) -> u64 {
+        self.abandoned.load(Ordering::SeqCst)
     }
 
     /// A sync has ended. Those that wait for it look again.
@@ -86,5 +131,42 @@ impl Syncs {
             book.waiting.push(Arc::clone(waker));
         }
         ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads flush side by side, over and over: whoever finds nothing to sync waits for the one that has it.
+    #[test]
+    fn who_finds_nothing_to_sync_waits_for_who_took_it() {
+        let syncs = Syncs::default();
+        let file = Unsynced::new(false);
+        let (written, durable) = (AtomicU64::new(0), AtomicU64::new(0));
+        let flush = |waker: &Arc<Waker>| {
+            let before = written.fetch_add(1, Ordering::SeqCst) + 1;
+            file.set();
+            let (ticket, [has_any]) = syncs.begin_for([Some(&file)]);
+            if has_any {
+                let covered = written.load(Ordering::SeqCst);
+                std::thread::yield_now();
+                durable.fetch_max(covered, Ordering::SeqCst);
+            }
+            syncs.end(ticket, false);
+            let next = syncs.next();
+            while !syncs.have_ended_before(next, waker) {
+                std::thread::yield_now();
+            }
+            assert!(durable.load(Ordering::SeqCst) >= before);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let waker = Arc::new(Waker::new().unwrap());
+                    (0..20_000).for_each(|_| flush(&waker));
+                });
+            }
+        });
     }
 }

@@ -167,6 +167,60 @@ fn a_durable_write_without_room_does_not_end_all_flushes() {
     assert_eq!(used.run(second), Ok(()), "there is room again");
 }
 
+/// A channel goes away with a flush under way: nobody hears how that ends, and another flush does not rely on it.
+#[test]
+fn a_flush_does_not_rely_on_one_that_was_abandoned() {
+    for seed in 0..40 {
+        let Used { bench, fs, channel } = Used::new(seed);
+        drop(channel);
+        let disk =
+            assemble(open_on(&fs, path(), &options(ENCRYPTED.protection(&bench.kek))).unwrap()).unwrap();
+        let open = |number| {
+            let reactor = fs.reactor(seed * 2 + number).unwrap();
+            let thread = Thread { pool: bench.pool.clone(), reactor: Rc::new(reactor) };
+            (disk.open(&thread, 8).unwrap(), thread)
+        };
+        // The event loop outlives its channel, and does not turn any more.
+        let (mut first, _loop) = open(0);
+        let (mut second, _) = open(1);
+        let mut from = bench.memory.take(BLOCK_BYTES as usize).unwrap();
+        from.bytes_mut().fill(7);
+        let extent = Extent::between(0, BLOCK_BYTES);
+        let write = Request::Write { extent, from: GuestSlice::from_buffer(from), durable: false };
+        let poll = |channel: &mut dyn Channel<Plain>| {
+            let mut done = Vec::new();
+            channel.kick();
+            channel.poll(&mut done);
+            done.pop().map(|done: Done<Plain>| done.result)
+        };
+        first.submit(Io { tag: 1, request: write });
+        while poll(&mut *first).is_none() {}
+        first.submit(Io { tag: 2, request: Request::Flush });
+        first.kick();
+        let mut first = Some(first);
+        // It goes away before the other one flushes, or while that waits for it.
+        if seed % 2 == 0 {
+            first = None;
+        }
+        second.submit(Io { tag: 3, request: Request::Flush });
+        let early = poll(&mut *second);
+        assert!(first.is_none() || early.is_none(), "it waits for the one that has the file");
+        drop(first);
+        let result = early.or_else(|| {
+            loop {
+                if let Some(result) = poll(&mut *second) {
+                    break Some(result);
+                }
+            }
+        });
+        assert_eq!(result, Some(Ok(())));
+        let image = fs.cut(seed);
+        let volume = open_on(&image, path(), &options(ENCRYPTED.protection(&bench.kek))).unwrap();
+        let content = read_all(&bench, &image, seed, &*assemble(volume).unwrap()).unwrap();
+        assert!(content[..BLOCK_BYTES as usize].iter().all(|byte| *byte == 7), "seed {seed}");
+    }
+}
+
 /// The kernel tells a failure once. Seen first, the success of the other flush must not be believed.
 #[test]
 fn of_two_flushes_at_a_time_none_succeeds_if_one_fails() {

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use strongroom_io::{Done, FileOperation, FileToken, InFlight, IoError, Sealed, Slot, Waker};
 use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
@@ -220,7 +219,7 @@ impl Appender {
         log.ended(&reservation, &entries, result.is_ok());
         match sync {
             Some(ticket) => result = syncs.end_of_durable_write(ticket, result),
-            None => log.is_dirty.store(true, Ordering::SeqCst),
+            None => log.unsynced.set(),
         }
         for slot in asked {
             if let Some(asked) = self.asked.get_mut(slot) {

@@ -8,7 +8,6 @@ mod read;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use strongroom_io::{
     Channel, Done, FileDone, FileIo, FileOperation, FileQueue, FileToken, InFlight, Io, IoError, Request,
@@ -24,7 +23,7 @@ use super::descriptor::Provisioning;
 use super::disk::Shared;
 use super::log::epochs::Epoch;
 use super::log::{Log, Route};
-use super::syncs::SyncTicket;
+use super::syncs::{SyncTicket, Unsynced};
 
 /// What was sent to a file, and what is to be done when it comes back.
 enum Step {
@@ -48,6 +47,8 @@ enum Step {
 struct Flush {
     tag: u64,
     ticket: SyncTicket,
+    /// Syncs that were abandoned before it began.
+    abandoned: u64,
     files_left: u32,
     failure: Option<IoError>,
 }
@@ -56,13 +57,21 @@ pub(super) struct FileChannel {
     shared: Arc<Shared>,
     files: Files,
     flushes: InFlight<Flush>,
-    /// Flushes that have succeeded and wait for other syncs to end: those before the ticket.
-    settling: VecDeque<(SyncTicket, u64)>,
+    /// Flushes that have succeeded and wait for other syncs to end.
+    settling: VecDeque<Settling>,
     waker: Arc<Waker>,
     /// What ended without a file's help, until the next poll.
     ended: VecDeque<Done<Sealed>>,
     file_done: Vec<FileDone>,
     log: Option<LogSide>,
+}
+
+/// A flush that has succeeded.
+struct Settling {
+    tag: u64,
+    /// It waits for the syncs before this one.
+    next: SyncTicket,
+    abandoned: u64,
 }
 
 /// The channel's way to its files.
@@ -180,19 +189,23 @@ impl FileChannel {
 
     /// Syncs what has anything to sync. What another flush has taken upon itself it waits for when it settles.
     fn flush(&mut self, tag: u64) {
-        // Before the marks are taken away: whoever finds none finds the ticket of who took them.
-        let ticket = self.shared.syncs.begin();
-        let layer = self.shared.layer_is_dirty.swap(false, Ordering::SeqCst).then_some(self.files.layer);
-        let log = self.log.as_ref().filter(|side| side.log.is_dirty.swap(false, Ordering::SeqCst));
-        let files = [layer, log.map(|side| side.file)];
+        let abandoned = self.shared.syncs.abandoned();
+        let (ticket, [layer, log]) = self.shared.syncs.begin_for(self.unsynced());
+        let log = self.log.as_ref().filter(|_| log).map(|side| side.file);
+        let files = [layer.then_some(self.files.layer), log];
         let files_left = files.iter().flatten().count() as u32;
-        let flush = self.flushes.insert(Flush { tag, ticket, files_left, failure: None });
+        let flush = self.flushes.insert(Flush { tag, ticket, abandoned, files_left, failure: None });
         for file in files.into_iter().flatten() {
             self.files.send(file, Step::Sync { flush }, FileOperation::SyncData);
         }
         if files_left == 0 {
             self.end_flush(flush);
         }
+    }
+
+    /// The marks of the files that a flush covers: the layer's, and its log's.
+    fn unsynced(&self) -> [Option<&Unsynced>; 2] {
+        [Some(&self.shared.layer_unsynced), self.log.as_ref().map(|side| &side.log.unsynced)]
     }
 
     fn synced(&mut self, flush: Slot, result: Result<(), IoError>) {
@@ -205,22 +218,33 @@ impl FileChannel {
     }
 
     fn end_flush(&mut self, flush: Slot) {
-        let Some(Flush { tag, ticket, failure, .. }) = self.flushes.take(flush) else { return };
+        let Some(Flush { tag, ticket, abandoned, failure, .. }) = self.flushes.take(flush) else { return };
         self.shared.syncs.end(ticket, failure.is_some());
         match failure {
             Some(error) => self.ended.push_back(Done { tag, result: Err(error), memory: None }),
-            None => self.settling.push_back((self.shared.syncs.next(), tag)),
+            None => {
+                let next = self.shared.syncs.next();
+                self.settling.push_back(Settling { tag, next, abandoned });
+            }
         }
     }
 
     /// Ends the flushes beside which no sync is under way any more.
     fn settle(&mut self, done: &mut Vec<Done<Sealed>>) {
-        let syncs = &self.shared.syncs;
-        while let Some((next, tag)) = self.settling.front().copied()
-            && syncs.have_ended_before(next, &self.waker)
+        while let Some(first) = self.settling.front()
+            && self.shared.syncs.have_ended_before(first.next, &self.waker)
+            && let Some(Settling { tag, abandoned, .. }) = self.settling.pop_front()
         {
-            self.settling.pop_front();
-            let result = if syncs.have_failed() { Err(IoError::FlushFailed) } else { Ok(()) };
+            let syncs = &self.shared.syncs;
+            let result = match syncs.have_failed() {
+                true => Err(IoError::FlushFailed),
+                // What it relied on may not have been synced.
+                false if syncs.abandoned() != abandoned => {
+                    self.flush(tag);
+                    continue;
+                }
+                false => Ok(()),
+            };
             done.push(Done { tag, result, memory: None });
         }
     }
@@ -252,7 +276,7 @@ impl FileChannel {
                 self.leave(epoch);
                 match sync {
                     Some(ticket) => result = self.shared.syncs.end_of_durable_write(ticket, result),
-                    None => self.shared.layer_is_dirty.store(true, Ordering::SeqCst),
+                    None => self.shared.layer_unsynced.set(),
                 }
                 self.ended.push_back(Done { tag, result, memory: buffer });
             }
@@ -260,7 +284,7 @@ impl FileChannel {
                 if let Some(side) = &self.log {
                     side.log.cleared(extent);
                 }
-                self.shared.layer_is_dirty.store(true, Ordering::SeqCst);
+                self.shared.layer_unsynced.set();
                 match result {
                     Ok(()) if durable => self.flush(tag),
                     _ => self.ended.push_back(Done { tag, result, memory: None }),
@@ -413,7 +437,7 @@ impl Drop for FileChannel {
                 }
                 Some(Step::Sync { flush }) => {
                     if let Some(Flush { ticket, .. }) = self.flushes.take(flush) {
-                        self.shared.syncs.end(ticket, false);
+                        self.shared.syncs.abandon(ticket, self.unsynced());
                     }
                 }
                 Some(Step::Space { .. }) | None => {}

@@ -13,8 +13,7 @@
 //! A block that is written anew meanwhile goes through the log again, and stays there.
 
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use strongroom_io::{
@@ -81,6 +80,8 @@ pub struct Destager {
 
 enum Job {
     Sync(SyncTicket),
+    /// The superblock, written durably.
+    Superblock(SyncTicket, Superblock),
     Read(usize),
     /// Taking space ahead. Without it the writes take what they need.
     Ahead,
@@ -179,27 +180,27 @@ impl Destager {
         self.queue.submit(FileIo { tag: slot.tag(), file, operation });
     }
 
-    fn sync(&mut self, file: FileToken) {
-        let ticket = self.shared.syncs.begin();
+    fn sync(&mut self, file: FileToken, ticket: SyncTicket) {
         self.send(file, Job::Sync(ticket), FileOperation::SyncData);
     }
 
     fn finish(&mut self, done: FileDone) {
         let Some(job) = Slot::from_tag(done.tag).and_then(|slot| self.sent.take(slot)) else { return };
         let Some(cycle) = &mut self.cycle else { return };
-        if let Job::Ahead = job {
-            return;
-        }
-        cycle.failure = cycle.failure.or(done.result.err());
+        let mut result = done.result;
         match job {
-            // As for a durable write: without room nothing that was promised is lost.
-            Job::Sync(ticket) => {
-                let result = self.shared.syncs.end_of_durable_write(ticket, done.result);
-                cycle.failure = cycle.failure.or(result.err());
+            Job::Sync(ticket) => self.shared.syncs.end(ticket, result.is_err()),
+            Job::Superblock(ticket, superblock) => {
+                if result.is_ok() {
+                    self.log.written(superblock);
+                }
+                result = self.shared.syncs.end_of_durable_write(ticket, result);
             }
             Job::Read(piece) => cycle.pieces[piece].2 = done.buffer,
-            Job::Write | Job::Ahead => {}
+            Job::Ahead => return,
+            Job::Write => {}
         }
+        cycle.failure = cycle.failure.or(result.err());
     }
 
     /// Goes on to what can be done next; whether there was anything.
@@ -328,8 +329,9 @@ impl Destager {
             failure: None,
         });
         self.log.epochs.turn(&self.waker);
-        self.log.is_dirty.store(false, Ordering::SeqCst);
-        self.sync(self.file);
+        // Also where no mark says so: another's sync of what is planned may still be under way.
+        let (ticket, _) = self.shared.syncs.begin_for([Some(&self.log.unsynced)]);
+        self.sync(self.file, ticket);
         for (number, (_, _, blocks, offset)) in pieces.into_iter().enumerate().filter(|_| has_content) {
             match self.pool.take(blocks as usize * BLOCK) {
                 Some(into) => self.send(self.file, Job::Read(number), FileOperation::Read { offset, into }),
@@ -372,7 +374,8 @@ impl Destager {
                 if self.sent.is_empty() {
                     cycle.pieces.clear();
                     cycle.step = Step::SyncingLayer;
-                    self.sync(self.layer);
+                    let ticket = self.shared.syncs.begin();
+                    self.sync(self.layer, ticket);
                     return true;
                 }
                 return moved;
@@ -433,14 +436,12 @@ impl Destager {
         superblock.encode(from.bytes_mut());
         let ticket = self.shared.syncs.begin();
         let write = FileOperation::Write { offset: superblock.offset(), from, durable: true };
-        self.send(self.file, Job::Sync(ticket), write);
+        self.send(self.file, Job::Superblock(ticket, superblock), write);
     }
 
     fn trimmed(&mut self) -> bool {
         let Some(Cycle { segments, planned, .. }) = self.cycle.take() else { return false };
         let mut state = self.log.state();
-        let tail = state.tail_after(segments.len());
-        self.log.superblock_written(tail, None);
         state.trim(&segments, &planned);
         state.stalled = None;
         self.retry_at = None;
@@ -466,8 +467,6 @@ impl Destager {
 
     fn closed(&mut self) -> bool {
         self.cycle = None;
-        let next = self.log.state().next_sequence();
-        self.log.superblock_written(next, Some(next));
         self.ended = Some(Ok(()));
         true
     }
@@ -516,8 +515,10 @@ impl Drop for Destager {
         while !self.sent.is_empty()
             && let Some(slot) = slots.next()
         {
-            if let Some(Job::Sync(ticket)) = self.sent.take(slot) {
-                self.shared.syncs.end(ticket, false);
+            match self.sent.take(slot) {
+                Some(Job::Sync(ticket)) => self.shared.syncs.abandon(ticket, [Some(&self.log.unsynced)]),
+                Some(Job::Superblock(ticket, _)) => self.shared.syncs.end(ticket, false),
+                Some(Job::Read(_) | Job::Ahead | Job::Write) | None => {}
             }
         }
         let mut state = self.log.state();
@@ -533,12 +534,12 @@ impl Drop for Destager {
 impl Log {
     /// The superblock that is to follow the last one.
     fn superblock_after(&self, tail: u64, next: Option<u64>) -> Superblock {
-        let last = self.superblock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let last = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
         Superblock { generation: last.generation + 1, tail, next, ..last.clone() }
     }
 
-    fn superblock_written(&self, tail: u64, next: Option<u64>) {
-        let written = self.superblock_after(tail, next);
-        *self.superblock.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = written;
+    /// A superblock is in the file.
+    fn written(&self, superblock: Superblock) {
+        *self.superblock.lock().unwrap_or_else(PoisonError::into_inner) = superblock;
     }
 }

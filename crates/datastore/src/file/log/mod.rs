@@ -33,7 +33,7 @@ mod recover;
 mod state;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -50,6 +50,7 @@ use self::state::{Live, Route as StateRoute, State};
 use super::descriptor::LogRecord;
 use super::disk::LogFacts;
 use super::storage::StoredFile;
+use super::syncs::Unsynced;
 
 pub use file::{LogError, LogUse};
 pub(super) use file::{bytes_for, check_identity, create, damaged, describe};
@@ -79,7 +80,7 @@ pub(super) struct Log {
     pub(super) file: Arc<dyn StoredFile>,
     pub(super) epochs: Epochs,
     /// Whether a record is not durable yet, as far as is known.
-    pub(super) is_dirty: AtomicBool,
+    pub(super) unsynced: Unsynced,
     id: LogId,
     bytes: u64,
     /// From how many bytes on a first write goes in place.
@@ -125,7 +126,7 @@ impl Log {
             file,
             epochs: Epochs::default(),
             // A predecessor's last records may be found and not be durable.
-            is_dirty: AtomicBool::new(!state.is_empty()),
+            unsynced: Unsynced::new(!state.is_empty()),
             id: superblock.log,
             bytes: facts.bytes,
             fill_bytes_min: facts.fill_bytes_min,
