@@ -13,7 +13,7 @@ pub fn seal_what_was_read(bytes: &[u8], seals: &mut [Option<KeyEpoch>], epoch: K
 }
 
 /// Whether every byte is zero. Ciphertext is told by its first bytes, so only real zeroes are read to the end.
-fn is_zero(block: &[u8]) -> bool {
+pub fn is_zero(block: &[u8]) -> bool {
     let (words, rest) = block.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
 }

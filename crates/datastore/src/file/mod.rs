@@ -16,13 +16,16 @@
 //!
 //! Each function has a twin `…_on` for another file system than the host's ([`storage`]): a simulated one, that loses power.
 
+mod bits;
 mod blocks;
+pub mod chain;
 mod channel;
 mod check;
 mod create;
 mod delete;
 mod descriptor;
 mod directory;
+pub mod discards;
 mod disk;
 mod error;
 mod filesystem;
@@ -35,6 +38,7 @@ mod open;
 mod reserve;
 pub mod storage;
 mod syncs;
+mod tagging;
 pub mod tags;
 
 pub use check::{Finding, Severity, check, check_on};

@@ -13,10 +13,11 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 
 use super::disk::{Shared, State};
 use super::flush::Pass;
-use super::layout::{PAGE_BYTES, Tag, blocks, marks_offset, page_offset};
+use super::layout::{blocks, marks_offset, page_offset};
 use super::pages::PageSlot;
 use super::request::{Active, Step, Work};
 use super::settle::Settler;
+use crate::file::tagging::{PAGE_BYTES, Tag};
 
 /// Pages that are sent to the file at a time, to make room or by a pass: enough to keep a device busy.
 pub const STORES_AT_ONCE: u32 = 32;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::layout::Binding;
+use crate::file::tagging::Binding;
 
 /// How often at most something is said of blocks: a damaged disk has many, and each is counted.
 const SAY_EVERY: Duration = Duration::from_secs(10);

@@ -14,14 +14,14 @@ use super::channel::TagsChannel;
 use super::counts::{Counts, TagCounts};
 use super::keys::TagKeys;
 use super::layout::{
-    Binding, PAGE_BYTES, PAGE_DATA_BYTES, REGION_BYTES, REGIONS_PER_MARKS_PAGE, REGIONS_PER_SECTOR,
-    TAGS_OFFSET, marks_offset, marks_sectors_mut, page_offset, pages, split_marks,
+    PAGE_DATA_BYTES, REGION_BYTES, REGIONS_PER_MARKS_PAGE, TAGS_OFFSET, marks_offset, page_offset, pages,
 };
 use super::pages::Pages;
 use super::passes::Passes;
 use super::regions::Regions;
 use crate::file::host::HostFile;
 use crate::file::storage::StoredFile;
+use crate::file::tagging::{Binding, NUMBERS_PER_SECTOR, PAGE_BYTES, bits_mut};
 
 /// Pages of tags in memory: 16 MiB at most, which vouch for 4 GiB. What is read and written beyond that reads its tags too.
 const PAGES_MAX: usize = 4096;
@@ -249,9 +249,8 @@ impl Shared {
 
     /// Fills a page of marks with what is so now.
     pub fn fill_marks(&self, regions: &Regions, marks_page: u64, page: &mut [u8]) -> Result<(), IoError> {
-        for (number, sector) in marks_sectors_mut(marks_page, page) {
-            let (_, bits) = split_marks(sector);
-            regions.fill_sector(number * REGIONS_PER_SECTOR, bits);
+        for (first, bits) in bits_mut(marks_page, page) {
+            regions.fill_sector(first, bits);
         }
         self.keys.tag_marks(&self.binding, marks_page, page).map_err(|error| {
             tracing::error!(%error, "marks cannot be tagged");
@@ -371,12 +370,17 @@ fn read_marks(
         if done_bytes < wanted_bytes {
             return Err(IoError::Short { done_bytes, wanted_bytes });
         }
-        let refused = keys.verify_marks(binding, marks_page, page.bytes(), |number, bits| {
-            let first = number * REGIONS_PER_SECTOR;
+        let mut refused = 0;
+        let verified = keys.verify_marks(binding, marks_page, page.bytes(), |number, bits| {
+            let Some(bits) = bits else {
+                refused += 1;
+                return;
+            };
+            let first = number * NUMBERS_PER_SECTOR;
             let is_set = |at: &u64| bits[(at / 8) as usize] >> (at % 8) & 1 == 1;
-            (0..REGIONS_PER_SECTOR).filter(is_set).for_each(|at| report(first + at));
+            (0..NUMBERS_PER_SECTOR).filter(is_set).for_each(|at| report(first + at));
         });
-        let refused = refused.map_err(|error| {
+        verified.map_err(|error| {
             tracing::error!(%error, "marks cannot be verified");
             IoError::Cipher
         })?;

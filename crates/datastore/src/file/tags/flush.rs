@@ -10,11 +10,11 @@
 
 use strongroom_io::{FileOperation, IoError};
 
-use super::bits::Bits;
 use super::channel::{FileWork, Owner, STORES_AT_ONCE, TagsChannel};
 use super::disk::State;
-use super::layout::PAGE_BYTES;
 use super::pages::PageSlot;
+use crate::file::bits::Bits;
+use crate::file::tagging::PAGE_BYTES;
 
 /// The pass that runs on a channel.
 pub struct Pass {

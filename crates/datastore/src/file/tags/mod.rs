@@ -26,7 +26,6 @@
 //! mutex that is never held while anything waits: `pages`, tags in memory; `regions`, the marks; `passes`, who waits for which flush.
 //! `layout` is the file byte by byte, `keys` how tags are computed.
 
-mod bits;
 mod channel;
 mod counts;
 mod disk;

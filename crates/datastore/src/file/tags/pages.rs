@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::bits::Bits;
-use super::layout::PAGE_BYTES;
+use crate::file::bits::Bits;
+use crate::file::tagging::PAGE_BYTES;
 
 /// A page's place in memory.
 pub type PageSlot = usize;

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use super::bits::Bits;
 use super::layout::REGIONS_PER_MARKS_PAGE;
+use crate::file::bits::Bits;
 
 /// What is known of one region.
 #[derive(Clone, Copy, Default)]

@@ -4,8 +4,9 @@ use strongroom_io::{IoError, Lock, Request, Sealed};
 use strongroom_memory::Buffer;
 use strongroom_types::Extent;
 
-use super::layout::{PAGE_DATA_BYTES, REGION_BYTES, TAGS_PER_PAGE, Tag, blocks, pages, set_tag_at, tag_at};
+use super::layout::{PAGE_DATA_BYTES, REGION_BYTES, TAGS_PER_PAGE, blocks, pages, set_tag_at, tag_at};
 use super::passes::PassNumber;
+use crate::file::tagging::Tag;
 
 /// How much of a zeroing is done at a time: 1 GiB, so that a discard of the whole disk does not mark all of it at once.
 const ZERO_AT_ONCE: u64 = 64 * REGION_BYTES;

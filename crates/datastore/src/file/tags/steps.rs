@@ -6,9 +6,10 @@ use strongroom_memory::Buffer;
 use super::channel::{FileWork, Next, Owner, STORES_AT_ONCE, TagsChannel, place_of_pages};
 use super::disk::{Shared, State};
 use super::keys::UnknownEpoch;
-use super::layout::{PAGE_DATA_BYTES, Tag, blocks, pages, region_of, regions};
+use super::layout::{PAGE_DATA_BYTES, blocks, pages, region_of, regions};
 use super::pages::{Found, PageSlot};
 use super::request::{Active, Step, Work};
+use crate::file::tagging::Tag;
 
 /// Whether all of a request's pages of tags have been seen to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

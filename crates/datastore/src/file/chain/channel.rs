@@ -1,0 +1,249 @@
+//! One queue's way into a chain.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
+use strongroom_io::{Channel, Done, InFlight, Io, IoError, Request, Sealed, Slot, Thread, Waker};
+use strongroom_memory::{CHUNK_BYTES, ReservedPool};
+use strongroom_types::{BLOCK_BYTES, Extent};
+
+use super::Shared;
+use super::read::{Next, Read};
+use crate::file::blocks::is_zero;
+use crate::file::discards::round::Recorder;
+use crate::file::discards::{Answer, Asked};
+
+/// Blocks that are recorded at once: those of one round.
+const RECORD_BLOCKS_MAX: u64 = 1 << 21;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+pub struct ChainChannel {
+    shared: Arc<Shared>,
+    /// The layers, the top first.
+    layers: Vec<Box<dyn Channel<Sealed>>>,
+    recorder: Recorder,
+    pool: ReservedPool,
+    waker: Arc<Waker>,
+    active: InFlight<Active>,
+    /// Changes whose record is on its way.
+    recording: VecDeque<Recording>,
+    /// Reads that wait for memory, and what of their layer they want.
+    waiting: VecDeque<(Slot, Extent)>,
+    returned: Vec<Done<Sealed>>,
+    ended: Vec<Done<Sealed>>,
+    /// Something was submitted since the last kick.
+    unkicked: bool,
+}
+
+/// What was sent down.
+enum Active {
+    Read(Read),
+    /// A request that the top has as it came.
+    Passed {
+        tag: u64,
+    },
+}
+
+/// A change of the top, which must have recorded first what of it becomes "nothing here".
+struct Recording {
+    io: Io<Sealed>,
+    /// What is still to be looked at.
+    rest: Range<u64>,
+    /// What is being recorded: the first of the rest.
+    asked: Option<(Range<u64>, Asked)>,
+}
+
+impl ChainChannel {
+    pub(super) fn open(shared: Arc<Shared>, thread: &Thread, depth: usize) -> Result<Self, IoError> {
+        let disks = std::iter::once(&shared.top).chain(shared.lower.iter().map(|layer| &layer.blocks));
+        let layers = disks.map(|disk| disk.open(thread, depth)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            layers,
+            recorder: Recorder::open(&shared.discards, thread)?,
+            pool: ReservedPool::new(&thread.pool, CHUNK_BYTES),
+            waker: thread.reactor.waker(),
+            active: InFlight::with_depth(depth),
+            recording: VecDeque::with_capacity(depth),
+            waiting: VecDeque::with_capacity(depth),
+            returned: Vec::with_capacity(depth),
+            ended: Vec::with_capacity(depth),
+            unkicked: false,
+            shared,
+        })
+    }
+
+    fn send(&mut self, level: usize, slot: Slot, request: Request<Sealed>) {
+        if let Some(layer) = self.layers.get_mut(level) {
+            layer.submit(Io { tag: slot.tag(), request });
+            self.unkicked = true;
+        }
+    }
+
+    fn pass(&mut self, io: Io<Sealed>) {
+        let slot = self.active.insert(Active::Passed { tag: io.tag });
+        self.send(0, slot, io.request);
+    }
+
+    /// Takes a change of the top, of which these blocks may become "nothing here" where a lower layer has something.
+    fn change(&mut self, io: Io<Sealed>, blocks: Range<u64>) {
+        let rest = blocks.start..blocks.end.min(self.shared.lower_end_block());
+        let recording = Recording { io, rest, asked: None };
+        self.go_on_recording(recording);
+    }
+
+    /// Records what is to be recorded; once all of it is, the change goes to the top.
+    fn go_on_recording(&mut self, mut recording: Recording) {
+        loop {
+            let asked = recording.asked.take();
+            let (blocks, asked) = match asked {
+                Some((blocks, asked)) => (blocks, Some(asked)),
+                None => match next_to_record(&recording.io.request, recording.rest.clone()) {
+                    Some(blocks) => (blocks, None),
+                    None => return self.pass(recording.io),
+                },
+            };
+            match self.shared.discards.ask(blocks.clone(), asked, &self.waker) {
+                Ok(Answer::Recorded) => recording.rest.start = blocks.end,
+                Ok(Answer::Waits(asked)) => {
+                    recording.asked = Some((blocks, asked));
+                    self.unkicked = true;
+                    return self.recording.push_back(recording);
+                }
+                Err(error) => return self.ended.push(recording.io.end(Err(error))),
+            }
+        }
+    }
+
+    fn on_returned(&mut self, done: Done<Sealed>) -> Option<()> {
+        let slot = Slot::from_tag(done.tag)?;
+        let Active::Read(read) = self.active.get_mut(slot)? else {
+            let Some(Active::Passed { tag }) = self.active.take(slot) else { return None };
+            self.ended.push(Done { tag, ..done });
+            return Some(());
+        };
+        let level = read.level;
+        let taken = match (done.result, done.memory) {
+            (Ok(()), Some(content)) => {
+                read.take(content, self.shared.discards(level).map(|discards| &**discards))
+            }
+            (result, content) => {
+                read.into = read.into.take().or(content);
+                result
+            }
+        };
+        let next = match (taken, self.shared.blocks(level + 1)) {
+            (Ok(()), Some(blocks)) => read.descend(blocks.limits().size_bytes),
+            _ => Next::Ended,
+        };
+        match next {
+            Next::Whole(extent) => {
+                let into = read.into.take()?;
+                self.send(level + 1, slot, Request::Read { extent, into });
+            }
+            Next::Part(extent) => self.read_part(slot, level + 1, extent),
+            Next::Ended => self.end_read(slot, taken),
+        }
+        Some(())
+    }
+
+    /// Reads of a layer what those above do not have, into other memory.
+    fn read_part(&mut self, slot: Slot, level: usize, extent: Extent) {
+        match self.pool.take(extent.length() as usize) {
+            Some(into) => self.send(level, slot, Request::Read { extent, into }),
+            None => self.waiting.push_back((slot, extent)),
+        }
+    }
+
+    fn end_read(&mut self, slot: Slot, result: Result<(), IoError>) {
+        if let Some(Active::Read(Read { tag, into, .. })) = self.active.take(slot) {
+            self.ended.push(Done { tag, result, memory: into });
+        }
+    }
+
+    /// Goes on with what has waited for memory, or for a record.
+    fn look_again(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let Some((slot, extent)) = self.waiting.pop_front() else { break };
+            if let Some(Active::Read(Read { level, .. })) = self.active.get_mut(slot) {
+                let level = *level;
+                self.read_part(slot, level, extent);
+            }
+        }
+        for _ in 0..self.recording.len() {
+            let Some(recording) = self.recording.pop_front() else { break };
+            self.go_on_recording(recording);
+        }
+    }
+}
+
+/// The next blocks, of those that are left, of which there will be "nothing here".
+fn next_to_record(request: &Request<Sealed>, rest: Range<u64>) -> Option<Range<u64>> {
+    if rest.is_empty() {
+        return None;
+    }
+    let Request::Write { extent, from, .. } = request else {
+        return Some(rest.start..rest.end.min(rest.start + RECORD_BLOCKS_MAX));
+    };
+    // Ciphertext is never zero; a clear volume's blocks may be.
+    let first = extent.offset() / BLOCK_BYTES;
+    let is_nothing = |block: &u64| is_zero(&from.bytes()[(block - first) as usize * BLOCK..][..BLOCK]);
+    let start = rest.clone().find(is_nothing)?;
+    let end = (start..rest.end).find(|block| !is_nothing(block)).unwrap_or(rest.end);
+    Some(start..end)
+}
+
+/// The whole blocks of an extent.
+fn blocks_of(extent: Extent) -> Range<u64> {
+    extent.offset() / BLOCK_BYTES..extent.end() / BLOCK_BYTES
+}
+
+impl Channel<Sealed> for ChainChannel {
+    fn submit(&mut self, io: Io<Sealed>) {
+        let limits = self.shared.top.limits();
+        if let Err(error) = limits.check(&io.request) {
+            return self.ended.push(io.end(Err(error)));
+        }
+        match io.request {
+            Request::Read { extent, into } => {
+                let slot = self.active.insert(Active::Read(Read::new(io.tag, extent)));
+                self.send(0, slot, Request::Read { extent, into });
+            }
+            Request::Write { extent, .. } => self.change(io, blocks_of(extent)),
+            Request::Flush => self.pass(io),
+            // The top keeps its content.
+            Request::Discard { .. } if !limits.discards => self.pass(io),
+            Request::Discard { extent } => self.change(io, blocks_of(extent.narrowed_to(BLOCK_BYTES))),
+            Request::WriteZeroes { extent, .. } => self.change(io, blocks_of(extent)),
+        }
+    }
+
+    fn kick(&mut self) {
+        self.unkicked = false;
+        self.recorder.kick(&self.pool);
+        self.layers.iter_mut().for_each(|layer| layer.kick());
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done<Sealed>>) {
+        loop {
+            let mut returned = mem::take(&mut self.returned);
+            self.layers.iter_mut().for_each(|layer| layer.poll(&mut returned));
+            let mut moved = !returned.is_empty();
+            for done in returned.drain(..) {
+                let is_known = self.on_returned(done).is_some();
+                debug_assert!(is_known, "a layer returned what was not submitted");
+            }
+            self.returned = returned;
+            moved |= self.recorder.poll(&self.pool);
+            self.look_again();
+            if self.unkicked {
+                self.kick();
+            } else if !moved {
+                break;
+            }
+        }
+        done.append(&mut self.ended);
+    }
+}

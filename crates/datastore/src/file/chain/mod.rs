@@ -1,0 +1,151 @@
+//! A chain of layers as one disk.
+//!
+//! ```text
+//! crypt -> chain -> the top: tags -> blocks        takes what is written
+//!            |  \-> discards-<id> of the top       what of it hides the layers below
+//!            \---> the layer below, and the next   read where those above have nothing
+//! ```
+//!
+//! A read goes to the top, and where that has nothing, and has not recorded that it hides what is below, to the next layer. A write
+//! goes to the top alone. What becomes zeroes there is recorded first ([`discards`](super::discards)).
+//!
+//! The stage keeps nothing of blocks in memory: what a layer has is what reading it shows, so nothing can be out of date.
+
+mod channel;
+mod read;
+
+use std::sync::Arc;
+
+use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, Thread};
+use strongroom_types::{BLOCK_BYTES, Extent};
+
+use self::channel::ChainChannel;
+use super::discards::Discards;
+
+/// A layer that others lie on. It does not change.
+pub struct LowerLayer {
+    /// Its blocks.
+    pub blocks: Arc<dyn Disk<Sealed>>,
+    /// What it has recorded, if there are layers below it.
+    pub discards: Option<Arc<Discards>>,
+}
+
+/// Layers as one disk.
+#[derive(Clone)]
+pub struct ChainDisk {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    top: Arc<dyn Disk<Sealed>>,
+    discards: Arc<Discards>,
+    /// Nearest first.
+    lower: Vec<LowerLayer>,
+}
+
+impl ChainDisk {
+    /// Puts `top`, and what it has recorded, on other layers, of which the nearest comes first.
+    pub fn new(top: Arc<dyn Disk<Sealed>>, discards: Arc<Discards>, lower: Vec<LowerLayer>) -> Self {
+        Self { shared: Arc::new(Shared { top, discards, lower }) }
+    }
+
+    /// Whether nothing can be recorded any more until the volume is opened anew.
+    pub fn has_failed_record(&self) -> bool {
+        self.shared.discards.have_failed()
+    }
+}
+
+impl Shared {
+    /// The blocks of a layer; the top is 0.
+    fn blocks(&self, level: usize) -> Option<&Arc<dyn Disk<Sealed>>> {
+        match level.checked_sub(1) {
+            None => Some(&self.top),
+            Some(lower) => self.lower.get(lower).map(|layer| &layer.blocks),
+        }
+    }
+
+    /// What a layer has recorded; the top is 0.
+    fn discards(&self, level: usize) -> Option<&Arc<Discards>> {
+        match level.checked_sub(1) {
+            None => Some(&self.discards),
+            Some(lower) => self.lower.get(lower)?.discards.as_ref(),
+        }
+    }
+
+    /// The first block that no layer below the top reaches.
+    fn lower_end_block(&self) -> u64 {
+        self.lower.first().map_or(0, |layer| layer.blocks.limits().size_bytes / BLOCK_BYTES)
+    }
+
+    /// Reports what the layers from `level` on have of an extent.
+    fn allocation(
+        &self,
+        level: usize,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        let Some(blocks) = self.blocks(level) else {
+            report(extent, Allocation::Hole);
+            return Ok(());
+        };
+        let within = extent.intersection(Extent::between(0, blocks.limits().size_bytes));
+        let (mut goes_on, mut failure) = (true, None);
+        blocks.allocation(within, &mut |run, found| {
+            if found == Allocation::Data {
+                goes_on = report(run, found);
+                return goes_on;
+            }
+            let below = |run, report: &mut dyn FnMut(Extent, Allocation) -> bool| {
+                self.allocation(level + 1, run, &mut |run, below| {
+                    // Space that the layer has taken stays taken, whatever is below.
+                    report(run, if below == Allocation::Data { below } else { found })
+                })
+            };
+            let mut told = |run, found| {
+                goes_on = report(run, found);
+                goes_on
+            };
+            match self.discards(level) {
+                Some(discards) => discards.runs(run, |run, hides| {
+                    let result = match hides {
+                        true => {
+                            told(run, found);
+                            Ok(())
+                        }
+                        false => below(run, &mut told),
+                    };
+                    failure = failure.or(result.err());
+                    failure.is_none()
+                }),
+                None => failure = failure.or(below(run, &mut told).err()),
+            }
+            goes_on && failure.is_none()
+        })?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        if goes_on && within.end() < extent.end() {
+            report(Extent::between(within.end().max(extent.offset()), extent.end()), Allocation::Hole);
+        }
+        Ok(())
+    }
+}
+
+impl Disk<Sealed> for ChainDisk {
+    fn limits(&self) -> Limits {
+        self.shared.top.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
+        Ok(Box::new(ChainChannel::open(Arc::clone(&self.shared), thread, depth)?))
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        let extent = extent.intersection(Extent::between(0, self.limits().size_bytes));
+        self.shared.allocation(0, extent, report)
+    }
+}

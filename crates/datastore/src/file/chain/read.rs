@@ -1,0 +1,123 @@
+//! How far a read has come down the chain.
+
+use strongroom_io::{IoError, TRANSFER_BYTES_MAX};
+use strongroom_memory::Buffer;
+use strongroom_types::{BLOCK_BYTES, Extent};
+
+use crate::file::discards::Discards;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// The blocks of the longest transfer.
+const BLOCKS_MAX: usize = TRANSFER_BYTES_MAX as usize / BLOCK + 2;
+
+/// Which blocks of a read are to be looked for in the next layer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Open([u64; BLOCKS_MAX.div_ceil(64)]);
+
+impl Open {
+    fn all(blocks: usize) -> Self {
+        let mut open = Self::default();
+        (0..blocks).for_each(|block| open.0[block / 64] |= 1 << (block % 64));
+        open
+    }
+
+    fn has(&self, block: usize) -> bool {
+        self.0[block / 64] >> (block % 64) & 1 == 1
+    }
+
+    fn close(&mut self, block: usize) {
+        self.0[block / 64] &= !(1 << (block % 64));
+    }
+
+    fn first(&self) -> Option<usize> {
+        let word = self.0.iter().position(|word| *word != 0)?;
+        Some(word * 64 + self.0[word].trailing_zeros() as usize)
+    }
+
+    fn last(&self) -> Option<usize> {
+        let word = self.0.iter().rposition(|word| *word != 0)?;
+        Some(word * 64 + 63 - self.0[word].leading_zeros() as usize)
+    }
+}
+
+/// A read on its way.
+pub(super) struct Read {
+    pub tag: u64,
+    extent: Extent,
+    /// What is read into, unless a layer has it just now.
+    pub into: Option<Buffer>,
+    open: Open,
+    /// Blocks of the extent that the layer at `level` is asked for.
+    asked: std::ops::Range<usize>,
+    /// The layer that is read; the top is 0.
+    pub level: usize,
+}
+
+/// What a read needs next.
+pub(super) enum Next {
+    /// This part of the layer at its level, into the whole of its own memory.
+    Whole(Extent),
+    /// This part of the layer, into other memory.
+    Part(Extent),
+    Ended,
+}
+
+impl Read {
+    /// A read that the top has, with its memory.
+    pub fn new(tag: u64, extent: Extent) -> Self {
+        let blocks = (extent.length() / BLOCK_BYTES) as usize;
+        Self { tag, extent, into: None, open: Open::all(blocks), asked: 0..blocks, level: 0 }
+    }
+
+    /// A layer was read. What it has is taken over, and what it hides is settled.
+    pub fn take(&mut self, content: Buffer, discards: Option<&Discards>) -> Result<(), IoError> {
+        let first_block = self.extent.offset() / BLOCK_BYTES;
+        match &mut self.into {
+            None => {
+                let seals = content.seals();
+                let asked = self.asked.clone();
+                asked.filter(|block| seals[*block].is_some()).for_each(|block| self.open.close(block));
+                self.into = Some(content);
+            }
+            Some(into) => {
+                let (bytes, seals) = into.parts_mut();
+                for (block, at) in self.asked.clone().zip(0..) {
+                    if self.open.has(block) && content.seals()[at].is_some() {
+                        bytes[block * BLOCK..][..BLOCK]
+                            .copy_from_slice(&content.bytes()[at * BLOCK..][..BLOCK]);
+                        seals[block] = content.seals()[at];
+                        self.open.close(block);
+                    }
+                }
+            }
+        }
+        if let Some(discards) = discards.filter(|_| self.open.first().is_some()) {
+            let recorded = discards.recorded();
+            for block in self.asked.clone() {
+                if self.open.has(block) && recorded.has(first_block + block as u64)? {
+                    self.open.close(block);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes down to a layer of so many bytes.
+    pub fn descend(&mut self, layer_bytes: u64) -> Next {
+        let first_block = self.extent.offset() / BLOCK_BYTES;
+        let reaches = (layer_bytes / BLOCK_BYTES).saturating_sub(first_block) as usize;
+        let blocks = (self.extent.length() / BLOCK_BYTES) as usize;
+        (reaches..blocks).for_each(|block| self.open.close(block));
+        let (Some(first), Some(last)) = (self.open.first(), self.open.last()) else { return Next::Ended };
+        self.level += 1;
+        self.asked = first..last + 1;
+        let place = |block: usize| (first_block + block as u64) * BLOCK_BYTES;
+        let extent = Extent::between(place(first), place(last + 1));
+        // Nothing was found yet, so there is nothing to keep.
+        match (0..blocks).all(|block| self.open.has(block)) {
+            true => Next::Whole(extent),
+            false => Next::Part(extent),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! A chain of layers: the suite that every disk must pass, and what is read through the layers, held against an oracle.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod support;
+
+use std::fs::File;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use strongroom_datastore::file::chain::{ChainDisk, LowerLayer};
+use strongroom_datastore::file::discards::{DiscardKeys, Discards, DiscardsFacts, file_bytes};
+use strongroom_datastore::file::*;
+use strongroom_datastore::memory::MemoryDisk;
+use strongroom_io::conformance::Conformance;
+use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Request, Sealed, Thread};
+use strongroom_memory::BufferPool;
+use strongroom_ring::Ring;
+use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, LayerId, VolumeId, VolumeSize};
+
+use support::Destaging;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+fn ring() -> Result<Ring, IoError> {
+    Ring::new(64).map_err(|_| IoError::Closed)
+}
+
+fn epoch(number: u32) -> KeyEpoch {
+    KeyEpoch::new(number).unwrap()
+}
+
+/// A sidecar without anything in it, or as it is.
+fn discards(path: &Path, layer_bytes: u64) -> Arc<Discards> {
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+    file.set_len(file_bytes(layer_bytes)).unwrap();
+    let facts = DiscardsFacts { volume: VolumeId::from_bytes([1; 16]), layer: LayerId::from_bytes([2; 16]) };
+    let keys = DiscardKeys::derive(&Vec::new()).unwrap();
+    Arc::new(Discards::open(file.into(), facts, keys, layer_bytes).unwrap())
+}
+
+/// One queue's way in, with its thread's event loop.
+struct Queue {
+    channel: Box<dyn Channel<Sealed>>,
+    ring: Ring,
+    pool: BufferPool,
+}
+
+impl Queue {
+    fn new(disk: &dyn Disk<Sealed>) -> Self {
+        let ring = ring().unwrap();
+        let pool = BufferPool::new(32 << 20).unwrap();
+        let thread = Thread { pool: pool.clone(), reactor: Rc::new(ring.clone()) };
+        Self { channel: disk.open(&thread, 8).unwrap(), ring, pool }
+    }
+
+    fn run(&mut self, request: Request<Sealed>) -> Done<Sealed> {
+        self.channel.submit(Io { tag: 1, request });
+        self.channel.kick();
+        let mut done = Vec::new();
+        loop {
+            self.channel.poll(&mut done);
+            match done.pop() {
+                Some(done) => return done,
+                None => self.ring.wait(None).unwrap(),
+            };
+        }
+    }
+
+    fn write(&mut self, first: u64, blocks: &[u8], seal: KeyEpoch) {
+        let mut from = self.pool.take(blocks.len() * BLOCK).unwrap();
+        let (bytes, seals) = from.parts_mut();
+        bytes.chunks_mut(BLOCK).zip(blocks).for_each(|(block, fill)| block.fill(*fill));
+        seals.fill(Some(seal));
+        let extent = Extent::between(first * BLOCK_BYTES, (first + blocks.len() as u64) * BLOCK_BYTES);
+        self.run(Request::Write { extent, from, durable: false }).result.unwrap();
+    }
+
+    /// The first byte of each block, and its seal.
+    fn read(&mut self, first: u64, blocks: u64) -> Result<Vec<(u8, Option<KeyEpoch>)>, IoError> {
+        let into = self.pool.take(blocks as usize * BLOCK).unwrap();
+        let extent = Extent::between(first * BLOCK_BYTES, (first + blocks) * BLOCK_BYTES);
+        let Done { result, memory, .. } = self.run(Request::Read { extent, into });
+        result?;
+        let memory = memory.unwrap();
+        let blocks = memory.bytes().chunks(BLOCK).zip(memory.seals());
+        Ok(blocks
+            .map(|(block, seal)| {
+                assert!(block.iter().all(|byte| *byte == block[0]));
+                (if seal.is_some() { block[0] } else { 0 }, *seal)
+            })
+            .collect())
+    }
+}
+
+fn extent(blocks: std::ops::Range<u64>) -> Extent {
+    Extent::between(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES)
+}
+
+/// A chain with what empties the log of its top.
+struct Chain {
+    disk: ChainDisk,
+    _destaging: Destaging,
+}
+
+impl Disk<Sealed> for Chain {
+    fn limits(&self) -> Limits {
+        self.disk.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
+        self.disk.open(thread, depth)
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.disk.allocation(extent, report)
+    }
+}
+
+/// Volumes whose lower layer is full of what the guest has discarded: they read as zeroes, as the suite expects of a new one.
+fn passes(provisioning: Provisioning) {
+    let datastore = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let count = AtomicU64::new(0);
+    let suite = Conformance::<Sealed>::new(move || {
+        let path = datastore.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
+        let size = VolumeSize::new((5 << 20) + 512).unwrap();
+        let protection = Protection::Unencrypted;
+        create(&path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false })
+            .unwrap();
+        let options = OpenOptions {
+            protection,
+            access: Access::ReadWrite,
+            lock_wait: Duration::ZERO,
+            least_generation: 0,
+        };
+        let top = open(&path, &options).unwrap().disk;
+        let bytes = top.limits().size_bytes;
+        let lower = MemoryDisk::new(size, epoch(9));
+        let mut queue = Queue::new(&lower);
+        (0..bytes / BLOCK_BYTES).for_each(|block| queue.write(block, &[0xaa], epoch(9)));
+        let lower = LowerLayer { blocks: Arc::new(lower), discards: None };
+        let disk =
+            ChainDisk::new(Arc::clone(&top) as _, discards(&path.join("discards"), bytes), vec![lower]);
+        let request =
+            Request::WriteZeroes { extent: Extent::between(0, bytes), may_unmap: true, durable: false };
+        Queue::new(&disk).run(request).result.unwrap();
+        Chain { _destaging: Destaging::of(&top), disk }
+    });
+    if let Err(failure) = suite.event_loops(ring).run() {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn a_chain_with_a_thin_top_passes() {
+    passes(Provisioning::Thin);
+}
+
+#[test]
+fn a_chain_with_a_thick_top_passes() {
+    passes(Provisioning::Thick);
+}
+
+/// A generator of small numbers, from a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Four layers, the lower ones shorter, each with blocks, zeroings and discards of its own, and the sidecars read anew.
+#[test]
+fn what_is_read_is_what_was_last_written_in_any_layer() {
+    const BLOCKS: u64 = 700;
+    for seed in 0..4 {
+        let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut random = Random(seed);
+        let mut oracle = vec![(0, None); BLOCKS as usize];
+        let mut layers: Vec<(Arc<MemoryDisk>, u64)> = Vec::new();
+        let sidecar = |level: usize, bytes| discards(&place.path().join(level.to_string()), bytes);
+        let chain = |layers: &[(Arc<MemoryDisk>, u64)]| {
+            let (top, lower) = layers.split_last().unwrap();
+            let lower = lower.iter().enumerate().rev().map(|(level, (disk, bytes))| LowerLayer {
+                blocks: Arc::clone(disk) as _,
+                discards: (level > 0).then(|| sidecar(level, *bytes)),
+            });
+            ChainDisk::new(Arc::clone(&top.0) as _, sidecar(lower.len(), top.1), lower.collect())
+        };
+        for level in 0..4 {
+            let blocks = BLOCKS - 3 * 50 + level * 50;
+            let bytes = blocks * BLOCK_BYTES;
+            let own = epoch(level as u32 + 1);
+            layers.push((Arc::new(MemoryDisk::new(VolumeSize::new(bytes).unwrap(), own)), bytes));
+            let disk = chain(&layers);
+            let mut queue = Queue::new(&disk);
+            for _ in 0..60 {
+                let first = random.below(blocks);
+                let end = (first + 1 + random.below(40)).min(blocks);
+                let place = first as usize..end as usize;
+                match random.below(4) {
+                    0 => {
+                        queue.run(Request::Discard { extent: extent(first..end) }).result.unwrap();
+                        oracle[place].fill((0, None));
+                    }
+                    1 => {
+                        let extent = extent(first..end);
+                        let request = Request::WriteZeroes { extent, may_unmap: true, durable: true };
+                        queue.run(request).result.unwrap();
+                        oracle[place].fill((0, None));
+                    }
+                    // A clear volume's blocks may be zeroes.
+                    _ => {
+                        let fills: Vec<u8> = place.clone().map(|_| random.below(4) as u8).collect();
+                        queue.write(first, &fills, own);
+                        for (block, fill) in place.zip(fills) {
+                            oracle[block] = (fill, (fill != 0).then_some(own));
+                        }
+                    }
+                }
+                let (first, count) = (random.below(blocks), 1 + random.below(258));
+                let count = count.min(blocks - first);
+                let expected = &oracle[first as usize..(first + count) as usize];
+                assert_eq!(queue.read(first, count).unwrap(), expected, "seed {seed}, layer {level}");
+            }
+            drop(queue);
+            // The map may take a hole for data, and never the other way round.
+            let anew = chain(&layers);
+            let mut covered = 0;
+            anew.allocation(extent(0..blocks), &mut |run, found| {
+                assert_eq!(run.offset(), covered);
+                covered = run.end();
+                let run = (run.offset() / BLOCK_BYTES) as usize..(run.end() / BLOCK_BYTES) as usize;
+                assert!(found == Allocation::Data || oracle[run].iter().all(|(fill, _)| *fill == 0));
+                true
+            })
+            .unwrap();
+            assert_eq!(covered, bytes);
+            let mut queue = Queue::new(&anew);
+            for first in (0..blocks).step_by(100) {
+                let count = 100.min(blocks - first);
+                let expected = &oracle[first as usize..(first + count) as usize];
+                assert_eq!(queue.read(first, count).unwrap(), expected, "seed {seed}, layer {level}, anew");
+            }
+        }
+    }
+}
+
+/// Several queues record blocks of the same page at once.
+#[test]
+fn nothing_that_was_recorded_is_lost_to_another_record() {
+    const BLOCKS: u64 = 4000;
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bytes = BLOCKS * BLOCK_BYTES;
+    let size = VolumeSize::new(bytes).unwrap();
+    let (top, lower) = (Arc::new(MemoryDisk::new(size, epoch(2))), Arc::new(MemoryDisk::new(size, epoch(1))));
+    let mut queue = Queue::new(&lower);
+    (0..BLOCKS / 100).for_each(|run| queue.write(run * 100, &[7; 100], epoch(1)));
+    let chain = || {
+        let lower = LowerLayer { blocks: Arc::clone(&lower) as _, discards: None };
+        ChainDisk::new(Arc::clone(&top) as _, discards(&place.path().join("discards"), bytes), vec![lower])
+    };
+    let disk = chain();
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let disk = &disk;
+            scope.spawn(move || {
+                let mut queue = Queue::new(disk);
+                for block in (number..BLOCKS).step_by(4).filter(|block| block % 5 != 0).take(400) {
+                    queue.run(Request::Discard { extent: extent(block..block + 1) }).result.unwrap();
+                    assert_eq!(queue.read(block, 1).unwrap(), [(0, None)]);
+                }
+            });
+        }
+    });
+    let mut anew = Queue::new(&chain());
+    for number in 0..4 {
+        for (at, block) in (number..BLOCKS).step_by(4).filter(|block| block % 5 != 0).enumerate() {
+            let expected = if at < 400 { (0, None) } else { (7, Some(epoch(1))) };
+            assert_eq!(anew.read(block, 1).unwrap(), [expected], "block {block}");
+        }
+    }
+}
+
+/// A sector that does not vouch for itself: what depends on it is an error, and nothing else is.
+#[test]
+fn a_damaged_record_is_an_error_where_it_matters() {
+    const BLOCKS: u64 = 9000;
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bytes = BLOCKS * BLOCK_BYTES;
+    let size = VolumeSize::new(bytes).unwrap();
+    let (top, lower) = (Arc::new(MemoryDisk::new(size, epoch(2))), Arc::new(MemoryDisk::new(size, epoch(1))));
+    let path = place.path().join("discards");
+    let chain = || {
+        let lower = LowerLayer { blocks: Arc::clone(&lower) as _, discards: None };
+        ChainDisk::new(Arc::clone(&top) as _, discards(&path, bytes), vec![lower])
+    };
+    let disk = chain();
+    let mut queue = Queue::new(&disk);
+    queue.write(10, &[3], epoch(2));
+    queue.run(Request::Discard { extent: extent(20..30) }).result.unwrap();
+    queue.run(Request::Discard { extent: extent(5000..5001) }).result.unwrap();
+    drop((queue, disk));
+    let mut content = std::fs::read(&path).unwrap();
+    content[100] ^= 1;
+    std::fs::write(&path, content).unwrap();
+    let disk = chain();
+    let mut queue = Queue::new(&disk);
+    assert_eq!(queue.read(10, 1).unwrap(), [(3, Some(epoch(2)))], "what the top has needs no record");
+    assert_eq!(queue.read(20, 1), Err(IoError::Integrity { block: 20 }));
+    assert_eq!(queue.read(5000, 1).unwrap(), [(0, None)], "another sector");
+    let refused = queue.run(Request::Discard { extent: extent(40..41) });
+    assert_eq!(refused.result, Err(IoError::Integrity { block: 0 }));
+}
