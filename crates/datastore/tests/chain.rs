@@ -16,12 +16,12 @@ use strongroom_datastore::file::discards::{DiscardKeys, Discards, DiscardsFacts,
 use strongroom_datastore::file::*;
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_io::conformance::Conformance;
-use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Request, Sealed, Thread};
+use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Request, Sealed, Thread};
 use strongroom_memory::BufferPool;
 use strongroom_ring::Ring;
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, LayerId, VolumeId, VolumeSize};
 
-use support::Destaging;
+use support::{Destaged, Destaging};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
@@ -100,30 +100,6 @@ fn extent(blocks: std::ops::Range<u64>) -> Extent {
     Extent::between(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES)
 }
 
-/// A chain with what empties the log of its top.
-struct Chain {
-    disk: ChainDisk,
-    _destaging: Destaging,
-}
-
-impl Disk<Sealed> for Chain {
-    fn limits(&self) -> Limits {
-        self.disk.limits()
-    }
-
-    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
-        self.disk.open(thread, depth)
-    }
-
-    fn allocation(
-        &self,
-        extent: Extent,
-        report: &mut dyn FnMut(Extent, Allocation) -> bool,
-    ) -> Result<(), IoError> {
-        self.disk.allocation(extent, report)
-    }
-}
-
 /// Volumes whose lower layer is full of what the guest has discarded: they read as zeroes, as the suite expects of a new one.
 fn passes(provisioning: Provisioning) {
     let datastore = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -151,7 +127,7 @@ fn passes(provisioning: Provisioning) {
         let request =
             Request::WriteZeroes { extent: Extent::between(0, bytes), may_unmap: true, durable: false };
         Queue::new(&disk).run(request).result.unwrap();
-        Chain { _destaging: Destaging::of(&top), disk }
+        Destaged { disk, destaging: Destaging::of(&top, ring) }
     });
     if let Err(failure) = suite.event_loops(ring).run() {
         panic!("{failure}");

@@ -4,44 +4,19 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use strongroom_datastore::file::*;
 use strongroom_io::conformance::Conformance;
-use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, Thread};
+use strongroom_io::{IoError, Sealed};
 use strongroom_ring::Ring;
-use strongroom_types::{Extent, VolumeSize};
+use strongroom_types::VolumeSize;
 
-use support::Destaging;
+use support::{Destaged, Destaging};
 
 fn ring() -> Result<Ring, IoError> {
     Ring::new(64).map_err(|_| IoError::Closed)
-}
-
-/// A volume with what empties its first-write log.
-struct Destaged {
-    disk: Arc<FileDisk>,
-    _destaging: Destaging,
-}
-
-impl Disk<Sealed> for Destaged {
-    fn limits(&self) -> Limits {
-        self.disk.limits()
-    }
-
-    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
-        self.disk.open(thread, depth)
-    }
-
-    fn allocation(
-        &self,
-        extent: Extent,
-        report: &mut dyn FnMut(Extent, Allocation) -> bool,
-    ) -> Result<(), IoError> {
-        self.disk.allocation(extent, report)
-    }
 }
 
 fn passes(place: &str, provisioning: Provisioning) {
@@ -60,7 +35,7 @@ fn passes(place: &str, provisioning: Provisioning) {
             least_generation: 0,
         };
         let disk = open(&path, &options).unwrap().disk;
-        Destaged { _destaging: Destaging::of(&disk), disk }
+        Destaged { destaging: Destaging::of(&disk, ring), disk }
     });
     if let Err(failure) = suite.event_loops(ring).run() {
         panic!("{failure}");

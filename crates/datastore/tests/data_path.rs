@@ -63,6 +63,10 @@ fn allocated_bytes(volume: &Path) -> u64 {
     files.filter(|file| file.len() >= SIZE_BYTES).map(|file| file.blocks() * 512).sum()
 }
 
+fn ring() -> Result<Ring, IoError> {
+    Ring::new(64).map_err(|_| IoError::Closed)
+}
+
 /// One queue, used a request at a time or many.
 struct Queue {
     ring: Rc<Ring>,
@@ -77,7 +81,7 @@ impl Queue {
     }
 
     fn with_reactor<R: Reactor + 'static>(disk: &FileDisk, wrap: impl FnOnce(Rc<Ring>) -> Rc<R>) -> Self {
-        let ring = Rc::new(Ring::new(64).unwrap());
+        let ring = Rc::new(ring().unwrap());
         let thread = Thread { pool: BufferPool::new(32 << 20).unwrap(), reactor: wrap(ring.clone()) };
         let channel = disk.open(&thread, 64).unwrap();
         Self { ring, thread, channel, next: 0 }
@@ -205,7 +209,7 @@ fn the_file_systems_map_is_exact() {
         for provisioning in [Provisioning::Thin, Provisioning::Thick] {
             let path = volume_in(datastore.path(), provisioning);
             let opened = open(&path, &options(Access::ReadWrite)).unwrap();
-            let destaging = Destaging::of(&opened.disk);
+            let destaging = Destaging::of(&opened.disk, ring);
             let mut queue = Queue::new(&opened.disk);
             // Every third run of blocks, in an order that no allocator likes.
             let mut written = vec![false; (SIZE_BYTES / BLOCK_BYTES) as usize];
@@ -380,7 +384,7 @@ fn a_destagers_fsync_that_fails_for_want_of_room_ends_all_flushes() {
     let opened = open(&path, &options(Access::ReadWrite)).unwrap();
     let mut queue = Queue::new(&opened.disk);
     queue.write(block(0, 1), 1, false).unwrap();
-    let ring = Rc::new(Ring::new(64).unwrap());
+    let ring = Rc::new(ring().unwrap());
     let faulty =
         Faulty { ring: Rc::clone(&ring), fail_next_sync: Rc::new(Cell::new(true)), error: IoError::NoSpace };
     let thread = Thread { pool: BufferPool::new(32 << 20).unwrap(), reactor: Rc::new(faulty) };
@@ -400,7 +404,7 @@ fn many_requests_on_two_queues_all_come_back() {
     for datastore in datastores() {
         let path = volume_in(datastore.path(), Provisioning::Thin);
         let opened = open(&path, &options(Access::ReadWrite)).unwrap();
-        let _destaging = Destaging::of(&opened.disk);
+        let _destaging = Destaging::of(&opened.disk, ring);
         std::thread::scope(|scope| {
             for half in 0..2_u64 {
                 let disk = &opened.disk;

@@ -13,12 +13,12 @@ use std::time::Duration;
 use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsFacts, file_bytes};
 use strongroom_datastore::file::*;
 use strongroom_io::conformance::Conformance;
-use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, Thread};
+use strongroom_io::{Disk, IoError, Sealed};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_ring::Ring;
-use strongroom_types::{Extent, KeyEpoch, LayerId, VolumeId, VolumeSize};
+use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
 
-use support::Destaging;
+use support::{Destaged, Destaging};
 
 fn ring() -> Result<Ring, IoError> {
     Ring::new(64).map_err(|_| IoError::Closed)
@@ -46,30 +46,6 @@ fn keys() -> TagKeys {
     TagKeys::derive(&vec![(KeyEpoch::FIRST, dek)]).unwrap().unwrap()
 }
 
-/// Tags over a volume with what empties its first-write log.
-struct Destaged {
-    tags: TagsDisk,
-    _destaging: Destaging,
-}
-
-impl Disk<Sealed> for Destaged {
-    fn limits(&self) -> Limits {
-        self.tags.limits()
-    }
-
-    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
-        self.tags.open(thread, depth)
-    }
-
-    fn allocation(
-        &self,
-        extent: Extent,
-        report: &mut dyn FnMut(Extent, Allocation) -> bool,
-    ) -> Result<(), IoError> {
-        self.tags.allocation(extent, report)
-    }
-}
-
 fn passes(place: &str, provisioning: Provisioning) {
     let datastore = tempfile::tempdir_in(place).unwrap();
     let count = AtomicU64::new(0);
@@ -79,8 +55,8 @@ fn passes(place: &str, provisioning: Provisioning) {
         let inner = blocks(&datastore.path().join(number.to_string()), provisioning, bytes);
         let tags = sidecar(&datastore.path().join(format!("tags-{number}")), inner.limits().size_bytes);
         let facts = TagsFacts { volume: VolumeId::random(), layer: LayerId::random(), handed_over: false };
-        let destaging = Destaging::of(&inner);
-        Destaged { tags: TagsDisk::new(inner, tags, facts, keys()).unwrap(), _destaging: destaging }
+        let destaging = Destaging::of(&inner, ring);
+        Destaged { disk: TagsDisk::new(inner, tags, facts, keys()).unwrap(), destaging }
     });
     if let Err(failure) = suite.event_loops(ring).run() {
         panic!("{failure}");
