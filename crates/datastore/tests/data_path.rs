@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+#[path = "support/interposed.rs"]
+mod interposed;
 mod support;
 
 use std::cell::Cell;
@@ -9,7 +11,6 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::*;
@@ -18,6 +19,7 @@ use strongroom_memory::{Buffer, BufferPool};
 use strongroom_ring::Ring;
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
 
+use interposed::{Between, Fate, Interposed};
 use support::Destaging;
 
 const SIZE_BYTES: u64 = 16 << 20;
@@ -69,7 +71,7 @@ fn ring() -> Result<Ring, IoError> {
 
 /// One queue, used a request at a time or many.
 struct Queue {
-    ring: Rc<Ring>,
+    ring: Ring,
     thread: Thread,
     channel: Box<dyn Channel<Sealed>>,
     next: u64,
@@ -77,12 +79,12 @@ struct Queue {
 
 impl Queue {
     fn new(disk: &FileDisk) -> Self {
-        Self::with_reactor(disk, |ring| ring)
+        Self::with_reactor(disk, |ring| Rc::new(ring.clone()))
     }
 
-    fn with_reactor<R: Reactor + 'static>(disk: &FileDisk, wrap: impl FnOnce(Rc<Ring>) -> Rc<R>) -> Self {
-        let ring = Rc::new(ring().unwrap());
-        let thread = Thread { pool: BufferPool::new(32 << 20).unwrap(), reactor: wrap(ring.clone()) };
+    fn with_reactor(disk: &FileDisk, reactor: impl FnOnce(&Ring) -> Rc<dyn Reactor>) -> Self {
+        let ring = ring().unwrap();
+        let thread = Thread { pool: BufferPool::new(32 << 20).unwrap(), reactor: reactor(&ring) };
         let channel = disk.open(&thread, 64).unwrap();
         Self { ring, thread, channel, next: 0 }
     }
@@ -279,63 +281,28 @@ fn a_layer_that_was_cut_short_meanwhile_is_a_short_transfer() {
     assert_eq!(done.result, Err(IoError::Short { done_bytes: 4096, wanted_bytes: 8192 }));
 }
 
-/// A reactor whose file queues fail what they are told to fail.
-struct Faulty {
-    ring: Rc<Ring>,
-    fail_next_sync: Rc<Cell<bool>>,
+/// Fails a sync when it is told to.
+struct FailsSync {
+    fail_next: Rc<Cell<bool>>,
     error: IoError,
 }
 
-struct FaultyQueue {
-    below: Box<dyn FileQueue>,
-    fail_next_sync: Rc<Cell<bool>>,
-    error: IoError,
-    failed: Vec<FileDone>,
-}
-
-impl Reactor for Faulty {
-    fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError> {
-        let (fail_next_sync, error) = (Rc::clone(&self.fail_next_sync), self.error);
-        let below = self.ring.file_queue()?;
-        Ok(Box::new(FaultyQueue { below, fail_next_sync, error, failed: Vec::new() }))
-    }
-
-    fn wake_at(&self, deadline: Instant) {
-        self.ring.wake_at(deadline);
-    }
-
-    fn waker(&self) -> Arc<Waker> {
-        self.ring.waker()
-    }
-}
-
-impl FileQueue for FaultyQueue {
-    fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError> {
-        self.below.register(file)
-    }
-
-    fn submit(&mut self, io: FileIo) {
+impl Between for FailsSync {
+    fn submits(&mut self, io: FileIo) -> Fate {
         let syncs =
             matches!(io.operation, FileOperation::SyncData | FileOperation::Write { durable: true, .. });
-        if syncs && self.fail_next_sync.replace(false) {
-            let buffer = match io.operation {
-                FileOperation::Write { from, .. } => Some(from),
-                _ => None,
-            };
-            self.failed.push(FileDone { tag: io.tag, result: Err(self.error), buffer });
-        } else {
-            self.below.submit(io);
+        match syncs && self.fail_next.replace(false) {
+            true => Fate::Ends(io, Err(self.error)),
+            false => Fate::Done(io),
         }
     }
+}
 
-    fn kick(&mut self) {
-        self.below.kick();
-    }
-
-    fn poll(&mut self, done: &mut Vec<FileDone>) {
-        done.append(&mut self.failed);
-        self.below.poll(done);
-    }
+/// A reactor whose next sync fails so, when it is told to.
+fn faulty(ring: &Ring, fail_next: &Rc<Cell<bool>>, error: IoError) -> Rc<dyn Reactor> {
+    let fail_next = Rc::clone(fail_next);
+    let make = move || FailsSync { fail_next: Rc::clone(&fail_next), error };
+    Rc::new(Interposed { below: ring.clone(), make })
 }
 
 #[test]
@@ -345,9 +312,8 @@ fn after_a_failed_flush_none_succeeds_on_any_queue_until_reopening() {
     for durable_write in [false, true] {
         let opened = open(&path, &options(Access::ReadWrite)).unwrap();
         let fail_next_sync = Rc::new(Cell::new(false));
-        let fail = Rc::clone(&fail_next_sync);
-        let mut faulty = Queue::with_reactor(&opened.disk, move |ring| {
-            Rc::new(Faulty { ring, fail_next_sync: fail, error: IoError::Device(Errno(5)) })
+        let mut faulty = Queue::with_reactor(&opened.disk, |ring| {
+            faulty(ring, &fail_next_sync, IoError::Device(Errno(5)))
         });
         let mut healthy = Queue::new(&opened.disk);
         faulty.write(block(0, 1), 1, false).unwrap();
@@ -384,10 +350,9 @@ fn a_destagers_fsync_that_fails_for_want_of_room_ends_all_flushes() {
     let opened = open(&path, &options(Access::ReadWrite)).unwrap();
     let mut queue = Queue::new(&opened.disk);
     queue.write(block(0, 1), 1, false).unwrap();
-    let ring = Rc::new(ring().unwrap());
-    let faulty =
-        Faulty { ring: Rc::clone(&ring), fail_next_sync: Rc::new(Cell::new(true)), error: IoError::NoSpace };
-    let thread = Thread { pool: BufferPool::new(32 << 20).unwrap(), reactor: Rc::new(faulty) };
+    let ring = ring().unwrap();
+    let reactor = faulty(&ring, &Rc::new(Cell::new(true)), IoError::NoSpace);
+    let thread = Thread { pool: BufferPool::new(32 << 20).unwrap(), reactor };
     let mut destager = opened.disk.destager(&thread).unwrap().unwrap();
     opened.disk.end_destaging(End::Empty);
     destager.poll();

@@ -1,12 +1,11 @@
 //! A thread's queues that break a promise on purpose, to be caught.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::rc::Rc;
 
-use strongroom_io::{
-    DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Reactor, Waker,
-};
+use strongroom_io::{FileIo, FileOperation, Reactor};
 use strongroom_ring::Ring;
+
+use super::interposed::{Between, Fate, Interposed};
 
 /// Which promise is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,61 +18,22 @@ pub enum Rule {
     DeviceForgetsFlush,
 }
 
-pub struct Broken {
-    ring: Ring,
-    rule: Rule,
-}
-
-impl Broken {
-    pub fn new(ring: Ring, rule: Rule) -> Self {
-        Self { ring, rule }
+impl Rule {
+    /// The reactor of a thread that breaks it.
+    pub fn over(self, below: Ring) -> Rc<dyn Reactor> {
+        Rc::new(Interposed { below, make: move || Broken(self) })
     }
 }
 
-impl Reactor for Broken {
-    fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError> {
-        Ok(Box::new(BrokenQueue { below: self.ring.file_queue()?, rule: self.rule, ended: Vec::new() }))
-    }
+struct Broken(Rule);
 
-    fn wake_at(&self, deadline: Instant) {
-        self.ring.wake_at(deadline);
-    }
-
-    fn waker(&self) -> Arc<Waker> {
-        self.ring.waker()
-    }
-}
-
-struct BrokenQueue {
-    below: Box<dyn FileQueue>,
-    rule: Rule,
-    /// Acknowledged without being done.
-    ended: Vec<FileDone>,
-}
-
-impl FileQueue for BrokenQueue {
-    fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError> {
-        self.below.register(file)
-    }
-
-    fn submit(&mut self, mut io: FileIo) {
-        match (&mut io.operation, self.rule) {
-            (FileOperation::SyncData, Rule::FlushWithoutSync) => {
-                self.ended.push(FileDone { tag: io.tag, result: Ok(()), buffer: None });
-                return;
-            }
+impl Between for Broken {
+    fn submits(&mut self, mut io: FileIo) -> Fate {
+        match (&mut io.operation, self.0) {
+            (FileOperation::SyncData, Rule::FlushWithoutSync) => return Fate::Ends(io, Ok(())),
             (FileOperation::Write { durable, .. }, Rule::DurableWriteWithoutSync) => *durable = false,
             _ => {}
         }
-        self.below.submit(io);
-    }
-
-    fn kick(&mut self) {
-        self.below.kick();
-    }
-
-    fn poll(&mut self, done: &mut Vec<FileDone>) {
-        done.append(&mut self.ended);
-        self.below.poll(done);
+        Fate::Done(io)
     }
 }

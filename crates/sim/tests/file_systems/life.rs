@@ -12,16 +12,14 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use strongroom_datastore::file::*;
 use strongroom_io::Reactor;
-use strongroom_keys::{Kek, KekSource};
-use strongroom_memory::BufferPool;
-use strongroom_memory::secret::SecretBytes;
 use strongroom_ring::{Lanes, Ring};
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
 use strongroom_worker::Destaging;
 use strongroom_worker::stack::{Ciphers, Stack};
 
-use super::broken::{Broken, Rule};
-use super::guest::{Guest, Log};
+use super::broken::Rule;
+use super::guest::Guest;
+use super::knowledge::{Account, Allowed, Bench, NAMES, Sort};
 use super::oracle::{Event, Oracle};
 use super::recorder::Recorder;
 
@@ -37,73 +35,17 @@ const STEP_WAIT: Duration = Duration::from_millis(2);
 
 /// Where volumes are, in the mounted file system.
 pub const DATASTORE: &str = "ds";
-pub const NAMES: [&str; 2] = ["vm1", "vm2"];
 
-/// What all lives of a test share.
-pub struct Bench {
-    pub kek: Kek,
-    pub pool: BufferPool,
-    pub memory: BufferPool,
-}
-
-impl Bench {
-    pub fn new() -> Self {
-        let secret = SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap();
-        Self {
-            kek: KekSource::KeyFile {}.kek(&secret).unwrap(),
-            pool: BufferPool::new(64 << 20).unwrap(),
-            memory: BufferPool::new(64 << 20).unwrap(),
-        }
-    }
-}
-
-/// What sort of volume it is.
-#[derive(Clone, Copy, Debug)]
-pub struct Sort {
-    pub encrypted: bool,
-    pub provisioning: Provisioning,
-    /// Whether its blocks have tags.
-    pub integrity: bool,
-}
-
-impl Sort {
-    fn draw(random: &mut StdRng) -> Self {
-        let encrypted = random.random_ratio(4, 5);
-        let thin = random.random_ratio(3, 4);
-        let integrity = encrypted && random.random_ratio(1, 4);
-        Self {
-            encrypted,
-            provisioning: if thin { Provisioning::Thin } else { Provisioning::Thick },
-            integrity,
-        }
-    }
-
-    pub fn protection(self, kek: &Kek) -> Protection<'_> {
-        if self.encrypted { Protection::Encrypted(kek) } else { Protection::Unencrypted }
-    }
-}
-
-/// What may be found of the volume.
-#[derive(Clone, Debug, Default)]
-pub struct Allowed {
-    /// It may be here, whole.
-    pub names: Vec<&'static str>,
-    /// It may be nowhere.
-    pub absent: bool,
-    /// There may be what is left of its deletion.
-    pub remains: bool,
-    /// Sizes that it may have, in bytes.
-    pub sizes: Vec<u64>,
+/// Some have tags.
+fn draw_sort(random: &mut StdRng) -> Sort {
+    let sort = Sort::draw(random);
+    Sort { integrity: sort.encrypted && random.random_ratio(1, 4), ..sort }
 }
 
 /// What happened, moment by moment of the device.
 pub struct History {
     pub sort: Sort,
-    pub log: Log,
-    /// From each of these moments on, this is allowed.
-    pub allowed: Vec<(usize, Allowed)>,
-    /// What was known at the start.
-    pub first: Oracle,
+    pub account: Account,
 }
 
 /// An open volume: who answers for it, and the stages that a worker has.
@@ -154,9 +96,7 @@ pub struct Life<'a> {
     sort: Sort,
     name: &'static str,
     size_bytes: u64,
-    log: Log,
-    allowed: Vec<(usize, Allowed)>,
-    first: Oracle,
+    account: Account,
     open: Option<OpenStack>,
     /// One for each queue of the guest, as long as the volume is open: a ring that stands still holds on to files.
     rings: Vec<Ring>,
@@ -173,11 +113,10 @@ impl<'a> Life<'a> {
         rule: Option<Rule>,
     ) -> History {
         let mut random = StdRng::seed_from_u64(seed);
-        let sort = Sort::draw(&mut random);
+        let sort = draw_sort(&mut random);
         let size_bytes = random.random_range(8..100) * BLOCK_BYTES + random.random_range(0..8) * SECTOR_BYTES;
-        let first = Oracle::new(size_bytes);
-        let allowed = vec![(0, Allowed { absent: true, ..Allowed::default() })];
-        let mut life = Self::with(bench, recorder, random, sort, NAMES[0], size_bytes, first, allowed);
+        let account = Account::new(Oracle::new(size_bytes), Allowed::absent());
+        let mut life = Self::with(bench, recorder, random, sort, NAMES[0], size_bytes, account);
         life.rule = rule;
         life.create();
         life.go_on(steps)
@@ -193,17 +132,14 @@ impl<'a> Life<'a> {
         found: &Found,
     ) -> History {
         let (name, size_bytes) = (found.name, found.content.len() as u64);
-        let settled = Allowed { names: vec![name], sizes: vec![size_bytes], ..Allowed::default() };
-        let first = Oracle::of(&found.content);
         let random = StdRng::seed_from_u64(seed);
-        let allowed = vec![(0, settled)];
-        let mut life = Self::with(bench, recorder, random, sort, name, size_bytes, first, allowed);
+        let account = Account::new(Oracle::of(&found.content), Allowed::settled(name, size_bytes));
+        let mut life = Self::with(bench, recorder, random, sort, name, size_bytes, account);
         // Its contents differ from those of before.
         life.guest = Guest::new(&bench.memory, 1 << 20);
         life.go_on(steps)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the two ways to begin differ in all of them")]
     fn with(
         bench: &'a Bench,
         recorder: &'a Recorder,
@@ -211,10 +147,8 @@ impl<'a> Life<'a> {
         sort: Sort,
         name: &'static str,
         size_bytes: u64,
-        first: Oracle,
-        allowed: Vec<(usize, Allowed)>,
+        account: Account,
     ) -> Self {
-        let log = Log { oracle: first.clone(), ..Log::default() };
         let guest = Guest::new(&bench.memory, 0);
         Self {
             bench,
@@ -224,9 +158,7 @@ impl<'a> Life<'a> {
             sort,
             name,
             size_bytes,
-            log,
-            allowed,
-            first,
+            account,
             open: None,
             rings: Vec::new(),
             guest,
@@ -238,8 +170,7 @@ impl<'a> Life<'a> {
             self.step();
         }
         self.end();
-        let Life { sort, log, allowed, first, .. } = self;
-        History { sort, log, allowed, first }
+        History { sort: self.sort, account: self.account }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -247,16 +178,16 @@ impl<'a> Life<'a> {
     }
 
     fn allow(&mut self, allowed: Allowed) {
-        self.allowed.push((self.recorder.moment(), allowed));
+        self.account.allow(self.recorder.moment(), allowed);
     }
 
     fn settled(&self) -> Allowed {
-        Allowed { names: vec![self.name], sizes: vec![self.size_bytes], ..Allowed::default() }
+        Allowed::settled(self.name, self.size_bytes)
     }
 
     fn create(&mut self) {
         self.allow(Allowed { absent: true, ..self.settled() });
-        create(&self.path(self.name), &create_options(self.bench, self.sort, self.size_bytes)).unwrap();
+        create(&self.path(self.name), &self.bench.create_options(self.sort, self.size_bytes)).unwrap();
         self.allow(self.settled());
     }
 
@@ -287,7 +218,7 @@ impl<'a> Life<'a> {
 
     fn reactor(&self, ring: &Ring) -> Rc<dyn Reactor> {
         match self.rule {
-            Some(rule) => Rc::new(Broken::new(ring.clone(), rule)),
+            Some(rule) => rule.over(ring.clone()),
             None => Rc::new(ring.clone()),
         }
     }
@@ -296,7 +227,7 @@ impl<'a> Life<'a> {
         self.open();
         if self.random.random_ratio(1, 2) {
             let moment = self.recorder.moment();
-            self.guest.submit(&mut self.log, moment, &mut self.random);
+            self.guest.submit(&mut self.account.log, moment, &mut self.random);
         } else {
             let queue = self.random.random_range(0..QUEUES);
             let wait = if self.random.random() { STEP_WAIT } else { Duration::ZERO };
@@ -309,7 +240,7 @@ impl<'a> Life<'a> {
         self.guest.kick(queue);
         self.rings[queue].wait(Some(wait)).unwrap();
         let recorder = self.recorder;
-        self.guest.poll(queue, &mut self.log, || recorder.moment());
+        self.guest.poll(queue, &mut self.account.log, || recorder.moment());
     }
 
     fn close(&mut self) {
@@ -351,7 +282,7 @@ impl<'a> Life<'a> {
         self.size_bytes = to;
         self.guest.size_bytes = to;
         let blocks = to.div_ceil(BLOCK_BYTES) as usize;
-        self.log.add(self.recorder.moment(), Event::Resized { blocks });
+        self.account.log.add(self.recorder.moment(), Event::Resized { blocks });
         self.allow(self.settled());
     }
 
@@ -360,19 +291,8 @@ impl<'a> Life<'a> {
         if self.random.random_ratio(1, 3) {
             self.allow(Allowed { absent: true, remains: true, ..self.settled() });
             delete(&self.path(self.name), LOCK_WAIT).unwrap();
-            self.allow(Allowed { absent: true, ..Allowed::default() });
+            self.allow(Allowed::absent());
         }
-    }
-}
-
-/// The log is as small as it can be, so that it wraps.
-pub fn create_options(bench: &Bench, sort: Sort, size_bytes: u64) -> CreateOptions<'_> {
-    CreateOptions {
-        size: VolumeSize::new(size_bytes).unwrap(),
-        provisioning: sort.provisioning,
-        protection: sort.protection(&bench.kek),
-        log_bytes: Some(LOG_BYTES_MIN),
-        integrity: sort.integrity,
     }
 }
 

@@ -9,7 +9,7 @@
 //! cuts again, but the kernel's threads take their own order; so the image that is wrong is kept where
 //! `POWER_CUTS_KEEP` says.
 //!
-//! The guest and the oracle are those of the simulated power cuts, `tests/power_cuts`. From the bottom up: `write_log` reads
+//! The guest, the oracle and what is known of a life are those of the simulated power cuts, `tests/power_cuts`. From the bottom up: `write_log` reads
 //! what a device was asked to do, `image` is what it holds, `cut` what is left of that; `file_system` makes and mounts one, and
 //! `recorder` records it; `life` is what a volume goes through, `survey` looks at what is left, and `trial` does it
 //! again and again. `first_writes` and `syncs` ask the file systems alone what they promise.
@@ -21,12 +21,18 @@
 )]
 
 mod broken;
+#[path = "../support/campaign.rs"]
+mod campaign;
 mod cut;
 mod file_system;
 mod first_writes;
 #[path = "../power_cuts/guest.rs"]
 mod guest;
 mod image;
+#[path = "../../../datastore/tests/support/interposed.rs"]
+mod interposed;
+#[path = "../power_cuts/knowledge.rs"]
+mod knowledge;
 mod life;
 #[path = "../power_cuts/oracle.rs"]
 mod oracle;
@@ -39,24 +45,16 @@ mod write_log;
 use std::time::Instant;
 
 use broken::Rule;
+use campaign::{first_seed, number};
 use file_system::{BTRFS, EXT4, FileSystem, XFS};
 use trial::Trial;
 
 /// Lives under a broken rule, until one has to be caught.
 const BROKEN_LIVES: u64 = 20;
 
-fn number(name: &str, otherwise: usize) -> usize {
-    let number = |text: String| text.parse().unwrap_or_else(|_| panic!("{name} is a number"));
-    std::env::var(name).map_or(otherwise, number)
-}
-
 /// Cuts for each file system.
 fn cuts() -> usize {
     number("POWER_CUTS", 300)
-}
-
-fn first_seed() -> u64 {
-    number("POWER_CUTS_SEED", 1) as u64
 }
 
 fn every_power_cut_leaves_what_was_promised(file_system: &'static FileSystem) {

@@ -1,6 +1,5 @@
 //! What a power cut has left on a mounted file system, opened and compared with what was promised.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,81 +8,11 @@ use strongroom_datastore::file::*;
 use strongroom_io::{Disk, Io, Plain, Request, TRANSFER_BYTES_MAX, Thread};
 use strongroom_memory::GuestSlice;
 use strongroom_ring::Ring;
-use strongroom_types::{BLOCK_BYTES, Extent, SECTOR_BYTES};
+use strongroom_types::Extent;
 
-use super::life::{Allowed, Bench, DATASTORE, Found, History, NAMES, OpenStack, Sort, create_options};
-use super::oracle::{Effect, Event, Oracle, Verdict};
-
-const SECTORS_PER_BLOCK: usize = (BLOCK_BYTES / SECTOR_BYTES) as usize;
-
-/// What is known at each moment of a history, told in order.
-pub struct Knowledge<'a> {
-    history: &'a History,
-    pub oracle: Oracle,
-    events: usize,
-    allowed: usize,
-}
-
-impl<'a> Knowledge<'a> {
-    pub fn new(history: &'a History) -> Self {
-        Self { history, oracle: history.first.clone(), events: 0, allowed: 0 }
-    }
-
-    /// Goes on to a moment, which is not before the last.
-    pub fn go_to(&mut self, moment: usize) -> &'a Allowed {
-        let happened = self.history.log.events[self.events..].iter().take_while(|(at, _)| *at <= moment);
-        for (_, event) in happened {
-            self.oracle.apply(event);
-            self.events += 1;
-        }
-        let allowed = &self.history.allowed;
-        while allowed.get(self.allowed + 1).is_some_and(|(at, _)| *at <= moment) {
-            self.allowed += 1;
-        }
-        &allowed[self.allowed].1
-    }
-
-    /// For a person: what a sector shows, and what has happened to its block so far.
-    fn tell(&self, sector: usize, content: &[u8]) -> String {
-        let shown = &content[sector * SECTOR_BYTES as usize..][..SECTOR_BYTES as usize];
-        let mut told = format!("sector {sector} shows {:02x?}", &shown[..8]);
-        if let Some(latest) = self.oracle.latest(sector)
-            && let Some(at) = shown.iter().zip(&latest[..]).position(|(found, latest)| found != latest)
-        {
-            told += &format!(", and differs from the latest from byte {at} on");
-        }
-        told += &format!("; allowed: {}\n", self.oracle.describe(sector));
-        let block = sector / SECTORS_PER_BLOCK;
-        let mut of_block = BTreeSet::new();
-        for (moment, event) in &self.history.log.events[..self.events] {
-            let line = match event {
-                Event::Submitted { id, effects, durable } => {
-                    let Some((_, effect)) = effects.iter().find(|(other, _)| *other == block) else {
-                        continue;
-                    };
-                    of_block.insert(*id);
-                    let effect = match effect {
-                        Effect::Written(sectors) => {
-                            format!(
-                                "writes sectors {:?}",
-                                sectors.iter().map(|(at, _)| at).collect::<Vec<_>>()
-                            )
-                        }
-                        Effect::Nothing => "makes it nothing".to_owned(),
-                    };
-                    format!("request {id} {effect}, durable {durable}")
-                }
-                Event::Ended { id, .. } if !of_block.contains(id) => continue,
-                Event::Ended { id, succeeded } => format!("request {id} ended, {succeeded}"),
-                Event::FlushSubmitted { id } => format!("flush {id}"),
-                Event::FlushEnded { id, succeeded } => format!("flush {id} ended, {succeeded}"),
-                Event::Resized { blocks } => format!("grown to {blocks} blocks"),
-            };
-            told += &format!("  moment {moment}: {line}\n");
-        }
-        told
-    }
-}
+use super::knowledge::{Allowed, Bench, Knowledge, NAMES, Sort};
+use super::life::{DATASTORE, Found, OpenStack};
+use super::oracle::Verdict;
 
 /// Looks at all that is there. `None` where the volume is rightly absent.
 pub fn survey(
@@ -137,7 +66,7 @@ pub fn survey(
 /// Whatever is left of a volume that is not there, its name is free.
 fn create_anew(bench: &Bench, datastore: &Path, sort: Sort) -> Result<(), String> {
     for name in NAMES {
-        create(&datastore.join(name), &create_options(bench, sort, 8192))
+        create(&datastore.join(name), &bench.create_options(sort, 8192))
             .map_err(|error| format!("created anew: {error}"))?;
     }
     Ok(())

@@ -7,12 +7,14 @@ use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
 use super::broken::Rule;
+use super::campaign::moments;
 use super::cut::{Fate, Replay};
 use super::file_system::FileSystem;
 use super::image::Image;
-use super::life::{Bench, History, Life};
+use super::knowledge::{Bench, Knowledge};
+use super::life::{History, Life};
 use super::recorder::Recorder;
-use super::survey::{Knowledge, survey};
+use super::survey::survey;
 use super::write_log::Entry;
 
 const LIFE_STEPS: [usize; 3] = [1200, 300, 2000];
@@ -83,7 +85,7 @@ impl Trial {
         let first = self.fresh.clone();
         let recording = Recording { first: &first, entries: &entries, history: &history };
         let mut replay = self.replay(&recording, None);
-        let mut knowledge = Knowledge::new(&history);
+        let mut knowledge = Knowledge::new(&history.account);
         let mut random = StdRng::seed_from_u64(seed);
         for moment in 0..=entries.len() {
             let image = replay.cut(moment, Fate::All, &mut random);
@@ -119,8 +121,8 @@ impl Trial {
     fn cut(&mut self, recording: &Recording<'_>, seed: u64, rule: Option<Rule>) -> Result<(), String> {
         let mut random = StdRng::seed_from_u64(seed);
         let mut cuts = self.replay(recording, rule);
-        let mut knowledge = Knowledge::new(recording.history);
-        for moment in moments(&mut random, CUTS_PER_LIFE, recording) {
+        let mut knowledge = Knowledge::new(&recording.history.account);
+        for moment in moments(&mut random, CUTS_PER_LIFE, recording.entries.len()) {
             let (fate, seed) = (Fate::draw(&mut random), random.random());
             let image = cuts.cut(moment, fate, &mut StdRng::seed_from_u64(seed));
             let cut = Cut { image, moment, seed, recording };
@@ -175,8 +177,8 @@ impl Trial {
         let recording = Recording { first: &cut.image, entries: &entries, history: &history };
         let mut random = StdRng::seed_from_u64(cut.seed);
         let mut cuts = self.replay(&recording, None);
-        let mut knowledge = Knowledge::new(&history);
-        for moment in moments(&mut random, CUTS_PER_SECOND_LIFE, &recording) {
+        let mut knowledge = Knowledge::new(&history.account);
+        for moment in moments(&mut random, CUTS_PER_SECOND_LIFE, entries.len()) {
             let (fate, seed) = (Fate::draw(&mut random), random.random());
             let image = cuts.cut(moment, fate, &mut StdRng::seed_from_u64(seed));
             let second = Cut { image, moment, seed, recording: &recording };
@@ -204,12 +206,4 @@ impl Trial {
         let path = Path::new(&place).join(format!("{}-{}.img", self.file_system.name, cut.seed));
         cut.image.write_to(&path).ok().map(|()| path)
     }
-}
-
-/// Random ones of a recording, in order.
-fn moments(random: &mut StdRng, count: usize, recording: &Recording<'_>) -> Vec<usize> {
-    let mut moments: Vec<usize> =
-        (0..count).map(|_| random.random_range(0..=recording.entries.len())).collect();
-    moments.sort_unstable();
-    moments
 }

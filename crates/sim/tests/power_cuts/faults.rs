@@ -12,8 +12,9 @@ use strongroom_sim::{Faults, SimFs};
 use strongroom_types::{BLOCK_BYTES, Extent, VolumeSize};
 use strongroom_worker::stack::assemble;
 
-use super::history::{Allowed, Bench, History, Sort, Trouble, options};
+use super::history::{History, Trouble, options};
 use super::image::{check_image, read_all};
+use super::knowledge::{Account, Allowed, Bench, Knowledge, NAMES, Sort};
 use super::oracle::Oracle;
 use super::{Count, cut};
 
@@ -79,7 +80,7 @@ struct Used {
     channel: Box<dyn Channel<Plain>>,
 }
 
-const ENCRYPTED: Sort = Sort { encrypted: true, provisioning: Provisioning::Thin };
+const ENCRYPTED: Sort = Sort { encrypted: true, provisioning: Provisioning::Thin, integrity: false };
 const SIZE_BYTES: u64 = 16 * BLOCK_BYTES;
 
 fn path() -> &'static Path {
@@ -93,15 +94,8 @@ impl Used {
 
     fn on(fs: SimFs) -> Self {
         let bench = Bench::new();
-        let size = VolumeSize::new(SIZE_BYTES).unwrap();
-        let protection = ENCRYPTED.protection(&bench.kek);
-        let created = CreateOptions {
-            size,
-            provisioning: Provisioning::Thin,
-            protection,
-            log_bytes: None,
-            integrity: false,
-        };
+        // A log that does not fill: nobody empties it here.
+        let created = CreateOptions { log_bytes: None, ..bench.create_options(ENCRYPTED, SIZE_BYTES) };
         create_on(&fs, path(), &created).unwrap();
         let channel = Self::open(&bench, &fs).unwrap();
         Self { bench, fs, channel }
@@ -346,34 +340,28 @@ fn creating_growing_and_deleting_on_a_failing_device() {
     let typed = |error: &DatastoreError| {
         assert!(matches!(error, DatastoreError::System { errno: Errno::IO, .. }), "{error}");
     };
-    let (mut failures, oracle) = (0, Oracle::new(SIZE_BYTES));
+    let account = Account::new(Oracle::new(SIZE_BYTES), Allowed::absent());
+    let (mut failures, known) = (0, Knowledge::new(&account));
     for seed in 0..300 {
         let fs = SimFs::new(seed);
         let look = |absent: bool, sizes: &[VolumeSize], what: &str| {
             fs.set_faults(Faults::default());
             for cut_seed in 0..3 {
                 let allowed = Allowed {
-                    paths: vec![path().to_owned()],
+                    names: vec![NAMES[0]],
                     absent,
                     remains: what == "delete",
                     sizes: sizes.iter().map(|size| size.bytes()).collect(),
                 };
                 let fs = fs.cut(cut_seed);
-                if let Err(wrong) = check_image(&bench, &fs, cut_seed, ENCRYPTED, &allowed, &oracle) {
+                if let Err(wrong) = check_image(&bench, &fs, cut_seed, ENCRYPTED, &allowed, &known) {
                     panic!("{what}, seed {seed}, cut {cut_seed}: {wrong}");
                 }
             }
             fs.set_faults(faults);
         };
         fs.set_faults(faults);
-        let created = CreateOptions {
-            size,
-            provisioning: Provisioning::Thin,
-            protection,
-            log_bytes: None,
-            integrity: false,
-        };
-        let created = create_on(&fs, path(), &created);
+        let created = create_on(&fs, path(), &bench.create_options(ENCRYPTED, SIZE_BYTES));
         failures += usize::from(created.is_err());
         created.as_ref().err().iter().for_each(|error| typed(error));
         look(created.is_err(), &[size], "create");

@@ -16,77 +16,23 @@ use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::CryptDisk;
 use strongroom_io::{Disk, IoError, Plain, RangeLocks, Reactor, Thread};
-use strongroom_keys::{Kek, KekSource};
-use strongroom_memory::BufferPool;
-use strongroom_memory::secret::SecretBytes;
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
 use strongroom_worker::stack::epoch_keys;
 
-use super::guest::{Guest, Log};
+use super::guest::Guest;
 use super::image::read_all;
+use super::knowledge::{Account, Allowed, Bench, NAMES, Sort};
 use super::mutations::{Broken, Rule, Whose};
 use super::oracle::{Event, Oracle};
 
-/// What all histories of a thread share.
-pub struct Bench {
-    pub kek: Kek,
-    pub pool: BufferPool,
-    pub memory: BufferPool,
-}
-
-impl Bench {
-    pub fn new() -> Self {
-        let secret = SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap();
-        Self {
-            kek: KekSource::KeyFile {}.kek(&secret).unwrap(),
-            pool: BufferPool::new(64 << 20).unwrap(),
-            memory: BufferPool::new(64 << 20).unwrap(),
-        }
-    }
-}
-
-/// What sort of volume it is.
-#[derive(Clone, Copy, Debug)]
-pub struct Sort {
-    pub encrypted: bool,
-    pub provisioning: Provisioning,
-}
-
-impl Sort {
-    fn draw(random: &mut StdRng) -> Self {
-        let encrypted = random.random_ratio(4, 5);
-        let thin = random.random_ratio(3, 4);
-        Self { encrypted, provisioning: if thin { Provisioning::Thin } else { Provisioning::Thick } }
-    }
-
-    pub fn protection(self, kek: &Kek) -> Protection<'_> {
-        if self.encrypted { Protection::Encrypted(kek) } else { Protection::Unencrypted }
-    }
-}
-
-/// What may be found of the volume.
-#[derive(Clone, Debug, Default)]
-pub struct Allowed {
-    /// Where it may be, whole.
-    pub paths: Vec<PathBuf>,
-    /// It may be nowhere.
-    pub absent: bool,
-    /// At these places there may be what is left of its deletion.
-    pub remains: bool,
-    /// Sizes that it may have, in bytes.
-    pub sizes: Vec<u64>,
-}
+pub const DATASTORE: &str = "/ds";
 
 /// A recorded life.
 pub struct History {
     pub fs: SimFs,
     pub sort: Sort,
-    pub log: Log,
-    /// From each of these moments on, this is allowed.
-    pub allowed: Vec<(usize, Allowed)>,
-    /// What was known at the start.
-    pub first: Oracle,
+    pub account: Account,
     /// What failed, and with what.
     pub errors: Vec<IoError>,
     /// Reads that succeeded and were wrong.
@@ -99,6 +45,11 @@ pub struct Trouble {
     pub faults: Faults,
     /// Room for so many hundredths of the volume.
     pub room_percent: Option<u64>,
+}
+
+/// Where a volume of this name is.
+pub fn path(name: &str) -> PathBuf {
+    Path::new(DATASTORE).join(name)
 }
 
 pub fn options(protection: Protection<'_>) -> OpenOptions<'_> {
@@ -132,10 +83,9 @@ struct Life<'a> {
     trouble: Trouble,
     random: StdRng,
     sort: Sort,
-    path: PathBuf,
+    name: &'static str,
     size_bytes: u64,
-    log: Log,
-    allowed: Vec<(usize, Allowed)>,
+    account: Account,
     open: Option<Stages>,
     /// Empties the log of an open volume that has one.
     destager: Option<Destager>,
@@ -169,7 +119,6 @@ impl History {
         // A thick volume has no log: it takes a file system that makes first blocks whole, as the supported ones do.
         fs.set_fills_whole(sort.provisioning == Provisioning::Thick || random.random());
         fs.record();
-        let first = Oracle::new(size_bytes);
         let mut life = Life {
             bench,
             storage,
@@ -177,10 +126,9 @@ impl History {
             trouble,
             random,
             sort,
-            path: PathBuf::from("/ds/vm1"),
+            name: NAMES[0],
             size_bytes,
-            log: Log { oracle: first.clone(), ..Log::default() },
-            allowed: vec![(0, Allowed { absent: true, ..Allowed::default() })],
+            account: Account::new(Oracle::new(size_bytes), Allowed::absent()),
             open: None,
             destager: None,
             guest: Guest::new(&bench.memory, 0),
@@ -189,33 +137,27 @@ impl History {
             fs,
         };
         life.create();
-        for _ in 0..steps {
-            life.step();
-        }
-        life.end();
-        life.recorded(first)
+        life.lived(steps)
     }
 
     /// The life goes on after a power cut, for so many steps.
-    pub fn after(bench: &Bench, fs: SimFs, path: &Path, sort: Sort, seed: u64, steps: usize) -> Self {
+    pub fn after(bench: &Bench, fs: SimFs, name: &'static str, sort: Sort, seed: u64, steps: usize) -> Self {
         fs.record();
-        let volume = open_on(&fs, path, &options(sort.protection(&bench.kek))).unwrap();
+        let volume = open_on(&fs, &path(name), &options(sort.protection(&bench.kek))).unwrap();
         let size_bytes = volume.descriptor().size_bytes.bytes();
         let stages = Stages::over(volume);
         let first = Oracle::of(&read_all(bench, &fs, seed, &*stages.top).unwrap());
         drop(stages);
-        let settled = Allowed { paths: vec![path.to_owned()], sizes: vec![size_bytes], ..Allowed::default() };
-        let mut life = Life {
+        let life = Life {
             bench,
             storage: Box::new(fs.clone()),
             rule: None,
             trouble: Trouble::default(),
             random: StdRng::seed_from_u64(seed),
             sort,
-            path: path.to_owned(),
+            name,
             size_bytes,
-            log: Log { oracle: first.clone(), ..Log::default() },
-            allowed: vec![(0, settled)],
+            account: Account::new(first, Allowed::settled(name, size_bytes)),
             open: None,
             destager: None,
             // Its contents differ from those of before.
@@ -224,18 +166,18 @@ impl History {
             wrong: Vec::new(),
             fs,
         };
-        for _ in 0..steps {
-            life.step();
-        }
-        life.end();
-        life.recorded(first)
+        life.lived(steps)
     }
 }
 
 impl Life<'_> {
-    fn recorded(self, first: Oracle) -> History {
-        let Life { fs, sort, log, allowed, errors, wrong, .. } = self;
-        History { fs, sort, log, allowed, first, errors, wrong }
+    fn lived(mut self, steps: usize) -> History {
+        for _ in 0..steps {
+            self.step();
+        }
+        self.end();
+        let Life { fs, sort, account, errors, wrong, .. } = self;
+        History { fs, sort, account, errors, wrong }
     }
 
     fn moment(&self) -> usize {
@@ -243,22 +185,18 @@ impl Life<'_> {
     }
 
     fn allow(&mut self, allowed: Allowed) {
-        let moment = self.moment();
-        self.allowed.push((moment, allowed));
+        self.account.allow(self.moment(), allowed);
     }
 
     fn settled(&self) -> Allowed {
-        Allowed { paths: vec![self.path.clone()], sizes: vec![self.size_bytes], ..Allowed::default() }
+        Allowed::settled(self.name, self.size_bytes)
     }
 
     fn create(&mut self) {
         self.allow(Allowed { absent: true, ..self.settled() });
-        let size = VolumeSize::new(self.size_bytes).unwrap();
-        let protection = self.sort.protection(&self.bench.kek);
-        let (provisioning, log_bytes) = (self.sort.provisioning, Some(LOG_BYTES_MIN));
-        let options = CreateOptions { size, provisioning, protection, log_bytes, integrity: false };
-        create_on(&*self.storage, &self.path, &options).unwrap();
-        let taken = describe_on(&*self.storage, &self.path).unwrap().allocated_bytes;
+        let options = self.bench.create_options(self.sort, self.size_bytes);
+        create_on(&*self.storage, &path(self.name), &options).unwrap();
+        let taken = describe_on(&*self.storage, &path(self.name)).unwrap().allocated_bytes;
         let room = self.trouble.room_percent.map(|percent| taken + self.size_bytes * percent / 100);
         self.fs.set_capacity(room);
         self.allow(self.settled());
@@ -282,7 +220,7 @@ impl Life<'_> {
             return;
         }
         let protection = self.sort.protection(&self.bench.kek);
-        let volume = open_on(&*self.storage, &self.path, &options(protection)).unwrap();
+        let volume = open_on(&*self.storage, &path(self.name), &options(protection)).unwrap();
         let stages = Stages::over(volume);
         let reactors: Vec<_> = (0..3).map(|_| self.reactor(Whose::Guest)).collect();
         let thread = Thread { pool: self.bench.pool.clone(), reactor: self.reactor(Whose::Destager) };
@@ -300,7 +238,7 @@ impl Life<'_> {
     fn reactor(&mut self, whose: Whose) -> Rc<dyn Reactor> {
         let reactor = self.fs.reactor(self.random.random()).unwrap();
         match self.rule {
-            Some(rule) => Rc::new(Broken::reactor(reactor, rule, whose)),
+            Some(rule) => rule.over(reactor, whose),
             None => Rc::new(reactor),
         }
     }
@@ -319,13 +257,13 @@ impl Life<'_> {
             }
             self.fs.set_faults(Faults::default());
         } else if self.random.random_ratio(2, 5) {
-            self.guest.submit(&mut self.log, moment, &mut self.random);
+            self.guest.submit(&mut self.account.log, moment, &mut self.random);
         } else {
             let queue = self.random.random_range(0..self.guest.queues.len());
             self.guest.kick(queue);
             let fs = self.fs.clone();
             fs.set_faults(self.trouble.faults);
-            self.guest.poll(queue, &mut self.log, || fs.moments() - 1);
+            self.guest.poll(queue, &mut self.account.log, || fs.moments() - 1);
             fs.set_faults(Faults::default());
         }
     }
@@ -335,7 +273,7 @@ impl Life<'_> {
             for queue in 0..self.guest.queues.len() {
                 self.guest.kick(queue);
                 let fs = self.fs.clone();
-                self.guest.poll(queue, &mut self.log, move || fs.moments() - 1);
+                self.guest.poll(queue, &mut self.account.log, move || fs.moments() - 1);
             }
             // Some of it may wait for room in the log.
             if let Some(destager) = &mut self.destager {
@@ -368,11 +306,10 @@ impl Life<'_> {
     }
 
     fn rename(&mut self) {
-        let from = self.path.clone();
-        let to = Path::new("/ds").join(if from.ends_with("vm1") { "vm2" } else { "vm1" });
-        self.allow(Allowed { paths: vec![from.clone(), to.clone()], ..self.settled() });
-        rename_on(&*self.storage, &from, &to).unwrap();
-        self.path = to;
+        let (from, to) = (self.name, NAMES[usize::from(self.name == NAMES[0])]);
+        self.allow(Allowed { names: vec![from, to], ..self.settled() });
+        rename_on(&*self.storage, &path(from), &path(to)).unwrap();
+        self.name = to;
         self.allow(self.settled());
     }
 
@@ -393,7 +330,7 @@ impl Life<'_> {
         self.size_bytes = to;
         self.guest.size_bytes = to;
         let moment = self.moment();
-        self.log.add(moment, Event::Resized { blocks: to.div_ceil(BLOCK_BYTES) as usize });
+        self.account.log.add(moment, Event::Resized { blocks: to.div_ceil(BLOCK_BYTES) as usize });
         self.allow(self.settled());
     }
 
@@ -402,8 +339,8 @@ impl Life<'_> {
         self.fs.set_capacity(None);
         if self.random.random() {
             self.allow(Allowed { absent: true, remains: true, ..self.settled() });
-            delete_on(&*self.storage, &self.path, Duration::ZERO).unwrap();
-            self.allow(Allowed { absent: true, ..Allowed::default() });
+            delete_on(&*self.storage, &path(self.name), Duration::ZERO).unwrap();
+            self.allow(Allowed::absent());
         }
     }
 }

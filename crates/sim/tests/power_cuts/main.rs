@@ -12,34 +12,31 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
+#[path = "../support/campaign.rs"]
+mod campaign;
 mod faults;
 mod guest;
 mod history;
 mod image;
+#[path = "../../../datastore/tests/support/interposed.rs"]
+mod interposed;
+mod knowledge;
 mod mutations;
 mod oracle;
 
-use std::path::Path;
-use std::time::Instant;
-
-use history::{Bench, History, Sort};
-use image::{Knowledge, check_image};
+use history::History;
+use image::check_image;
+use knowledge::{Bench, Knowledge, NAMES, Sort};
 use mutations::Rule;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use strongroom_datastore::file::{CreateOptions, DatastoreError, create_on};
+use strongroom_datastore::file::{DatastoreError, create_on};
 use strongroom_sim::SimFs;
-use strongroom_types::VolumeSize;
 
 /// Power cuts in all.
 const CUTS: usize = if cfg!(feature = "full") { 100_000 } else { 2_000 };
 /// Of each history. One in eight of them goes on after the cut, and is cut again.
 const CUTS_PER_HISTORY: usize = 100;
-
-/// The first history's seed.
-fn first_seed() -> u64 {
-    std::env::var("POWER_CUTS_SEED").map_or(1, |seed| seed.parse().expect("POWER_CUTS_SEED is a number"))
-}
 
 /// How long a life is.
 fn steps(seed: u64) -> usize {
@@ -64,30 +61,28 @@ fn cut(
     count: &mut Count,
 ) -> Result<(), String> {
     let mut random = StdRng::seed_from_u64(seed);
-    let mut moments: Vec<usize> = (0..cuts).map(|_| random.random_range(0..history.fs.moments())).collect();
-    moments.sort_unstable();
-    let mut knowledge = Knowledge::new(history);
-    for moment in moments {
+    let mut knowledge = Knowledge::new(&history.account);
+    for moment in campaign::moments(&mut random, cuts, history.fs.moments() - 1) {
         let cut_seed = random.random();
         let allowed = knowledge.go_to(moment);
         let fs = history.fs.cut_at(moment, cut_seed);
-        let verdict = check_image(bench, &fs, cut_seed, history.sort, allowed, &knowledge.oracle);
-        let verdict = verdict.map_err(|wrong| {
-            let told = knowledge.tell(wrong.sector);
-            format!("moment {moment}, cut seed {cut_seed}, {:?}: {wrong}\n{told}", history.sort)
-        })?;
+        let found = check_image(bench, &fs, cut_seed, history.sort, allowed, &knowledge);
+        let found = found
+            .map_err(|wrong| format!("moment {moment}, cut seed {cut_seed}, {:?}: {wrong}", history.sort))?;
         count.cuts += 1;
-        match verdict {
-            Some(verdict) => count.first_writes += verdict.first_writes,
+        match found {
+            Some((_, verdict)) => count.first_writes += verdict.first_writes,
             None => count.absent += 1,
         }
-        if again && verdict.is_none() {
+        if again && found.is_none() {
             create_anew(bench, &fs, history.sort)
                 .map_err(|error| format!("moment {moment}, cut seed {cut_seed}, created anew: {error}"))?;
         }
-        if again && verdict.is_some() && random.random_ratio(1, 8) {
-            let path = allowed.paths.iter().find(|path| fs.exists(path)).unwrap();
-            let next = History::after(bench, fs.clone(), path, history.sort, cut_seed, 60);
+        if let Some((name, _)) = found
+            && again
+            && random.random_ratio(1, 8)
+        {
+            let next = History::after(bench, fs.clone(), name, history.sort, cut_seed, 60);
             let mut second = Count::default();
             cut(bench, &next, cut_seed, 4, false, &mut second)
                 .map_err(|what| format!("moment {moment}, cut seed {cut_seed}, and then: {what}"))?;
@@ -99,60 +94,36 @@ fn cut(
 
 /// Whatever is left of a volume that is not there, its name is free.
 fn create_anew(bench: &Bench, fs: &SimFs, sort: Sort) -> Result<(), DatastoreError> {
-    let (size, protection) = (VolumeSize::new(8192).unwrap(), sort.protection(&bench.kek));
-    let made = CreateOptions {
-        size,
-        provisioning: sort.provisioning,
-        protection,
-        log_bytes: None,
-        integrity: false,
-    };
-    for name in ["/ds/vm1", "/ds/vm2"] {
-        create_on(fs, Path::new(name), &made)?;
+    for name in NAMES {
+        create_on(fs, &history::path(name), &bench.create_options(sort, 8192))?;
     }
     Ok(())
 }
 
-fn history(bench: &Bench, seed: u64, rule: Option<Rule>, count: &mut Count) -> Result<(), String> {
+/// A life and its cuts, so many of them.
+fn live(bench: &Bench, seed: u64, rule: Option<Rule>, count: &mut Count) -> Result<usize, String> {
+    let before = count.cuts + count.second_cuts;
     let history = History::of(bench, seed, steps(seed), rule);
     if let Some(wrong) = history.wrong.first().filter(|_| rule.is_none()) {
-        return Err(format!("history seed {seed}: {wrong}"));
+        return Err(wrong.clone());
     }
-    cut(bench, &history, seed, CUTS_PER_HISTORY, rule.is_none(), count)
-        .map_err(|what| format!("history seed {seed}, {what}"))
+    cut(bench, &history, seed, CUTS_PER_HISTORY, rule.is_none(), count)?;
+    Ok(count.cuts + count.second_cuts - before)
 }
 
 #[test]
 fn every_power_cut_leaves_what_was_promised() {
     let bench = Bench::new();
-    let begun = Instant::now();
     let mut count = Count::default();
-    let first_seed = first_seed();
-    let mut seed = first_seed;
-    while count.cuts + count.second_cuts < CUTS {
-        if let Err(what) = history(&bench, seed, None, &mut count) {
-            panic!("{what}");
-        }
-        seed += 1;
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    let per_second = (count.cuts + count.second_cuts) as f64 / seconds;
-    println!(
-        "seeds {first_seed} to {}: {count:?} in {seconds:.1} s, {per_second:.0} cuts per second",
-        seed - 1
-    );
+    let done = campaign::until(CUTS, |seed| live(&bench, seed, None, &mut count));
+    println!("{done}: {count:?}");
     assert!(count.absent > 0 && count.first_writes > 0, "the workload has all that it should have");
 }
 
-/// Runs histories under a broken rule until one is caught.
+/// Runs lives under a broken rule until one is caught.
 fn is_caught(rule: Rule) {
-    let bench = Bench::new();
-    let mut count = Count::default();
-    let caught = (1..=40).find_map(|seed| history(&bench, seed, Some(rule), &mut count).err());
-    match caught {
-        Some(what) => println!("{rule:?} after {} cuts: {what}", count.cuts),
-        None => panic!("{rule:?} was not noticed in {} cuts", count.cuts),
-    }
+    let (bench, mut count) = (Bench::new(), Count::default());
+    campaign::is_caught(rule, |seed| live(&bench, seed, Some(rule), &mut count));
 }
 
 #[test]

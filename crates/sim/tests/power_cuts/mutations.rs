@@ -2,21 +2,20 @@
 //! disk sees it. Each has to be caught.
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Directory, Lockable, Storage, StoredFile};
 use strongroom_datastore::file::{DatastoreError, FileSystem};
-use strongroom_io::{
-    DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Reactor, Waker,
-};
+use strongroom_io::{DataFile, FileDone, FileIo, FileOperation, FileToken, Reactor};
 use strongroom_sim::{SimFs, SimReactor};
+
+use super::interposed::{Between, Fate, Interposed};
 
 /// Which rule is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +64,6 @@ pub enum Whose {
 pub struct Broken<T> {
     below: T,
     rule: Rule,
-    whose: Whose,
     shared: Arc<Shared>,
 }
 
@@ -77,20 +75,25 @@ struct Shared {
 
 impl Broken<SimFs> {
     pub fn storage(below: SimFs, rule: Rule) -> Self {
-        Self { below, rule, whose: Whose::Guest, shared: Arc::default() }
+        Self { below, rule, shared: Arc::default() }
     }
 }
 
-impl Broken<SimReactor> {
-    pub fn reactor(below: SimReactor, rule: Rule, whose: Whose) -> Self {
-        Self { below, rule, whose, shared: Arc::default() }
+impl Rule {
+    /// The reactor of a thread that breaks it.
+    pub fn over(self, below: SimReactor, whose: Whose) -> Rc<dyn Reactor> {
+        let make = move || {
+            let (zeroing, files) = (BTreeSet::new(), Vec::new());
+            BrokenQueue { rule: self, whose, zeroing, swallows: 0, files }
+        };
+        Rc::new(Interposed { below, make })
     }
 }
 
 impl Storage for Broken<SimFs> {
     fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
         let below = Storage::open_directory(&self.below, path)?;
-        Ok(Arc::new(Broken { below, rule: self.rule, whose: self.whose, shared: Arc::clone(&self.shared) }))
+        Ok(Arc::new(Broken { below, rule: self.rule, shared: Arc::clone(&self.shared) }))
     }
 
     fn make_directory(&self, path: &Path) -> Result<(), Errno> {
@@ -272,124 +275,73 @@ impl StoredFile for BrokenFile {
     }
 }
 
-impl Reactor for Broken<SimReactor> {
-    fn file_queue(&self) -> Result<Box<dyn FileQueue>, IoError> {
-        Ok(Box::new(BrokenQueue {
-            below: self.below.file_queue()?,
-            rule: self.rule,
-            whose: self.whose,
-            ended: RefCell::default(),
-            zeroing: BTreeSet::new(),
-            swallows: 0,
-            files: Vec::new(),
-            forgotten: BTreeSet::new(),
-        }))
-    }
-
-    fn wake_at(&self, deadline: Instant) {
-        self.below.wake_at(deadline);
-    }
-
-    fn waker(&self) -> Arc<Waker> {
-        self.below.waker()
-    }
-}
-
+/// What a thread's queues do with their operations.
 struct BrokenQueue {
-    below: Box<dyn FileQueue>,
     rule: Rule,
     whose: Whose,
-    /// Acknowledged by the mutation itself.
-    ended: RefCell<Vec<FileDone>>,
     /// Zeroings on their way.
     zeroing: BTreeSet<u64>,
     /// So many of the next flushes belong to zeroings.
     swallows: usize,
     /// The layer, and then its log.
     files: Vec<FileToken>,
-    /// Operations whose end nobody shall hear of.
-    forgotten: BTreeSet<u64>,
 }
 
-impl BrokenQueue {
-    fn acknowledge(&self, tag: u64) {
-        self.ended.borrow_mut().push(FileDone { tag, result: Ok(()), buffer: None });
-    }
-}
-
-impl FileQueue for BrokenQueue {
-    fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError> {
-        let file = self.below.register(file)?;
-        self.files.push(file);
-        Ok(file)
+impl Between for BrokenQueue {
+    fn registers(&mut self, _file: &Arc<dyn DataFile>, token: FileToken) {
+        self.files.push(token);
     }
 
-    fn submit(&mut self, mut io: FileIo) {
+    fn submits(&mut self, mut io: FileIo) -> Fate {
         let is_log = self.files.get(1) == Some(&io.file);
         match (&mut io.operation, self.rule, self.whose) {
             (FileOperation::SyncData, Rule::FlushForgetsLayer, Whose::Guest) if !is_log => {
-                return self.acknowledge(io.tag);
+                return Fate::Ends(io, Ok(()));
             }
             (FileOperation::SyncData, Rule::FlushForgetsLog, Whose::Guest) if is_log => {
-                return self.acknowledge(io.tag);
+                return Fate::Ends(io, Ok(()));
             }
             (FileOperation::SyncData, Rule::DestagedBeforeLogIsDurable, Whose::Destager) if is_log => {
-                return self.acknowledge(io.tag);
+                return Fate::Ends(io, Ok(()));
             }
             (FileOperation::SyncData, Rule::TrimmedBeforeLayerIsDurable, Whose::Destager) if !is_log => {
-                return self.acknowledge(io.tag);
+                return Fate::Ends(io, Ok(()));
             }
             (FileOperation::Write { durable, .. }, Rule::TailNotDurable, Whose::Destager) if is_log => {
                 *durable = false;
             }
             (FileOperation::Punch { .. }, Rule::ClearsNotDestaged, Whose::Destager) => {
-                return self.acknowledge(io.tag);
+                return Fate::Ends(io, Ok(()));
             }
-            _ => {}
-        }
-        match (&mut io.operation, self.rule) {
-            (FileOperation::SyncData, Rule::FlushWithoutSync) => return self.acknowledge(io.tag),
-            (FileOperation::SyncData, Rule::DurableZeroWithoutSync) if self.swallows > 0 => {
+            (FileOperation::SyncData, Rule::FlushWithoutSync, _) => return Fate::Ends(io, Ok(())),
+            (FileOperation::SyncData, Rule::DurableZeroWithoutSync, _) if self.swallows > 0 => {
                 self.swallows -= 1;
-                return self.acknowledge(io.tag);
+                return Fate::Ends(io, Ok(()));
             }
-            (FileOperation::Write { durable, .. }, Rule::DurableWriteWithoutSync) => *durable = false,
-            (FileOperation::Punch { .. } | FileOperation::Zero { .. }, Rule::DurableZeroWithoutSync) => {
+            (FileOperation::Write { durable, .. }, Rule::DurableWriteWithoutSync, _) => *durable = false,
+            (FileOperation::Punch { .. } | FileOperation::Zero { .. }, Rule::DurableZeroWithoutSync, _) => {
                 self.zeroing.insert(io.tag);
             }
-            (FileOperation::Punch { .. } | FileOperation::Zero { .. }, Rule::ZeroAcknowledgedEarly) => {
-                // Under a tag of its own, which nobody waits for.
-                self.acknowledge(io.tag);
-                io.tag |= 1 << 40;
-                self.forgotten.insert(io.tag);
+            (FileOperation::Punch { .. } | FileOperation::Zero { .. }, Rule::ZeroAcknowledgedEarly, _) => {
+                return Fate::DoneLater(io);
             }
             _ => {}
         }
-        self.below.submit(io);
+        Fate::Done(io)
     }
 
-    fn kick(&mut self) {
-        self.below.kick();
-    }
-
-    fn poll(&mut self, done: &mut Vec<FileDone>) {
-        done.append(&mut self.ended.borrow_mut());
-        let mut below = Vec::new();
-        self.below.poll(&mut below);
+    fn polls(&mut self) {
         self.swallows = 0;
-        for mut ended in below {
-            if self.forgotten.remove(&ended.tag) {
-                continue;
-            }
-            if self.zeroing.remove(&ended.tag) {
-                self.swallows += 1;
-            }
-            let was_sync = ended.buffer.is_none();
-            if self.rule == Rule::StickyFailureForgotten && was_sync && ended.result.is_err() {
-                // The kernel would say so to whoever asks again.
-                ended.result = Ok(());
-            }
-            done.push(ended);
+    }
+
+    fn ended(&mut self, done: &mut FileDone) {
+        if self.zeroing.remove(&done.tag) {
+            self.swallows += 1;
+        }
+        let was_sync = done.buffer.is_none();
+        if self.rule == Rule::StickyFailureForgotten && was_sync && done.result.is_err() {
+            // The kernel would say so to whoever asks again.
+            done.result = Ok(());
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Power cuts at every moment: every flushed block verifies and reads right, what was in flight is adopted, and nothing is ever taken for
 //! damage that is none.
 
-use std::time::Instant;
-
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use strongroom_datastore::file::Access;
@@ -11,6 +9,7 @@ use strongroom_keys::Kek;
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::Extent;
 
+use super::campaign;
 use super::history::{History, Life};
 use super::mutations::Rule;
 use super::oracle::Oracle;
@@ -30,10 +29,6 @@ struct Count {
     verified: u64,
     /// Cuts after which something was unsettled.
     unsettled: usize,
-}
-
-fn first_seed() -> u64 {
-    std::env::var("POWER_CUTS_SEED").map_or(1, |seed| seed.parse().expect("POWER_CUTS_SEED is a number"))
 }
 
 /// Opens what a cut has left and reads all of it; what was found is known from then on.
@@ -91,8 +86,7 @@ fn cut(
         return Err(wrong.clone());
     }
     let mut random = StdRng::seed_from_u64(seed);
-    let mut moments: Vec<usize> = (0..cuts).map(|_| random.random_range(0..history.fs.moments())).collect();
-    moments.sort_unstable();
+    let moments = campaign::moments(&mut random, cuts, history.fs.moments() - 1);
     let mut oracle = history.first.clone();
     let mut events = history.events.iter().peekable();
     for moment in moments {
@@ -120,27 +114,19 @@ fn cut(
     Ok(())
 }
 
-fn history(kek: &Kek, seed: u64, rule: Option<Rule>, count: &mut Count) -> Result<(), String> {
+/// A life and its cuts, so many of them.
+fn live(kek: &Kek, seed: u64, rule: Option<Rule>, count: &mut Count) -> Result<usize, String> {
+    let before = count.cuts + count.second_cuts;
     let history = History::of(kek, seed, STEPS, rule, Faults::default());
-    cut(kek, &history, seed, CUTS_PER_HISTORY, rule.is_none(), count)
-        .map_err(|what| format!("history seed {seed}, {what}"))
+    cut(kek, &history, seed, CUTS_PER_HISTORY, rule.is_none(), count)?;
+    Ok(count.cuts + count.second_cuts - before)
 }
 
 #[test]
 fn no_power_cut_makes_a_false_alarm() {
-    let kek = kek();
-    let begun = Instant::now();
-    let mut count = Count::default();
-    let first_seed = first_seed();
-    let mut seed = first_seed;
-    while count.cuts + count.second_cuts < CUTS {
-        if let Err(what) = history(&kek, seed, None, &mut count) {
-            panic!("{what}");
-        }
-        seed += 1;
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    println!("seeds {first_seed} to {}: {count:?} in {seconds:.1} s", seed - 1);
+    let (kek, mut count) = (kek(), Count::default());
+    let done = campaign::until(CUTS, |seed| live(&kek, seed, None, &mut count));
+    println!("{done}: {count:?}");
     assert!(count.adopted > 0 && count.unsettled > 0 && count.unsettled < count.cuts, "{count:?}");
 }
 
@@ -205,13 +191,8 @@ fn a_lying_disk_is_never_believed() {
 
 /// Runs histories under a broken rule until one is caught.
 fn is_caught(rule: Rule) {
-    let kek = kek();
-    let mut count = Count::default();
-    let caught = (1..=40).find_map(|seed| history(&kek, seed, Some(rule), &mut count).err());
-    match caught {
-        Some(what) => println!("{rule:?} after {} cuts: {what}", count.cuts),
-        None => panic!("{rule:?} was not noticed in {} cuts", count.cuts),
-    }
+    let (kek, mut count) = (kek(), Count::default());
+    campaign::is_caught(rule, |seed| live(&kek, seed, Some(rule), &mut count));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use strongroom_io::{Disk, IoError, Request, Sealed};
 use strongroom_sim::SimFs;
 use strongroom_types::{BLOCK_BYTES, Extent};
 
-use super::faulty::{Lie, LyingDisk};
+use super::faulty::{FaultyDisk, Lie};
 use super::volume::*;
 
 const SIZE: u64 = 3 << 20;
@@ -206,7 +206,7 @@ fn lie(what: Lie, integrity: bool) -> (Vec<u64>, Vec<bool>) {
     let (fs, kek) = (SimFs::new(1), kek());
     create_volume(&fs, &kek, SIZE, PROVISIONING, integrity);
     let mut volume = open_volume(&fs, &kek, Access::ReadWrite).unwrap();
-    let (below, tell) = LyingDisk::new(Arc::clone(&volume.disk) as _);
+    let (below, tell) = FaultyDisk::lying(Arc::clone(&volume.disk) as _);
     let disk: Arc<dyn Disk<Sealed>> = if integrity { Arc::new(tags_over(below, &mut volume)) } else { below };
     let mut queue = Queue::on(&fs, &*disk);
     queue.write(1, blocks(0, 16));

@@ -1,10 +1,18 @@
-//! A disk that lies: it says that a write is done, and has done another one, or none.
+//! A disk that does not do what it is asked, and says that it did.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Request, Sealed, Thread};
 use strongroom_types::{BLOCK_BYTES, Extent};
+
+/// What goes down instead of a request, or how it ends at once.
+type Submits = dyn Fn(Io<Sealed>) -> Result<Io<Sealed>, Done<Sealed>> + Send + Sync;
+
+pub struct FaultyDisk {
+    pub below: Arc<dyn Disk<Sealed>>,
+    pub submits: Arc<Submits>,
+}
 
 /// What becomes of the next write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,27 +24,37 @@ pub enum Lie {
     Misdirected = 2,
 }
 
-pub struct LyingDisk {
-    below: Arc<dyn Disk<Sealed>>,
-    next: Arc<AtomicU8>,
-}
-
-impl LyingDisk {
-    pub fn new(below: Arc<dyn Disk<Sealed>>) -> (Arc<Self>, impl Fn(Lie)) {
+impl FaultyDisk {
+    /// One that lies when it is told to.
+    pub fn lying(below: Arc<dyn Disk<Sealed>>) -> (Arc<Self>, impl Fn(Lie)) {
         let next = Arc::new(AtomicU8::new(Lie::None as u8));
-        let disk = Arc::new(Self { below, next: Arc::clone(&next) });
+        let told = Arc::clone(&next);
+        let submits = move |mut io: Io<Sealed>| {
+            if let Request::Write { extent, .. } = &mut io.request {
+                let lie = told.swap(Lie::None as u8, Ordering::SeqCst);
+                if lie == Lie::Lost as u8 {
+                    return Err(io.end(Ok(())));
+                }
+                if lie == Lie::Misdirected as u8 {
+                    *extent =
+                        Extent::between(extent.offset() + 2 * BLOCK_BYTES, extent.end() + 2 * BLOCK_BYTES);
+                }
+            }
+            Ok(io)
+        };
+        let disk = Arc::new(Self { below, submits: Arc::new(submits) });
         (disk, move |lie: Lie| next.store(lie as u8, Ordering::SeqCst))
     }
 }
 
-impl Disk<Sealed> for LyingDisk {
+impl Disk<Sealed> for FaultyDisk {
     fn limits(&self) -> Limits {
         self.below.limits()
     }
 
     fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Sealed>>, IoError> {
         let below = self.below.open(thread, depth)?;
-        Ok(Box::new(LyingChannel { below, next: Arc::clone(&self.next), ended: Vec::new() }))
+        Ok(Box::new(FaultyChannel { below, submits: Arc::clone(&self.submits), ended: Vec::new() }))
     }
 
     fn allocation(
@@ -48,24 +66,18 @@ impl Disk<Sealed> for LyingDisk {
     }
 }
 
-struct LyingChannel {
+struct FaultyChannel {
     below: Box<dyn Channel<Sealed>>,
-    next: Arc<AtomicU8>,
+    submits: Arc<Submits>,
     ended: Vec<Done<Sealed>>,
 }
 
-impl Channel<Sealed> for LyingChannel {
-    fn submit(&mut self, mut io: Io<Sealed>) {
-        if let Request::Write { extent, .. } = &mut io.request {
-            let lie = self.next.swap(Lie::None as u8, Ordering::SeqCst);
-            if lie == Lie::Lost as u8 {
-                return self.ended.push(io.end(Ok(())));
-            }
-            if lie == Lie::Misdirected as u8 {
-                *extent = Extent::between(extent.offset() + 2 * BLOCK_BYTES, extent.end() + 2 * BLOCK_BYTES);
-            }
+impl Channel<Sealed> for FaultyChannel {
+    fn submit(&mut self, io: Io<Sealed>) {
+        match (self.submits)(io) {
+            Ok(io) => self.below.submit(io),
+            Err(done) => self.ended.push(done),
         }
-        self.below.submit(io);
     }
 
     fn kick(&mut self) {

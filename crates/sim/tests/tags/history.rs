@@ -16,7 +16,7 @@ use strongroom_memory::BufferPool;
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::BLOCK_BYTES;
 
-use super::mutations::{Broken, BrokenDisk, Rule};
+use super::mutations::Rule;
 use super::oracle::{Event, Oracle, RequestId};
 use super::volume::*;
 
@@ -201,7 +201,7 @@ impl<'a> Life<'a> {
         }
         let mut volume = open_volume(&self.fs, self.kek, Access::ReadWrite).unwrap();
         let below: Arc<dyn Disk<Sealed>> = match self.rule {
-            Some(rule) => Arc::new(BrokenDisk { below: Arc::clone(&volume.disk) as _, rule }),
+            Some(rule) => rule.below(Arc::clone(&volume.disk) as _),
             None => Arc::clone(&volume.disk) as _,
         };
         let sidecar = volume.tags.clone().map(|(file, _)| file);
@@ -211,7 +211,7 @@ impl<'a> Life<'a> {
         for _ in 0..2 {
             let reactor = self.fs.reactor(self.random.random()).unwrap();
             let reactor: Rc<dyn Reactor> = match self.rule.zip(sidecar.clone()) {
-                Some((rule, sidecar)) => Rc::new(Broken::new(reactor, rule, sidecar)),
+                Some((rule, sidecar)) => rule.over(reactor, sidecar),
                 None => Rc::new(reactor),
             };
             self.queues.push(Queue::open(&*disk, reactor, &self.pool));

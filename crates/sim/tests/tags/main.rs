@@ -9,10 +9,14 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
+#[path = "../support/campaign.rs"]
+mod campaign;
 mod cuts;
 mod detection;
 mod faulty;
 mod history;
+#[path = "../../../datastore/tests/support/interposed.rs"]
+mod interposed;
 mod mutations;
 mod oracle;
 mod settling;
