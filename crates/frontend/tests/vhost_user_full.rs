@@ -134,89 +134,90 @@ fn expect_written(driver: &mut Driver) {
     }
 }
 
+/// A guest whose writes wait for room.
+struct Full {
+    disk: Arc<Fillable>,
+    full: Arc<AtomicBool>,
+    local: Local,
+    front_end: FrontEnd,
+    driver: Driver,
+}
+
+impl Full {
+    /// The front end keeps an in-flight area, if it gets one.
+    fn start(area: Option<&Area>) -> Self {
+        let (disk, full) = Fillable::full();
+        let local = Local::start(disk.clone());
+        let mut front_end = FrontEnd::connect(&local.socket, ALL);
+        if let Some(area) = area {
+            area.give(&mut front_end);
+        }
+        let mut driver = front_end.start(0, 0);
+        write_some(&mut driver);
+        expect_waiting(&mut driver, &mut front_end);
+        Self { disk, full, local, front_end, driver }
+    }
+
+    fn expect_waiting(&mut self) {
+        expect_waiting(&mut self.driver, &mut self.front_end);
+    }
+
+    /// There is room, and all that waited is done.
+    fn make_room(mut self) {
+        self.full.store(false, Ordering::SeqCst);
+        expect_written(&mut self.driver);
+        self.local.server.stop().unwrap();
+    }
+}
+
 #[test]
 fn a_guest_whose_disk_is_full_waits_and_goes_on() {
-    let (disk, full) = Fillable::full();
-    let local = Local::start(disk);
-    let mut front_end = FrontEnd::connect(&local.socket, ALL);
-    let mut driver = front_end.start(0, 0);
-    write_some(&mut driver);
-    expect_waiting(&mut driver, &mut front_end);
-    full.store(false, Ordering::SeqCst);
-    expect_written(&mut driver);
-    local.server.stop().unwrap();
+    Full::start(None).make_room();
 }
 
 #[test]
 fn a_ring_that_is_stopped_while_its_writes_wait_does_them_when_it_goes_on() {
-    let (disk, full) = Fillable::full();
-    let local = Local::start(disk);
-    let mut front_end = FrontEnd::connect(&local.socket, ALL);
-    Area::new().give(&mut front_end);
-    let mut driver = front_end.start(0, 0);
-    write_some(&mut driver);
-    expect_waiting(&mut driver, &mut front_end);
+    let mut full = Full::start(Some(&Area::new()));
     // The guest is stopped, as by a person, and goes on, still without room and then with some.
-    let base = front_end.stop(0);
+    let base = full.front_end.stop(0);
     assert_eq!(base, u64::from(WAITING) + 2);
-    assert!(driver.try_complete().is_none());
-    front_end.set_up(0, base, &driver);
-    expect_waiting(&mut driver, &mut front_end);
-    let base = front_end.stop(0);
-    full.store(false, Ordering::SeqCst);
-    front_end.set_up(0, base, &driver);
-    expect_written(&mut driver);
-    local.server.stop().unwrap();
+    assert!(full.driver.try_complete().is_none());
+    full.front_end.set_up(0, base, &full.driver);
+    full.expect_waiting();
+    let base = full.front_end.stop(0);
+    full.full.store(false, Ordering::SeqCst);
+    full.front_end.set_up(0, base, &full.driver);
+    full.make_room();
 }
 
 #[test]
 fn an_upgrade_while_writes_wait_answers_none_of_them_and_its_successor_does_them() {
-    let (disk, full) = Fillable::full();
-    let local = Local::start(disk.clone());
-    let mut front_end = FrontEnd::connect(&local.socket, ALL);
-    Area::new().give(&mut front_end);
-    let mut driver = front_end.start(0, 0);
-    write_some(&mut driver);
-    expect_waiting(&mut driver, &mut front_end);
-    let local = local.upgrade(disk.clone());
-    expect_waiting(&mut driver, &mut front_end);
-    let local = local.upgrade(disk);
-    full.store(false, Ordering::SeqCst);
-    expect_written(&mut driver);
-    local.server.stop().unwrap();
+    let mut full = Full::start(Some(&Area::new()));
+    full.local = full.local.upgrade(full.disk.clone());
+    full.expect_waiting();
+    full.local = full.local.upgrade(full.disk.clone());
+    full.make_room();
 }
 
 #[test]
 fn a_server_that_ends_while_writes_wait_leaves_them_to_the_next() {
-    let (disk, full) = Fillable::full();
-    let local = Local::start(disk.clone());
-    let mut front_end = FrontEnd::connect(&local.socket, ALL);
     let area = Area::new();
-    area.give(&mut front_end);
-    let mut driver = front_end.start(0, 0);
-    write_some(&mut driver);
-    expect_waiting(&mut driver, &mut front_end);
-    let local = local.restart(disk);
-    assert!(driver.try_complete().is_none());
-    let mut front_end = FrontEnd::connect_with(&local.socket, ALL, front_end.file.try_clone().unwrap());
-    area.give(&mut front_end);
-    front_end.set_up(0, 0, &driver);
-    expect_waiting(&mut driver, &mut front_end);
-    full.store(false, Ordering::SeqCst);
-    expect_written(&mut driver);
-    local.server.stop().unwrap();
+    let mut full = Full::start(Some(&area));
+    full.local = full.local.restart(full.disk.clone());
+    assert!(full.driver.try_complete().is_none());
+    let memory = full.front_end.file.try_clone().unwrap();
+    full.front_end = FrontEnd::connect_with(&full.local.socket, ALL, memory);
+    area.give(&mut full.front_end);
+    full.front_end.set_up(0, 0, &full.driver);
+    full.expect_waiting();
+    full.make_room();
 }
 
 /// What would be lost otherwise is told: the guest would wait for ever.
 #[test]
 fn writes_that_nobody_will_find_again_fail_when_their_ring_stops() {
-    let (disk, full) = Fillable::full();
-    let local = Local::start(disk);
     // No in-flight area.
-    let mut front_end = FrontEnd::connect(&local.socket, ALL);
-    let mut driver = front_end.start(0, 0);
-    write_some(&mut driver);
-    expect_waiting(&mut driver, &mut front_end);
+    let Full { full, local, mut front_end, mut driver, .. } = Full::start(None);
     front_end.stop(0);
     expect_failed(&mut driver);
     drop(front_end);
