@@ -19,7 +19,8 @@ fn ring() -> Result<Ring, IoError> {
     Ring::new(64).map_err(|_| IoError::Closed)
 }
 
-fn passes(place: &str, provisioning: Provisioning) {
+/// `syncs_in_turn` as if the file system asked for it.
+fn passes(place: &str, provisioning: Provisioning, syncs_in_turn: bool) {
     let datastore = tempfile::tempdir_in(place).unwrap();
     let count = AtomicU64::new(0);
     let suite = Conformance::<Sealed>::new(move || {
@@ -34,7 +35,9 @@ fn passes(place: &str, provisioning: Provisioning) {
             lock_wait: Duration::ZERO,
             least_generation: 0,
         };
-        let disk = open(&path, &options).unwrap().disk;
+        let (_, mut layer, _) = open_apart(&path, &options).unwrap();
+        layer.facts.syncs_in_turn = syncs_in_turn;
+        let disk = Arc::new(FileDisk::new(layer).unwrap());
         Destaged { destaging: Destaging::of(&disk, ring), disk }
     });
     if let Err(failure) = suite.event_loops(ring).run() {
@@ -44,15 +47,20 @@ fn passes(place: &str, provisioning: Provisioning) {
 
 #[test]
 fn thin_on_a_disk() {
-    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thin);
+    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thin, false);
+}
+
+#[test]
+fn thin_on_a_disk_whose_syncs_take_turns() {
+    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thin, true);
 }
 
 #[test]
 fn thick_on_a_disk() {
-    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thick);
+    passes(env!("CARGO_TARGET_TMPDIR"), Provisioning::Thick, false);
 }
 
 #[test]
 fn thin_in_memory() {
-    passes("/dev/shm", Provisioning::Thin);
+    passes("/dev/shm", Provisioning::Thin, false);
 }

@@ -54,7 +54,8 @@ fn passes(place: &str, provisioning: Provisioning) {
         let bytes = (5 << 20) + 512;
         let inner = blocks(&datastore.path().join(number.to_string()), provisioning, bytes);
         let tags = sidecar(&datastore.path().join(format!("tags-{number}")), inner.limits().size_bytes);
-        let facts = TagsFacts { volume: VolumeId::random(), layer: LayerId::random(), handed_over: false };
+        let (volume, layer) = (VolumeId::random(), LayerId::random());
+        let facts = TagsFacts { volume, layer, handed_over: false, syncs_in_turn: number.is_multiple_of(2) };
         let destaging = Destaging::of(&inner, ring);
         Destaged { disk: TagsDisk::new(inner, tags, facts, keys()).unwrap(), destaging }
     });

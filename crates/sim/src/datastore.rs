@@ -13,9 +13,9 @@ use strongroom_types::{BLOCK_BYTES, Extent};
 use crate::file::{SimDirectory, SimFile};
 use crate::fs::{OpenHow, SimFs};
 
-/// What a file system without a limit says of its size: enough for any test.
 /// Small enough that the histories of tiny volumes have writes of both sorts.
 const FILL_BYTES_MIN: u64 = 2 * BLOCK_BYTES;
+/// What a file system without a limit says of its size: enough for any test.
 const UNLIMITED_BYTES: u64 = 1 << 50;
 
 impl Storage for SimFs {
@@ -49,7 +49,8 @@ impl Directory for SimDirectory {
         let state = self.fs.state();
         Ok(FileSystem {
             kind: FileSystemKind::Ext4,
-            fill_bytes_min: state.fills_whole.then_some(FILL_BYTES_MIN),
+            fill_bytes_min: state.habits.fills_whole.then_some(FILL_BYTES_MIN),
+            syncs_in_turn: state.habits.skips_overlapping_syncs,
             total_bytes: state.capacity_bytes.unwrap_or(UNLIMITED_BYTES),
             available_bytes: state.free_bytes().unwrap_or(UNLIMITED_BYTES),
         })
@@ -83,6 +84,10 @@ impl Directory for SimDirectory {
 
     fn sync(&self) -> Result<(), Errno> {
         SimDirectory::sync(self)
+    }
+
+    fn sync_file_system(&self) -> Result<(), Errno> {
+        SimDirectory::sync_file_system(self)
     }
 }
 

@@ -12,7 +12,6 @@ use crate::change::Change;
 use crate::content::SpaceChange;
 use crate::faults::strikes;
 use crate::fs::{OpenHow, SimFs};
-use crate::inode::Tick;
 use crate::names::Ino;
 use crate::state::{HandleId, State};
 
@@ -97,6 +96,13 @@ impl SimDirectory {
         state.names().sync(ino);
         state.tick();
         Ok(())
+    }
+
+    /// Makes everything on its file system durable that is done (`syncfs`).
+    pub fn sync_file_system(&self) -> Result<(), Errno> {
+        let mut state = self.fs.state();
+        state.alive(self.mount)?;
+        state.sync_all()
     }
 
     /// Bytes that a file of it takes.
@@ -187,7 +193,7 @@ impl SimFile {
 
     /// Makes all of it durable that is done (`fsync`).
     pub fn sync(&self) -> Result<(), Errno> {
-        self.state()?.sync(self.ino, Tick::MAX)
+        self.state()?.sync_at_once(self.ino)
     }
 
     /// The first byte of data from `at` on (`SEEK_DATA`); ENXIO where there is none.

@@ -12,7 +12,7 @@ use crate::file::{SimDirectory, SimFile};
 use crate::inode::Inode;
 use crate::names::Ino;
 use crate::reactor::SimReactor;
-use crate::state::{Medium, Node, State};
+use crate::state::{Habits, Medium, Node, State};
 
 /// A simulated file system. Clones share it.
 #[derive(Clone, Debug)]
@@ -36,12 +36,12 @@ pub struct OpenHow {
 impl SimFs {
     /// An empty file system. Two with the same seed behave the same under the same calls.
     pub fn new(seed: u64) -> Self {
-        Self::with(Medium::empty(), seed, false)
+        Self::with(Medium::empty(), seed, Habits::default())
     }
 
-    fn with(medium: Medium, seed: u64, fills_whole: bool) -> Self {
+    fn with(medium: Medium, seed: u64, habits: Habits) -> Self {
         let mut state = State::new(medium, seed);
-        state.fills_whole = fills_whole;
+        state.habits = habits;
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -58,8 +58,8 @@ impl SimFs {
     /// The file system that a power cut leaves now. The same seed leaves the same; this one goes on.
     pub fn cut(&self, seed: u64) -> Self {
         let medium = self.state().medium.clone();
-        let fills_whole = self.state().fills_whole;
-        Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, fills_whole)
+        let habits = self.state().habits;
+        Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, habits)
     }
 
     /// Keeps every moment from now on, for [`Self::cut_at`].
@@ -83,7 +83,7 @@ impl SimFs {
         let state = self.state();
         let recorded = state.history.as_ref().and_then(|history| history.get(moment));
         let Some(medium) = recorded else { panic!("moment {moment} was not recorded") };
-        Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, state.fills_whole)
+        Self::with(medium.crash(&mut StdRng::seed_from_u64(seed)), seed, state.habits)
     }
 
     /// What goes wrong from now on.
@@ -99,7 +99,13 @@ impl SimFs {
     /// Whether a block that is written where there was none persists whole or not at all, as it does on the file systems that are
     /// supported. At first it need not.
     pub fn set_fills_whole(&self, fills_whole: bool) {
-        self.state().fills_whole = fills_whole;
+        self.state().habits.fills_whole = fills_whole;
+    }
+
+    /// Whether a sync of a file that begins while another one of that file is under way is acknowledged and does nothing, as btrfs does
+    /// at times. At first none is.
+    pub fn set_skips_overlapping_syncs(&self, skips_overlapping_syncs: bool) {
+        self.state().habits.skips_overlapping_syncs = skips_overlapping_syncs;
     }
 
     /// While it hangs, the device ends no operation of a queue.

@@ -19,6 +19,9 @@
 //!   (`pwritev2(2)`).
 //! - **A failed fsync** marks clean what it could not write: readers see it, no later fsync covers it, and a power cut
 //!   may leave it or not (Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020: ext4, XFS).
+//! - **Overlapping syncs** are syncs as any other, unless the file system is to have the habit of btrfs (Linux 6.18), which acknowledges
+//!   some of those of one file before anything was flushed: then every one that begins beside another does nothing.
+//!   (`crates/sim/tests/file_systems/syncs.rs` counts them on the real one.)
 //! - **Space**: a punch, zeroing or truncation is one or several transactions of the file system, each of which persists whole or
 //!   not at all. Large ones take several: XFS ends a transaction for every extent that it unmaps (`xfs_free_file_space`), ext4
 //!   restarts its handle when the journal's credits run out (`ext4_ext_remove_space`). Here the boundaries between them fall

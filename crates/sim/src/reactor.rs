@@ -66,10 +66,22 @@ struct Operation {
 }
 
 enum Work {
-    Read { offset: u64 },
-    Write { extent: Extent, durable: bool },
-    Sync { horizon: Tick },
-    Space { extent: Extent, space: SpaceChange },
+    Read {
+        offset: u64,
+    },
+    Write {
+        extent: Extent,
+        durable: bool,
+    },
+    Sync {
+        horizon: Tick,
+    },
+    /// A sync that does nothing.
+    SkippedSync,
+    Space {
+        extent: Extent,
+        space: SpaceChange,
+    },
 }
 
 impl SimReactor {
@@ -186,7 +198,7 @@ impl Core {
 
     /// Sends what was submitted: a power cut may leave any part of it from now on.
     fn kick(&mut self) {
-        for operation in self.unsent.drain(..) {
+        for mut operation in self.unsent.drain(..) {
             operation.send(&self.fs);
             self.under_way.push(operation);
         }
@@ -214,7 +226,7 @@ impl Core {
         }
         let told = match work {
             Work::Write { .. } | Work::Space { .. } => Some(Told { file, operation: id }),
-            Work::Read { .. } | Work::Sync { .. } => None,
+            Work::Read { .. } | Work::Sync { .. } | Work::SkippedSync => None,
         };
         inbox.done.borrow_mut().push_back((FileDone { tag, result, buffer }, told));
         self.untold += 1;
@@ -228,6 +240,9 @@ impl Drop for Core {
             while let Some(operation) = self.under_way.pop() {
                 self.end(operation);
             }
+        }
+        for operation in self.under_way.drain(..) {
+            self.fs.state().end_sync(operation.id);
         }
     }
 }
@@ -257,7 +272,7 @@ impl Operation {
                 Extent::between(*offset, offset.saturating_add(buffer.len() as u64))
             }
             (Work::Write { extent, .. } | Work::Space { extent, .. }, _) => *extent,
-            (Work::Read { .. } | Work::Sync { .. }, _) => Extent::default(),
+            (Work::Read { .. } | Work::Sync { .. } | Work::SkippedSync, _) => Extent::default(),
         };
         let transfers = buffer.is_some();
         let writes = matches!(work, Work::Write { .. } | Work::Space { .. });
@@ -287,7 +302,7 @@ impl Operation {
                 let change = Change::sectors(extent.offset(), buffer.bytes().into());
                 let state = fs.state();
                 let file = sim_file(&self.file).and_then(|file| state.file(file.ino).ok());
-                match file.filter(|_| state.fills_whole) {
+                match file.filter(|_| state.habits.fills_whole) {
                     Some(file) => vec![change.filling(|block| file.is_data(block))],
                     None => vec![change],
                 }
@@ -297,10 +312,17 @@ impl Operation {
         }
     }
 
-    fn send(&self, fs: &SimFs) {
+    fn send(&mut self, fs: &SimFs) {
         let changes = self.changes(fs);
         let Some(file) = sim_file(&self.file) else { return };
         let mut state = fs.state();
+        let syncs = matches!(self.work, Work::Sync { .. } | Work::Write { durable: true, .. });
+        if syncs && !state.begin_sync(file.ino, self.id) {
+            match &mut self.work {
+                Work::Write { durable, .. } => *durable = false,
+                work => *work = Work::SkippedSync,
+            }
+        }
         if changes.is_empty() || state.alive(file.mount).is_err() {
             return;
         }
@@ -316,6 +338,7 @@ impl Operation {
             return Err(Errno::BADF.into());
         };
         let mut state = fs.state();
+        state.end_sync(self.id);
         state.alive(*mount)?;
         match &self.work {
             Work::Read { offset } => {
@@ -337,6 +360,7 @@ impl Operation {
                     state.write(*ino, self.id, *extent, change, *durable)?;
                 }
             }
+            Work::SkippedSync => state.tick(),
             Work::Sync { horizon } => state.sync(*ino, *horizon)?,
             Work::Space { extent, space } => {
                 state.change_space(*ino, self.id, *extent, *space, changes)?;

@@ -31,6 +31,15 @@ pub(crate) struct Medium {
     pub(crate) names: Arc<Names>,
 }
 
+/// In what file systems differ.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Habits {
+    /// A block that is written where there was none persists whole or not at all, as on the supported file systems.
+    pub(crate) fills_whole: bool,
+    /// A sync that begins beside another of the same file is acknowledged and does nothing, as btrfs does at times.
+    pub(crate) skips_overlapping_syncs: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) medium: Medium,
@@ -47,8 +56,9 @@ pub(crate) struct State {
     pub(crate) mount: u32,
     pub(crate) gone: bool,
     pub(crate) hung: bool,
-    /// A block that is written where there was none persists whole or not at all, as on the supported file systems.
-    pub(crate) fills_whole: bool,
+    pub(crate) habits: Habits,
+    /// Syncs that were sent and have not ended, while it is a habit to take notice.
+    syncs_under_way: Vec<(Ino, OperationId)>,
     /// The medium after each tick, while it is recorded.
     pub(crate) history: Option<Vec<Medium>>,
 }
@@ -93,7 +103,8 @@ impl State {
             mount: 0,
             gone: false,
             hung: false,
-            fills_whole: false,
+            habits: Habits::default(),
+            syncs_under_way: Vec::new(),
             history: None,
         }
     }
@@ -267,6 +278,30 @@ impl State {
         failed.map_or(Ok(()), Err)
     }
 
+    /// A sync of a file begins, to end with [`Self::end_sync`]; whether it will do anything.
+    pub(crate) fn begin_sync(&mut self, ino: Ino, operation: OperationId) -> bool {
+        let is_first = !self.is_syncing(ino);
+        self.syncs_under_way.push((ino, operation));
+        is_first || !self.habits.skips_overlapping_syncs
+    }
+
+    pub(crate) fn end_sync(&mut self, operation: OperationId) {
+        self.syncs_under_way.retain(|(_, other)| *other != operation);
+    }
+
+    /// A sync of a file, by a call that returns when it has ended.
+    pub(crate) fn sync_at_once(&mut self, ino: Ino) -> Result<(), Errno> {
+        if self.habits.skips_overlapping_syncs && self.is_syncing(ino) {
+            self.tick();
+            return Ok(());
+        }
+        self.sync(ino, Tick::MAX)
+    }
+
+    fn is_syncing(&self, ino: Ino) -> bool {
+        self.syncs_under_way.iter().any(|(other, _)| *other == ino)
+    }
+
     /// Makes durable what submitters knew to be done at `horizon`.
     pub(crate) fn sync(&mut self, ino: Ino, horizon: Tick) -> Result<(), Errno> {
         let fails = strikes(self.faults.sync_error_one_in, &mut self.random);
@@ -278,6 +313,22 @@ impl State {
         }
         self.tick();
         if fails { Err(Errno::IO) } else { Ok(()) }
+    }
+
+    /// Makes everything durable that is done, names too.
+    pub(crate) fn sync_all(&mut self) -> Result<(), Errno> {
+        if strikes(self.faults.sync_error_one_in, &mut self.random) {
+            return Err(Errno::IO);
+        }
+        let nodes: Vec<Ino> = self.medium.nodes.keys().copied().collect();
+        for ino in nodes {
+            match self.is_directory(ino) {
+                true => self.names().sync(ino),
+                false => self.file_mut(ino)?.sync(Tick::MAX),
+            }
+        }
+        self.tick();
+        Ok(())
     }
 
     /// A punch or zeroing as the transactions that it takes: some number of runs of blocks.

@@ -47,6 +47,15 @@ fn thin() {
 }
 
 #[test]
+fn thin_where_syncs_take_turns() {
+    let fs = SimFs::new(3);
+    fs.set_skips_overlapping_syncs(true);
+    if let Err(failure) = suite(&fs, Provisioning::Thin).run() {
+        panic!("{failure}");
+    }
+}
+
+#[test]
 fn thick() {
     if let Err(failure) = suite(&SimFs::new(2), Provisioning::Thick).run() {
         panic!("{failure}");

@@ -368,6 +368,34 @@ fn a_hung_device_ends_nothing_until_it_goes_on() {
 }
 
 #[test]
+fn where_overlapping_syncs_are_skipped_the_later_one_does_nothing() {
+    for (skips, expected) in [(false, vec![6]), (true, vec![5, 6])] {
+        let fs = SimFs::new(1);
+        let file = file_of(&fs, 16);
+        file.write_at(0, &[5; 512]).unwrap();
+        file.sync().unwrap();
+        let mut first = Queue::new(fs.reactor(1).unwrap(), file.clone());
+        let mut second = Queue::new(fs.reactor(2).unwrap(), file.clone());
+        fs.set_skips_overlapping_syncs(skips);
+        first.send(1, FileOperation::SyncData);
+        let write = second.write(0, 512, 6, true);
+        second.run(write).result.unwrap();
+        second.run(FileOperation::SyncData).result.unwrap();
+        file.sync().unwrap();
+        let seen = || outcomes(&fs, |fs| content_of(fs, "file").unwrap()[0]).into_keys().collect::<Vec<_>>();
+        assert_eq!(seen(), expected);
+        // All of it is durable when all of the file system is, and when the first has ended and there is another.
+        let root = fs.open_directory(Path::new("/")).unwrap();
+        root.sync_file_system().unwrap();
+        assert_eq!(seen(), [6]);
+        while first.poll().is_empty() {}
+        let write = second.write(0, 512, 7, true);
+        second.run(write).result.unwrap();
+        assert_eq!(seen(), [7]);
+    }
+}
+
+#[test]
 fn silent_faults_are_silent() {
     let fs = SimFs::new(1);
     let file = file_of(&fs, 64);

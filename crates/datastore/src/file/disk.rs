@@ -20,6 +20,7 @@ use super::log::{Log, LogError};
 use super::storage::StoredFile;
 use super::syncs::{Syncs, Unsynced};
 use super::tags::TagsFacts;
+use super::turns::SyncOrder;
 
 /// A layer as the process that does its I/O needs it: no path, no key, nothing that another layer could be opened with.
 #[derive(Debug)]
@@ -46,6 +47,11 @@ pub struct LayerFacts {
     pub read_only: bool,
     /// The epoch that seals what is written.
     pub write_epoch: KeyEpoch,
+    /// Whether no two syncs of one of its files may be under way at once ([`FileSystem::syncs_in_turn`]).
+    ///
+    /// [`FileSystem::syncs_in_turn`]: super::FileSystem::syncs_in_turn
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub syncs_in_turn: bool,
     /// Its first-write log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogFacts>,
@@ -106,6 +112,8 @@ pub(super) struct Shared {
     /// The epoch that seals what is written.
     pub(super) epoch: KeyEpoch,
     pub(super) syncs: Syncs,
+    /// Where queues to the files come from.
+    pub(super) sync_order: SyncOrder,
 }
 
 impl FileDisk {
@@ -135,6 +143,7 @@ impl FileDisk {
             read_only: facts.read_only,
             epoch: facts.write_epoch,
             syncs: Syncs::default(),
+            sync_order: SyncOrder::new(facts.syncs_in_turn),
         };
         Ok(Self { shared: Arc::new(shared) })
     }

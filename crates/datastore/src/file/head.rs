@@ -15,6 +15,7 @@ use super::directory::{VolumeDirectory, layer_name, system, tags_name};
 use super::disk::OpenLayer;
 use super::error::DatastoreError;
 use super::open::{Access, Deks, OpenOptions, Protection, open_envelopes, open_layer_of};
+use super::storage::StoredFile;
 
 /// What stays with the process that answers for a volume while another one does its I/O. It holds the directory's
 /// lock: as long as it lives, nobody else opens the volume for writing or deletes it, whatever becomes of the other
@@ -96,15 +97,21 @@ impl VolumeHead {
             Errno::NOENT => DatastoreError::MissingLayer { path: path.clone(), layer: top },
             errno => system("open a layer of", &path)(errno),
         })?;
+        // Whoever does the I/O may be syncing the same files, in another process.
+        let in_turn = self.directory.file_system()?.syncs_in_turn;
+        let sync = |file: &dyn StoredFile| match in_turn {
+            true => self.directory.handle.sync_file_system(),
+            false => file.sync(),
+        };
         size_layer(&*layer, from.block_aligned_bytes(), &grown, &path)?;
-        layer.sync().map_err(system("sync a layer of", &path))?;
+        sync(&*layer).map_err(system("sync a layer of", &path))?;
         if grown.layers.iter().any(|layer| layer.id == top && layer.integrity.is_some()) {
             let tags = self.directory.file(&tags_name(top), OFlags::RDWR).map_err(|errno| match errno {
                 Errno::NOENT => DatastoreError::MissingTags { path: path.clone(), layer: top },
                 errno => system("open the tags of", &path)(errno),
             })?;
             size_tags(&*tags, &grown, &path)?;
-            tags.sync().map_err(system("sync the tags of", &path))?;
+            sync(&*tags).map_err(system("sync the tags of", &path))?;
         }
         self.directory.write_descriptor(&encoded)?;
         self.descriptor = grown;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{
     AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags, SeekFrom,
     fallocate, flock, fstat, fsync, ftruncate, ioctl_getflags, ioctl_setflags, mkdir, openat, renameat,
-    renameat_with, rmdir, seek, statat, unlinkat,
+    renameat_with, rmdir, seek, statat, syncfs, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use strongroom_io::DataFile;
@@ -113,6 +113,10 @@ impl Directory for HostDirectory {
 
     fn sync(&self) -> Result<(), Errno> {
         fsync(&self.0)
+    }
+
+    fn sync_file_system(&self) -> Result<(), Errno> {
+        syncfs(&self.0)
     }
 }
 

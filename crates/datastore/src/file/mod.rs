@@ -40,6 +40,7 @@ pub mod storage;
 mod syncs;
 mod tagging;
 pub mod tags;
+mod turns;
 
 pub use check::{Finding, Severity, check, check_on};
 pub use create::{CreateOptions, create, create_on, rename, rename_on};

@@ -198,7 +198,9 @@ pub(super) fn open_layer_of(
             volume: descriptor.volume,
             layer: layer.id,
             handed_over: false,
+            syncs_in_turn: file_system.syncs_in_turn,
         }),
+        syncs_in_turn: file_system.syncs_in_turn,
         write_epoch: deks.last().map_or(KeyEpoch::FIRST, |(epoch, _)| *epoch),
     };
     Ok((descriptor, LockedLayer { file: file.into(), log, tags, facts }, deks))

@@ -69,6 +69,9 @@ pub trait Directory: Lockable + AsFd + Send + Sync {
 
     /// Makes its names durable.
     fn sync(&self) -> Result<(), Errno>;
+
+    /// Makes everything on its file system durable (`syncfs`): a way to sync a file that is no sync of that file.
+    fn sync_file_system(&self) -> Result<(), Errno>;
 }
 
 /// An open file.

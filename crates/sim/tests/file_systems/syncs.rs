@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 
 use rustix::fs::{OFlags, syncfs};
@@ -29,6 +30,10 @@ const WRITES_PER_ROUND: usize = 4;
 enum Syncs {
     Together,
     OneAtATime,
+    /// The same, and beside them all of the file system is synced again and again (`syncfs`), as when a volume grows.
+    OneAtATimeBesideSyncfs,
+    /// Together, but each of a file of its own, as a layer's and its log's.
+    OfTheirOwnFiles,
 }
 
 /// A block that a sync has returned for, with the moment of the device then.
@@ -41,22 +46,28 @@ struct Synced {
 fn syncs(file_system: &FileSystem, how: Syncs) -> (usize, usize) {
     let place = tempfile::tempdir().unwrap();
     let recorder = Recorder::start(file_system, &file_system.make(place.path())).unwrap();
-    let path = recorder.path().join("file");
-    let file = File::create_new(&path).unwrap();
-    file.set_len((FILE_BLOCKS * BLOCK) as u64).unwrap();
-    let open = || {
+    let files = if how == Syncs::OfTheirOwnFiles { WRITERS } else { 1 };
+    let directory = recorder.path().to_owned();
+    let path = |writer: usize| directory.join(format!("file-{}", writer % files));
+    for number in 0..files {
+        File::create_new(path(number)).unwrap().set_len((FILE_BLOCKS * BLOCK) as u64).unwrap();
+    }
+    let file = File::options().write(true).open(path(0)).unwrap();
+    let open = |writer: usize| {
         let direct = OFlags::DIRECT.bits() as i32;
-        File::options().write(true).custom_flags(direct).open(&path).unwrap()
+        File::options().write(true).custom_flags(direct).open(path(writer)).unwrap()
     };
+    let is_alone = matches!(how, Syncs::OneAtATime | Syncs::OneAtATimeBesideSyncfs);
     let mut synced = Vec::new();
     for round in 0..cuts().div_ceil(3) {
         // Each round begins with a transaction of its own.
         syncfs(&file).unwrap();
         let (begin, one_at_a_time) = (Barrier::new(WRITERS), Mutex::new(()));
+        let goes_on = AtomicBool::new(how == Syncs::OneAtATimeBesideSyncfs);
         let clocks: Vec<_> = (0..WRITERS).map(|_| recorder.another_clock()).collect();
         std::thread::scope(|scope| {
             let write = |writer: usize, clock: super::write_log::Clock| {
-                let (file, memory) = (open(), BufferPool::new(4 << 20).unwrap());
+                let (file, memory) = (open(writer), BufferPool::new(4 << 20).unwrap());
                 clock.moment().unwrap();
                 begin.wait();
                 let write = |write: usize| {
@@ -68,7 +79,7 @@ fn syncs(file_system: &FileSystem, how: Syncs) -> (usize, usize) {
                         .for_each(|word| word.copy_from_slice(&marked(number)));
                     let at = number as usize % FILE_BLOCKS * BLOCK;
                     file.write_all_at(block.bytes(), at as u64).unwrap();
-                    let held = (how == Syncs::OneAtATime).then(|| one_at_a_time.lock().unwrap());
+                    let held = is_alone.then(|| one_at_a_time.lock().unwrap());
                     file.sync_data().unwrap();
                     drop(held);
                     Synced { number, moment: clock.moment().unwrap() }
@@ -80,7 +91,13 @@ fn syncs(file_system: &FileSystem, how: Syncs) -> (usize, usize) {
                 .enumerate()
                 .map(|(writer, clock)| scope.spawn(move || write(writer, clock)))
                 .collect();
+            scope.spawn(|| {
+                while goes_on.load(Ordering::SeqCst) {
+                    syncfs(&file).unwrap();
+                }
+            });
             writers.into_iter().for_each(|writer| synced.extend(writer.join().unwrap()));
+            goes_on.store(false, Ordering::SeqCst);
         });
     }
     drop(file);
@@ -120,4 +137,10 @@ fn syncs_that_run_together_have_all_flushed_on_ext4_and_xfs() {
 fn syncs_one_at_a_time_have_all_flushed_on_every_file_system() {
     told(&BTRFS, Syncs::Together);
     assert_eq!([&EXT4, &XFS, &BTRFS].map(|file_system| told(file_system, Syncs::OneAtATime)), [0; 3]);
+}
+
+/// What a volume on btrfs relies on besides: its files are synced beside each other, and another process makes it larger.
+#[test]
+fn syncs_beside_those_of_other_files_and_of_all_have_flushed_on_btrfs() {
+    assert_eq!([Syncs::OfTheirOwnFiles, Syncs::OneAtATimeBesideSyncfs].map(|how| told(&BTRFS, how)), [0; 2]);
 }

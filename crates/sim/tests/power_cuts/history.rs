@@ -118,6 +118,7 @@ impl History {
         };
         // A thick volume has no log: it takes a file system that makes first blocks whole, as the supported ones do.
         fs.set_fills_whole(sort.provisioning == Provisioning::Thick || random.random());
+        fs.set_skips_overlapping_syncs(random.random_ratio(1, 3) || rule == Some(Rule::SyncsSideBySide));
         fs.record();
         let mut life = Life {
             bench,

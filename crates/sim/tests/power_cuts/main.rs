@@ -205,3 +205,8 @@ fn a_tail_that_is_not_durable_is_caught() {
 fn a_clear_that_is_not_destaged_is_caught() {
     is_caught(Rule::ClearsNotDestaged);
 }
+
+#[test]
+fn syncs_side_by_side_where_some_are_skipped_are_caught() {
+    is_caught(Rule::SyncsSideBySide);
+}

@@ -52,6 +52,8 @@ pub enum Rule {
     TailNotDurable,
     /// Blocks that became nothing in the log are left in the layer.
     ClearsNotDestaged,
+    /// Syncs of a file run beside each other where the file system acknowledges some of them early.
+    SyncsSideBySide,
 }
 
 /// Whose queues.
@@ -137,7 +139,13 @@ impl Lockable for Broken<AnyDirectory> {
 
 impl Directory for Broken<AnyDirectory> {
     fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError> {
-        self.below.file_system(path)
+        let found = self.below.file_system(path)?;
+        let syncs_in_turn = found.syncs_in_turn && self.rule != Rule::SyncsSideBySide;
+        Ok(FileSystem { syncs_in_turn, ..found })
+    }
+
+    fn sync_file_system(&self) -> Result<(), Errno> {
+        self.below.sync_file_system()
     }
 
     fn open(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {

@@ -226,6 +226,11 @@ fn a_flush_that_forgets_the_data_is_caught() {
 }
 
 #[test]
+fn syncs_side_by_side_where_some_are_skipped_are_caught() {
+    is_caught(Rule::SyncsSideBySide);
+}
+
+#[test]
 fn a_discard_that_leaves_tags_is_caught() {
     is_caught(Rule::TagsKeptByDiscard);
 }

@@ -118,6 +118,9 @@ impl History {
         let thin = random.random_ratio(3, 4);
         let provisioning = if thin { Provisioning::Thin } else { Provisioning::Thick };
         create_volume(&fs, kek, blocks * BLOCK_BYTES, provisioning, integrity);
+        // The other rules are broken where the stage's queue is the leaf's own.
+        let skips = rule.map_or_else(|| random.random_ratio(1, 3), |rule| rule == Rule::SyncsSideBySide);
+        fs.set_skips_overlapping_syncs(skips);
         fs.record();
         let mut life = Life::new(kek, fs, random, rule, faults, Oracle::default(), 0);
         life.integrity = integrity;
@@ -204,6 +207,9 @@ impl<'a> Life<'a> {
             Some(rule) => rule.below(Arc::clone(&volume.disk) as _),
             None => Arc::clone(&volume.disk) as _,
         };
+        if let (Some(Rule::SyncsSideBySide), Some((_, facts))) = (self.rule, &mut volume.tags) {
+            facts.syncs_in_turn = false;
+        }
         let sidecar = volume.tags.clone().map(|(file, _)| file);
         let tags = self.integrity.then(|| tags_over(Arc::clone(&below), &mut volume));
         let disk = tags.clone().map_or(below, |tags| Arc::new(tags) as _);

@@ -27,6 +27,8 @@ pub enum Rule {
     DataNotSynced,
     /// What is discarded keeps its tags.
     TagsKeptByDiscard,
+    /// Syncs of the sidecar run beside each other where the file system acknowledges some of them early.
+    SyncsSideBySide,
 }
 
 /// Where tags begin in their file; what is before are marks.

@@ -22,6 +22,7 @@ use super::regions::Regions;
 use crate::file::host::HostFile;
 use crate::file::storage::StoredFile;
 use crate::file::tagging::{Binding, NUMBERS_PER_SECTOR, PAGE_BYTES, bits_mut};
+use crate::file::turns::SyncOrder;
 
 /// Pages of tags in memory: 16 MiB at most, which vouch for 4 GiB. What is read and written beyond that reads its tags too.
 const PAGES_MAX: usize = 4096;
@@ -39,6 +40,9 @@ pub struct TagsFacts {
     pub layer: LayerId,
     /// Whoever had it before has written all tags and names nothing unsettled: marks say only what a flush has to cover.
     pub handed_over: bool,
+    /// Whether no two syncs of its file may be under way at once, as of the layer's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub syncs_in_turn: bool,
 }
 
 /// How much the stage keeps in memory, and for how long.
@@ -71,6 +75,8 @@ pub(super) struct Shared {
     /// Block by block, reads beside reads, and a change alone: so that block and tag agree whenever they are compared.
     pub locks: Arc<RangeLocks>,
     pub counts: Counts,
+    /// Where queues to the file come from.
+    pub sync_order: SyncOrder,
     quiet: Duration,
     state: Mutex<State>,
 }
@@ -145,7 +151,7 @@ impl TagsDisk {
         tuning: TagsTuning,
     ) -> Result<Self, IoError> {
         let Limits { read_only, size_bytes, .. } = inner.limits();
-        let TagsFacts { volume, layer, handed_over } = facts;
+        let TagsFacts { volume, layer, handed_over, syncs_in_turn } = facts;
         let binding = Binding { volume, layer };
         let mut regions = Regions::default();
         read_marks(&*file, &binding, &keys, size_bytes, |region| {
@@ -178,6 +184,7 @@ impl TagsDisk {
             read_only,
             locks: RangeLocks::new(),
             counts: Counts::default(),
+            sync_order: SyncOrder::new(syncs_in_turn),
             quiet: tuning.quiet,
             state: Mutex::new(state),
         };

@@ -1,0 +1,325 @@
+//! Syncs of a file one after the other, where they may not run side by side.
+//!
+//! btrfs (Linux 6.18) acknowledges some of the syncs of one file that run beside each other before anything was flushed
+//! (`docs/decisions/0008-first-write-log.md`). There a file has at most one sync under way, on whichever thread, and a durable write
+//! is a write and then a sync like any other. Who asks for a sync gets the next one that begins, and shares it with all
+//! who ask until then.
+//!
+//! ```text
+//! asked ---> waits for the one under way ---> begun: answers all who asked before ---> succeeded, or failed for good
+//!                                               \---> unheard, as its queue was dropped: answers nobody, another begins
+//! ```
+//!
+//! It is a queue between a stage and its leaf, so that stages have one way to write whatever the file system is.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::mem;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use strongroom_io::{
+    DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, InFlight, IoError, Slot, Thread, Waker,
+};
+use strongroom_memory::Buffer;
+
+/// How the syncs of some files may run. All queues to these files come from here.
+#[derive(Debug)]
+pub(super) enum SyncOrder {
+    /// Beside each other.
+    SideBySide,
+    /// Those of a file one after the other.
+    InTurn(Arc<Turns>),
+}
+
+impl SyncOrder {
+    pub(super) fn new(in_turn: bool) -> Self {
+        if in_turn { Self::InTurn(Arc::default()) } else { Self::SideBySide }
+    }
+
+    /// A thread's queue to the files.
+    pub(super) fn queue(&self, thread: &Thread) -> Result<Box<dyn FileQueue>, IoError> {
+        let below = thread.reactor.file_queue()?;
+        Ok(match self {
+            Self::SideBySide => below,
+            Self::InTurn(turns) => {
+                Box::new(TurnQueue::over(below, thread.reactor.waker(), Arc::clone(turns)))
+            }
+        })
+    }
+}
+
+/// The turns of each of some files.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<Vec<Arc<FileTurns>>>);
+
+impl Turns {
+    fn of(&self, file: Arc<dyn DataFile>) -> Arc<FileTurns> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known.iter().find(|turns| Arc::ptr_eq(&turns.file, &file)) {
+            return Arc::clone(found);
+        }
+        let turns = Arc::new(FileTurns { file, book: Mutex::default() });
+        known.push(Arc::clone(&turns));
+        turns
+    }
+}
+
+/// One file, and whose turn it is.
+#[derive(Debug)]
+struct FileTurns {
+    file: Arc<dyn DataFile>,
+    book: Mutex<Book>,
+}
+
+/// Syncs of a file, numbered from 1 in the order in which they begin.
+#[derive(Debug, Default)]
+struct Book {
+    begun: u64,
+    /// The last of which is known that it succeeded.
+    succeeded: u64,
+    is_under_way: bool,
+    /// Why one has failed. What it should have covered is lost, and the kernel would not say so again.
+    failure: Option<IoError>,
+    /// Threads that wait for the one under way to end.
+    waiting: Vec<Arc<Waker>>,
+}
+
+/// How it stands with a sync that was asked for.
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    Answered(Result<(), IoError>),
+    /// Whoever looks is to send it: it counts as under way.
+    Begins,
+    Waits,
+}
+
+impl FileTurns {
+    /// A thread that panicked has left the book as it should be: no call can fail half-way.
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first sync that covers what is done by now.
+    fn ask(&self) -> u64 {
+        self.book().begun + 1
+    }
+
+    /// How it stands with a sync. If it waits, `waker` is woken when that may have changed.
+    fn look(&self, number: u64, waker: &Arc<Waker>) -> Standing {
+        let mut book = self.book();
+        match book.failure {
+            Some(error) => Standing::Answered(Err(error)),
+            None if book.succeeded >= number => Standing::Answered(Ok(())),
+            None if book.is_under_way => {
+                if !book.waiting.iter().any(|other| Arc::ptr_eq(other, waker)) {
+                    book.waiting.push(Arc::clone(waker));
+                }
+                Standing::Waits
+            }
+            None => {
+                book.begun += 1;
+                book.is_under_way = true;
+                Standing::Begins
+            }
+        }
+    }
+
+    /// The one under way has ended, with this if anybody has heard.
+    fn end(&self, heard: Option<Result<(), IoError>>) {
+        let mut book = self.book();
+        book.is_under_way = false;
+        match heard {
+            Some(Ok(())) => book.succeeded = book.begun,
+            // Not what a write without room is told, which harms nobody else.
+            Some(Err(IoError::NoSpace)) => book.failure = Some(IoError::FlushFailed),
+            Some(Err(error)) => book.failure = Some(error),
+            None => {}
+        }
+        book.waiting.drain(..).for_each(|waker| waker.wake());
+    }
+}
+
+/// A file as one queue has it below. What is under way holds on to it, also when the queue is gone, so a sync that nobody
+/// hears of has ended when this is dropped.
+#[derive(Debug)]
+struct FileInTurn {
+    turns: Arc<FileTurns>,
+    is_syncing: AtomicBool,
+}
+
+impl DataFile for FileInTurn {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.turns.file.as_fd()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.turns.file.as_any()
+    }
+}
+
+impl Drop for FileInTurn {
+    fn drop(&mut self) {
+        if *self.is_syncing.get_mut() {
+            self.turns.end(None);
+        }
+    }
+}
+
+/// A queue by which the syncs of a file take turns with those of all its other queues.
+struct TurnQueue {
+    below: Box<dyn FileQueue>,
+    waker: Arc<Waker>,
+    turns: Arc<Turns>,
+    files: Vec<Registered>,
+    sent: InFlight<Sent>,
+    below_done: Vec<FileDone>,
+    ended: Vec<FileDone>,
+}
+
+struct Registered {
+    token: FileToken,
+    file: Arc<FileInTurn>,
+    /// In the order of their numbers.
+    asked: VecDeque<Asked>,
+}
+
+/// A sync that was asked for, by itself or for a write.
+struct Asked {
+    tag: u64,
+    buffer: Option<Buffer>,
+    number: u64,
+}
+
+/// What was sent below. Files are named by their place here.
+enum Sent {
+    /// What needs no turn.
+    Other {
+        tag: u64,
+    },
+    /// A write that a sync is to follow.
+    DurableWrite {
+        tag: u64,
+        file: usize,
+    },
+    Sync {
+        file: usize,
+    },
+}
+
+impl TurnQueue {
+    fn over(below: Box<dyn FileQueue>, waker: Arc<Waker>, turns: Arc<Turns>) -> Self {
+        Self {
+            below,
+            waker,
+            turns,
+            files: Vec::new(),
+            sent: InFlight::with_depth(0),
+            below_done: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, sent: Sent, file: FileToken, operation: FileOperation) {
+        let tag = self.sent.insert(sent).tag();
+        self.below.submit(FileIo { tag, file, operation });
+    }
+
+    /// Asks for a sync that begins after now.
+    fn ask(&mut self, file: usize, tag: u64, buffer: Option<Buffer>) {
+        let Registered { file, asked, .. } = &mut self.files[file];
+        asked.push_back(Asked { tag, buffer, number: file.turns.ask() });
+    }
+
+    /// Answers who asked, as far as there are answers; whether a sync was sent for the others.
+    fn go_on(&mut self, number: usize) -> bool {
+        let Registered { token, file, asked } = &mut self.files[number];
+        let token = *token;
+        while let Some(first) = asked.front() {
+            match file.turns.look(first.number, &self.waker) {
+                Standing::Answered(result) => {
+                    let answered =
+                        asked.pop_front().map(|Asked { tag, buffer, .. }| FileDone { tag, result, buffer });
+                    self.ended.extend(answered);
+                }
+                Standing::Waits => return false,
+                Standing::Begins => {
+                    file.is_syncing.store(true, Ordering::SeqCst);
+                    self.send(Sent::Sync { file: number }, token, FileOperation::SyncData);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn finish(&mut self, FileDone { tag, result, buffer }: FileDone) {
+        match Slot::from_tag(tag).and_then(|slot| self.sent.take(slot)) {
+            Some(Sent::Other { tag }) => self.ended.push(FileDone { tag, result, buffer }),
+            Some(Sent::DurableWrite { tag, file }) => match result {
+                Ok(()) => self.ask(file, tag, buffer),
+                Err(_) => self.ended.push(FileDone { tag, result, buffer }),
+            },
+            Some(Sent::Sync { file }) => {
+                let file = &self.files[file].file;
+                file.is_syncing.store(false, Ordering::SeqCst);
+                file.turns.end(Some(result));
+            }
+            None => debug_assert!(false, "the leaf returned what was not submitted"),
+        }
+    }
+}
+
+impl FileQueue for TurnQueue {
+    fn register(&mut self, file: Arc<dyn DataFile>) -> Result<FileToken, IoError> {
+        let file = Arc::new(FileInTurn { turns: self.turns.of(file), is_syncing: AtomicBool::new(false) });
+        let token = self.below.register(Arc::clone(&file) as _)?;
+        self.files.push(Registered { token, file, asked: VecDeque::new() });
+        Ok(token)
+    }
+
+    fn submit(&mut self, io: FileIo) {
+        let FileIo { tag, file: token, mut operation } = io;
+        // What names no file is refused below.
+        let file = self.files.iter().position(|file| file.token == token);
+        match (&mut operation, file) {
+            (FileOperation::SyncData, Some(file)) => {
+                self.ask(file, tag, None);
+                self.go_on(file);
+                if !self.ended.is_empty() {
+                    // No completion will have it polled.
+                    self.waker.wake();
+                }
+            }
+            (FileOperation::Write { durable, .. }, Some(file)) if *durable => {
+                *durable = false;
+                self.send(Sent::DurableWrite { tag, file }, token, operation);
+            }
+            _ => self.send(Sent::Other { tag }, token, operation),
+        }
+    }
+
+    fn kick(&mut self) {
+        self.below.kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<FileDone>) {
+        let mut below_done = mem::take(&mut self.below_done);
+        self.below.poll(&mut below_done);
+        below_done.drain(..).for_each(|done| self.finish(done));
+        self.below_done = below_done;
+        let mut has_sent = false;
+        for file in 0..self.files.len() {
+            has_sent |= self.go_on(file);
+        }
+        if has_sent {
+            self.below.kick();
+        }
+        done.append(&mut self.ended);
+    }
+}
+
+#[cfg(test)]
+#[path = "turns_tests.rs"]
+mod tests;
