@@ -54,9 +54,9 @@ fn a_volume_is_free_when_both_have_let_go_of_it() {
     let (datastore, kek) = (tempfile::tempdir().unwrap(), kek(1));
     let path = volume(&datastore, "vm1", &kek);
     let (head, layer, _) = open_apart(&path, &to_write(&kek)).unwrap();
-    let disk = FileDisk::new(layer).unwrap();
     // Handed on, as to a process that takes over: the lock goes along.
-    let successor = disk.duplicate_files().unwrap();
+    let successor = layer.duplicate_files().unwrap();
+    let disk = FileDisk::new(layer).unwrap();
     assert_eq!(successor.len(), 2, "the layer, and its log");
     drop(disk);
     assert!(is_in_use(&path, &kek));

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use serde_json::Value;
-use strongroom_datastore::file::{Deks, End, LayerFacts, OpenLayer};
+use strongroom_datastore::file::{Deks, End, OpenLayer};
 use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
@@ -121,8 +121,11 @@ impl Worker {
                     self.ciphers = Some(receive_keys(socket, keys)?);
                     socket.send(&Report::Keyed, &[])?;
                 }
-                Order::Serve { layer, sessions } => {
-                    self.serve(layer, sessions, files)?;
+                Order::Serve { layer, lower, sessions } => {
+                    let mut files = files.into_iter();
+                    let layer = OpenLayer::from_files(layer, &lower, &mut files);
+                    let layer = layer.ok_or_else(|| missing("all files of the layers"))?;
+                    self.serve(layer, sessions, files.collect())?;
                     socket.send(&Report::Serving, &[])?;
                 }
                 Order::Grow { size_bytes } => {
@@ -144,18 +147,14 @@ impl Worker {
 
     fn serve(
         &mut self,
-        facts: LayerFacts,
+        layer: OpenLayer,
         sessions: Option<Value>,
-        files: Vec<OwnedFd>,
+        session_files: Vec<OwnedFd>,
     ) -> Result<(), WorkerError> {
-        let mut files = files.into_iter();
-        let file = files.next().ok_or_else(|| missing("the layer's file"))?;
         let ciphers = self.ciphers.take().ok_or_else(|| missing("the keys"))?;
-        let log = facts.log.map(|_| files.next().ok_or_else(|| missing("the log's file"))).transpose()?;
-        let tags = facts.tags.map(|_| files.next().ok_or_else(|| missing("the tags' file"))).transpose()?;
-        let stack = Stack::new(OpenLayer { file, log, tags, facts }, ciphers)?;
+        let stack = Stack::new(layer, ciphers)?;
         let destaging = stack.destage(&self.service.destage_lanes)?;
-        let serving = self.service.serve(stack.disk(), sessions, files.collect())?;
+        let serving = self.service.serve(stack.disk(), sessions, session_files)?;
         self.serving = Some((serving, stack, destaging));
         Ok(())
     }
@@ -185,9 +184,9 @@ impl Worker {
             tracing::warn!(%error, "the first-write log was not left in order; the successor searches it");
         }
         stack.close();
-        let layer = stack.facts();
+        let (layer, lower) = (stack.facts(), stack.lower_facts().to_vec());
         let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
-        Ok(socket.send(&Report::Suspended { layer, sessions }, &files)?)
+        Ok(socket.send(&Report::Suspended { layer, lower, sessions }, &files)?)
     }
 
     /// Drains, flushes, and lets go of the volume; says what went wrong.

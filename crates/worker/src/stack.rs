@@ -11,7 +11,7 @@ use std::sync::Arc;
 use strongroom_crypto::CryptoError;
 use strongroom_crypto::xts::{UnitSize, Xts};
 use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsTuning};
-use strongroom_datastore::file::{Deks, FileDisk, LayerFacts, LogError, OpenLayer, OpenVolume};
+use strongroom_datastore::file::{Deks, FileDisk, LayerBlocks, LayerFacts, LogError, OpenLayer, OpenVolume};
 use strongroom_filters::blocksize::{BlocksizeDisk, BlocksizeError};
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
@@ -50,6 +50,15 @@ pub enum StackError {
     /// Data keys that contradict each other.
     #[error(transparent)]
     Epochs(#[from] EpochKeysError),
+    /// Layers on each other, which are not served yet.
+    #[error("the volume has {count} layers; this version serves volumes of one")]
+    Layers {
+        /// How many.
+        count: usize,
+    },
+    /// The files cannot be kept open for a successor.
+    #[error("the volume's files cannot be kept for a successor: {0}")]
+    Files(#[source] rustix::io::Errno),
     /// The layer's first-write log cannot be used.
     #[error(transparent)]
     Log(#[from] LogError),
@@ -77,31 +86,27 @@ impl Ciphers {
     }
 }
 
-/// The stages of a layer that is served, kept apart as far as it takes to make it larger while it is.
+/// The stages of a volume that is served, kept apart as far as it takes to make it larger while it is.
 pub struct Stack {
     layer: FileDisk,
-    tags: Option<(TagsDisk, OwnedFd)>,
+    tags: Option<TagsDisk>,
+    /// All open files, for a successor.
+    files: Vec<OwnedFd>,
     facts: LayerFacts,
+    lower: Vec<LayerFacts>,
     blocks: Arc<BlocksizeDisk>,
 }
 
 impl Stack {
-    /// Puts the stages over a layer together.
-    pub fn new(mut layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
-        let facts = layer.facts;
-        let tags = layer.tags.take().zip(facts.tags);
-        let layer = FileDisk::new(layer)?;
-        let (plain, tags): (Arc<dyn Disk<Plain>>, _) = match (ciphers, tags) {
-            (Ciphers::Of(keys, tag_keys), Some((file, facts))) => {
-                let kept = rustix::io::fcntl_dupfd_cloexec(&file, 0).map_err(IoError::from);
-                let tags = TagsDisk::new(Arc::new(layer.clone()), file, facts, tag_keys);
-                let (tags, kept) = tags.and_then(|tags| Ok((tags, kept?))).map_err(StackError::Tags)?;
-                (Arc::new(CryptDisk::new(Arc::new(tags.clone()), Arc::new(keys))), Some((tags, kept)))
-            }
-            (ciphers, _) => (plain_over(Arc::new(layer.clone()), ciphers), None),
-        };
-        let blocks = BlocksizeDisk::new(plain, facts.size_bytes.bytes(), UNIT_BYTES, RangeLocks::new())?;
-        Ok(Self { layer, tags, facts, blocks: Arc::new(blocks) })
+    /// Puts the stages over a layer, and those below it, together.
+    pub fn new(layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
+        let (facts, lower) = (layer.facts, layer.lower_facts());
+        let files = layer.duplicate_files().map_err(StackError::Files)?;
+        let (top, below) = layer.into_blocks()?;
+        let layer = FileDisk::clone(&top.disk);
+        let PlainBlocks { disk, tags } = plain_over(Arc::new(layer.clone()), top, below, ciphers)?;
+        let blocks = BlocksizeDisk::new(disk, facts.size_bytes.bytes(), UNIT_BYTES, RangeLocks::new())?;
+        Ok(Self { layer, tags, files, facts, lower, blocks: Arc::new(blocks) })
     }
 
     /// What a frontend serves.
@@ -117,20 +122,25 @@ impl Stack {
         Ok(())
     }
 
-    /// What the layer is by now.
+    /// What the top layer is by now.
     pub fn facts(&self) -> LayerFacts {
         self.facts
     }
 
+    /// What the layers below it are, nearest first.
+    pub fn lower_facts(&self) -> &[LayerFacts] {
+        &self.lower
+    }
+
     /// Whether a flush has failed, which whoever the layer is handed to would not know.
     pub fn has_failed_flush(&self) -> bool {
-        self.layer.has_failed_flush() || self.tags.as_ref().is_some_and(|(tags, _)| tags.has_failed_flush())
+        self.layer.has_failed_flush() || self.tags.as_ref().is_some_and(TagsDisk::has_failed_flush)
     }
 
     /// Leaves the tags, if there are any, for a successor to go on with; nothing may be in flight. What the layer is to the successor is
     /// in the facts from then on.
     pub fn close(&mut self) {
-        if let (Some((tags, _)), Some(facts)) = (&self.tags, &mut self.facts.tags) {
+        if let (Some(tags), Some(facts)) = (&self.tags, &mut self.facts.tags) {
             facts.handed_over = tags.close();
         }
     }
@@ -140,13 +150,9 @@ impl Stack {
         Destaging::on(&self.layer, lanes)
     }
 
-    /// The layer's open files, to be handed on; their locks go with them.
+    /// The open files of all layers, to be handed on; their locks go with them. [`OpenLayer::from_files`] takes them in.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
-        let mut files = self.layer.duplicate_files()?;
-        if let Some((_, file)) = &self.tags {
-            files.push(rustix::io::fcntl_dupfd_cloexec(file, 0)?);
-        }
-        Ok(files)
+        self.files.iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
 }
 
@@ -238,21 +244,37 @@ pub fn plain_blocks_over(
         Some(_) => Ciphers::of(volume.take_deks())?,
         None => Ciphers::Unencrypted,
     };
-    match (ciphers, volume.tags.take()) {
-        (Ciphers::Of(keys, tag_keys), Some((file, facts))) => {
-            let tags = TagsDisk::over(blocks, file, facts, tag_keys, TagsTuning::default());
-            let tags = tags.map_err(StackError::Tags)?;
-            let disk = Arc::new(CryptDisk::new(Arc::new(tags.clone()), Arc::new(keys)));
-            Ok(PlainBlocks { disk, tags: Some(tags) })
-        }
-        (ciphers, _) => Ok(PlainBlocks { disk: plain_over(blocks, ciphers), tags: None }),
-    }
+    let top = LayerBlocks {
+        disk: Arc::clone(&volume.disk),
+        tags: volume.tags.take(),
+        discards: volume.discards.take(),
+    };
+    plain_over(blocks, top, std::mem::take(&mut volume.lower), ciphers)
 }
 
-fn plain_over(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) -> Arc<dyn Disk<Plain>> {
-    match ciphers {
-        Ciphers::Of(keys, _) => Arc::new(CryptDisk::new(blocks, Arc::new(keys))),
-        Ciphers::Unencrypted => Arc::new(CleartextDisk::new(blocks)),
+/// Puts the stages of all layers together. `blocks` are those of the top, perhaps with instruments in between.
+fn plain_over(
+    blocks: Arc<dyn Disk<Sealed>>,
+    top: LayerBlocks,
+    lower: Vec<LayerBlocks>,
+    ciphers: Ciphers,
+) -> Result<PlainBlocks, StackError> {
+    if !lower.is_empty() {
+        return Err(StackError::Layers { count: 1 + lower.len() });
+    }
+    let (keys, tag_keys) = match ciphers {
+        Ciphers::Unencrypted => {
+            return Ok(PlainBlocks { disk: Arc::new(CleartextDisk::new(blocks)), tags: None });
+        }
+        Ciphers::Of(keys, tag_keys) => (Arc::new(keys), tag_keys),
+    };
+    match top.tags {
+        None => Ok(PlainBlocks { disk: Arc::new(CryptDisk::new(blocks, keys)), tags: None }),
+        Some((file, facts)) => {
+            let tags = TagsDisk::over(blocks, file, facts, tag_keys, TagsTuning::default());
+            let tags = tags.map_err(StackError::Tags)?;
+            Ok(PlainBlocks { disk: Arc::new(CryptDisk::new(Arc::new(tags.clone()), keys)), tags: Some(tags) })
+        }
     }
 }
 

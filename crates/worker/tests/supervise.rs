@@ -63,7 +63,7 @@ fn a_worker() {
                 let (layer, files) = held.take().unwrap();
                 let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
                 let sessions = Some(serde_json::json!({ "version": 1 }));
-                socket.send(&Report::Suspended { layer, sessions }, &files).unwrap();
+                socket.send(&Report::Suspended { layer, lower: Vec::new(), sessions }, &files).unwrap();
                 continue;
             }
             Order::Grow { .. } => {

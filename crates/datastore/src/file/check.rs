@@ -7,15 +7,16 @@ use rustix::io::Errno;
 use strongroom_keys::Kek;
 use strongroom_types::display_bytes;
 
+use super::add_layer::is_leftover;
 use super::descriptor::{Descriptor, LayerRecord};
 use super::directory::{
-    CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, layer_name, layer_of_name, system, tags_name,
+    CONTROL_SOCKET, DESCRIPTOR, DESCRIPTOR_NEW, VolumeDirectory, discards_name, layer_name, system, tags_name,
 };
 use super::error::DatastoreError;
-use super::log;
-use super::open::{check_length, check_tags_length, open_envelopes};
+use super::open_files::{chain_of, check_discards_length, check_length, check_tags_length, open_envelopes};
 use super::reserve::is_spare;
-use super::storage::{HOST, Storage};
+use super::storage::{HOST, Storage, StoredFile};
+use super::{layer_files, log};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,17 +76,24 @@ pub fn check_on(
             Err(error) => return Ok(vec![Finding::new(Severity::Error, error)]),
         },
     };
+    if let Err(error) = chain_of(path, &descriptor) {
+        findings.push(Finding::new(Severity::Error, error));
+    }
     for layer in &descriptor.layers {
         check_layer(&directory, &descriptor, layer, kek, &mut findings)?;
     }
     for name in directory.names()? {
-        let of_layer = layer_of_name(&name).is_some_and(|id| descriptor.layer(id).is_some());
-        let known = of_layer || [DESCRIPTOR, CONTROL_SOCKET].contains(&name.as_str()) || is_spare(&name);
+        let known = layer_files::are_of(&descriptor, &name)
+            || [DESCRIPTOR, CONTROL_SOCKET].contains(&name.as_str())
+            || is_spare(&name);
         let message = match name.as_str() {
             _ if known => continue,
             DESCRIPTOR_NEW => {
                 "a descriptor that was being written when the power went; it is not used".to_owned()
             }
+            leftover if is_leftover(&descriptor, leftover) => format!(
+                "'{leftover}' is left of the addition of a layer that was interrupted, or is under way; it is not used, and goes away with the next addition, or with the volume"
+            ),
             _ => format!("'{name}' is not a part of the volume"),
         };
         findings.push(Finding::new(Severity::Notice, message));
@@ -104,17 +112,15 @@ fn check_layer(
     let path = &directory.path;
     match directory.file(&layer_name(layer.id), OFlags::RDONLY) {
         Ok(file) => {
-            let wanted = descriptor.size_bytes.block_aligned_bytes();
+            let wanted = descriptor.layer_size(layer).block_aligned_bytes();
             if let Err(error) = check_length(path, layer, &*file, wanted) {
                 findings.push(Finding::new(Severity::Error, error));
             }
             let beyond = file.length().unwrap_or(0).saturating_sub(wanted);
             if beyond > 0 {
                 let beyond = display_bytes(beyond);
-                let message = format!(
-                    "layer {} has {beyond} beyond the volume's end, from an interrupted growth",
-                    layer.id
-                );
+                let message =
+                    format!("layer {} has {beyond} beyond its end, from an interrupted growth", layer.id);
                 findings.push(Finding::new(Severity::Notice, message));
             }
         }
@@ -132,22 +138,39 @@ fn check_layer(
         Err(error) => return Err(error),
     }
     if layer.integrity.is_some() {
-        match directory.file(&tags_name(layer.id), OFlags::RDONLY) {
-            Ok(tags) => {
-                if let Err(error) = check_tags_length(path, layer, &*tags, descriptor) {
-                    findings.push(Finding::new(Severity::Error, error));
-                }
-            }
-            Err(Errno::NOENT) => {
-                let error = DatastoreError::MissingTags { path: path.clone(), layer: layer.id };
-                findings.push(Finding::new(Severity::Error, error));
-            }
-            Err(errno) => return Err(system("open the tags of", path)(errno)),
-        }
+        let missing = DatastoreError::MissingTags { path: path.clone(), layer: layer.id };
+        check_beside(directory, &tags_name(layer.id), missing, findings, |tags| {
+            check_tags_length(path, layer, tags, descriptor)
+        })?;
+    }
+    if layer.parent.is_some() {
+        let missing = DatastoreError::MissingDiscards { path: path.clone(), layer: layer.id };
+        check_beside(directory, &discards_name(layer.id), missing, findings, |discards| {
+            check_discards_length(path, layer, discards, descriptor)
+        })?;
     }
     if let Some(kek) = kek
         && let Err(error) = open_envelopes(path, descriptor, layer, kek)
     {
+        findings.push(Finding::new(Severity::Error, error));
+    }
+    Ok(())
+}
+
+/// Checks that a file beside a layer is there, and is as long as it has to be.
+fn check_beside(
+    directory: &VolumeDirectory,
+    name: &str,
+    missing: DatastoreError,
+    findings: &mut Vec<Finding>,
+    check_length: impl Fn(&dyn StoredFile) -> Result<(), DatastoreError>,
+) -> Result<(), DatastoreError> {
+    let checked = match directory.file(name, OFlags::RDONLY) {
+        Ok(file) => check_length(&*file),
+        Err(Errno::NOENT) => Err(missing),
+        Err(errno) => return Err(system("open a file of", &directory.path)(errno)),
+    };
+    if let Err(error) = checked {
         findings.push(Finding::new(Severity::Error, error));
     }
     Ok(())

@@ -6,20 +6,18 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
-use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Kek, Purpose};
+use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Purpose};
 use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
 
 use super::descriptor::{
     Descriptor, EncryptionRecord, EpochRecord, Integrity, KekRecord, LayerRecord, LogRecord, Provisioning,
 };
-use super::directory::{VolumeDirectory, layer_name, parent_of, sync_parent, system, tags_name};
+use super::directory::{VolumeDirectory, parent_of, sync_parent, system};
 use super::error::DatastoreError;
-use super::log;
 use super::open::Protection;
-use super::storage::{HOST, Storage, StoredFile};
-use super::tags;
+use super::storage::{HOST, Storage};
+use super::{layer_files, log};
 
 /// How the name of a volume under construction starts.
 pub(super) const BUILDING_PREFIX: &str = ".strongroom-new-";
@@ -61,21 +59,7 @@ pub fn create_on(
 
     let descriptor = describe_new(path, options)?;
     let building = Building::start(storage, parent.join(format!("{BUILDING_PREFIX}{}", descriptor.volume)))?;
-    let layer =
-        building.directory.file(&layer_name(descriptor.top), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
-    let layer = layer.map_err(system("create a layer of", path))?;
-    size_layer(&*layer, 0, &descriptor, path)?;
-    layer.sync().map_err(system("sync a layer of", path))?;
-    if let Some(LogRecord { bytes }) = descriptor.layers[0].log {
-        log::create(&building.directory, descriptor.top, bytes, path)?;
-    }
-    if descriptor.layers[0].integrity.is_some() {
-        let tags =
-            building.directory.file(&tags_name(descriptor.top), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
-        let tags = tags.map_err(system("create the tags of", path))?;
-        size_tags(&*tags, &descriptor, path)?;
-        tags.sync().map_err(system("sync the tags of", path))?;
-    }
+    layer_files::make(&building.directory, &descriptor, &descriptor.layers[0], path)?;
     let encoded = descriptor.encode(path, options.protection.kek())?;
     building.directory.write_descriptor(&encoded)?;
     building.finish(path)?;
@@ -99,49 +83,6 @@ fn put_in_place(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), Dat
     storage.rename(from, to).map_err(|errno| match errno {
         Errno::EXIST | Errno::NOTEMPTY => DatastoreError::Exists { path: to.to_owned() },
         errno => system("create", to)(errno),
-    })
-}
-
-/// Gives a layer's file the length that its volume needs, and the space if it is thick; `from_bytes` is its length so far.
-pub(super) fn size_layer(
-    layer: &dyn StoredFile,
-    from_bytes: u64,
-    descriptor: &Descriptor,
-    path: &Path,
-) -> Result<(), DatastoreError> {
-    let bytes = descriptor.size_bytes.block_aligned_bytes();
-    let sized = match descriptor.provisioning {
-        Provisioning::Thin => layer.set_length(bytes),
-        // A growth within the last block needs no more space, and there is no allocating of nothing.
-        Provisioning::Thick if bytes == from_bytes => Ok(()),
-        Provisioning::Thick => layer.allocate(from_bytes, bytes - from_bytes),
-    };
-    sized.map_err(|errno| match errno {
-        Errno::NOSPC | Errno::DQUOT => DatastoreError::Full {
-            path: path.to_owned(),
-            needed: strongroom_types::display_bytes(bytes - from_bytes),
-        },
-        errno => system("give its size to a layer of", path)(errno),
-    })
-}
-
-/// Gives the file of a layer's tags the length that they need, and the space if the layer is thick.
-pub(super) fn size_tags(
-    tags: &dyn StoredFile,
-    descriptor: &Descriptor,
-    path: &Path,
-) -> Result<(), DatastoreError> {
-    let bytes = tags::file_bytes(descriptor.size_bytes.block_aligned_bytes());
-    let sized = match descriptor.provisioning {
-        Provisioning::Thin => tags.set_length(bytes),
-        // What has its space already keeps it, and its content.
-        Provisioning::Thick => tags.allocate(0, bytes),
-    };
-    sized.map_err(|errno| match errno {
-        Errno::NOSPC | Errno::DQUOT => {
-            DatastoreError::Full { path: path.to_owned(), needed: strongroom_types::display_bytes(bytes) }
-        }
-        errno => system("give their size to the tags of", path)(errno),
     })
 }
 
@@ -178,7 +119,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         (true, None) => return Err(DatastoreError::NothingToTagWith { path: path.to_owned() }),
         (wanted, _) => wanted.then_some(Integrity::HmacSha256),
     };
-    let (volume, layer, epoch) = (VolumeId::random(), LayerId::random(), KeyEpoch::FIRST);
+    let (volume, layer) = (VolumeId::random(), LayerId::random());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut descriptor = Descriptor {
         volume,
@@ -186,26 +127,45 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         size_bytes: options.size,
         provisioning: options.provisioning,
         created_unix_seconds: now.map_or(0, |since| since.as_secs()),
-        encryption: None,
+        encryption: options.protection.kek().map(|kek| EncryptionRecord {
+            kek: KekRecord { id: kek.id(), source: kek.source().clone() },
+            next_epoch: KeyEpoch::FIRST,
+        }),
         top: layer,
-        layers: vec![LayerRecord { id: layer, parent: None, epochs: Vec::new(), log, integrity }],
+        layers: Vec::new(),
     };
-    if let Some(kek) = options.protection.kek() {
-        let cipher = Cipher::Aes256Xts4096;
-        let envelope =
-            seal_new_dek(&EnvelopeContext { purpose: Purpose::LayerData, volume, layer, epoch, cipher }, kek);
-        let envelope = envelope.map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?;
-        descriptor.layers[0].epochs.push(EpochRecord { epoch, cipher, envelopes: vec![envelope] });
-        let kek = KekRecord { id: kek.id(), source: kek.source().clone() };
-        // FIRST is 1, so its successor exists; an id of 1 again would be refused as used.
-        let next_epoch = epoch.next().unwrap_or(epoch);
-        descriptor.encryption = Some(EncryptionRecord { kek, next_epoch });
-    }
+    let epochs = new_epoch(path, &mut descriptor, layer, options.protection)?;
+    descriptor.layers.push(LayerRecord {
+        id: layer,
+        parent: None,
+        size_bytes: None,
+        epochs: epochs.into_iter().collect(),
+        log,
+        integrity,
+    });
     Ok(descriptor)
 }
 
-fn seal_new_dek(context: &EnvelopeContext, kek: &Kek) -> Result<Envelope, strongroom_keys::KeyError> {
-    Envelope::new(context, kek).map(|(envelope, _dek)| envelope)
+/// The next DEK of the volume, for a layer that is new; none in a clear volume.
+pub(super) fn new_epoch(
+    path: &Path,
+    descriptor: &mut Descriptor,
+    layer: LayerId,
+    protection: Protection<'_>,
+) -> Result<Option<EpochRecord>, DatastoreError> {
+    let volume = descriptor.volume;
+    let (Some(encryption), Some(kek)) = (&mut descriptor.encryption, protection.kek()) else {
+        return Ok(None);
+    };
+    let (epoch, cipher) = (encryption.next_epoch, Cipher::Aes256Xts4096);
+    encryption.next_epoch = epoch.next().ok_or_else(|| DatastoreError::Damaged {
+        path: path.to_owned(),
+        reason: "it has no key epoch left".to_owned(),
+    })?;
+    let context = EnvelopeContext { purpose: Purpose::LayerData, volume, layer, epoch, cipher };
+    let (envelope, _dek) =
+        Envelope::new(&context, kek).map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?;
+    Ok(Some(EpochRecord { epoch, cipher, envelopes: vec![envelope] }))
 }
 
 /// A volume under construction; unless it is finished, nothing of it stays.

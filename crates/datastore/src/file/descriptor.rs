@@ -30,8 +30,12 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// The longest descriptor.
 pub(super) const DESCRIPTOR_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX + DESCRIPTOR_TAG_BYTES;
 
-/// The most layers of a chain.
+/// The most layers of a volume, branches included.
 const LAYERS_MAX: usize = 256;
+
+/// The most layers of a chain that is opened: the up to four files of the top and three of each other one go to a worker with the files of its
+/// guest's sessions in one message, which takes 253 (`SCM_MAX_FD`), and a block that is nowhere is looked for in each.
+pub const CHAIN_LAYERS_MAX: usize = 32;
 
 /// Whether space is taken at once or when it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,8 +95,12 @@ pub struct KekRecord {
 pub struct LayerRecord {
     /// The layer; its file is `layer-<id>`.
     pub id: LayerId,
-    /// The layer below, if any.
+    /// The layer below, if any. A layer that has one also has a record of its discards, `discards-<id>`.
     pub parent: Option<LayerId>,
+    /// The size that the volume had when another layer was put on this one, which does not change any more; nothing for the top, which
+    /// has the volume's. Format version 1 knew none.
+    #[serde(default)]
+    pub size_bytes: Option<VolumeSize>,
     /// The DEKs that seal its blocks, oldest first; writes use the last. None in a clear volume.
     pub epochs: Vec<EpochRecord>,
     /// Its first-write log. Format version 1 knew none.
@@ -136,6 +144,18 @@ impl Descriptor {
     /// The layer of this id.
     pub fn layer(&self, id: LayerId) -> Option<&LayerRecord> {
         self.layers.iter().find(|layer| layer.id == id)
+    }
+
+    /// The top and what lies below it, nearest first.
+    pub fn chain(&self) -> impl Iterator<Item = &LayerRecord> {
+        std::iter::successors(self.layer(self.top), |layer| {
+            layer.parent.and_then(|parent| self.layer(parent))
+        })
+    }
+
+    /// The size of one of its layers.
+    pub fn layer_size(&self, layer: &LayerRecord) -> VolumeSize {
+        layer.size_bytes.unwrap_or(self.size_bytes)
     }
 
     /// What a person calls the source of its key; nothing for a clear volume.
@@ -184,6 +204,19 @@ impl Descriptor {
             if layer.parent.is_some_and(|parent| earlier.iter().all(|other| other.id != parent)) {
                 return Err(format!("the parent of layer {} is not among the layers before it", layer.id));
             }
+            if let Some(parent) = layer.parent.and_then(|parent| self.layer(parent)) {
+                self.validate_pair(layer, parent)?;
+            }
+            match (layer.size_bytes, layer.id == self.top) {
+                (Some(_), true) => {
+                    return Err(format!("the top layer {} has a size beside the volume's", layer.id));
+                }
+                (None, false) => return Err(format!("layer {} below the top has no size", layer.id)),
+                _ => {}
+            }
+            if layer.log.is_some() && layer.id != self.top {
+                return Err(format!("layer {} has a log, and takes no writes", layer.id));
+            }
             if layer.epochs.is_empty() == self.encryption.is_some() {
                 return Err(format!(
                     "layer {} has keys where the volume has none, or the other way round",
@@ -211,6 +244,17 @@ impl Descriptor {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Refuses two layers that cannot lie on each other. A volume only grows, so a layer has at least its parent's size.
+    fn validate_pair(&self, layer: &LayerRecord, parent: &LayerRecord) -> Result<(), String> {
+        if parent.id == self.top {
+            return Err(format!("layer {} lies on the top layer", layer.id));
+        }
+        if self.layer_size(parent) > self.layer_size(layer) {
+            return Err(format!("layer {} is smaller than layer {} below it", layer.id, parent.id));
+        }
+        Ok(())
     }
 }
 

@@ -21,6 +21,7 @@ pub const CONTROL_SOCKET: &str = "control";
 const LAYER_PREFIX: &str = "layer-";
 const LOG_PREFIX: &str = "log-";
 const TAGS_PREFIX: &str = "tags-";
+const DISCARDS_PREFIX: &str = "discards-";
 
 /// The error of a failed system call on `path`.
 pub(super) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> DatastoreError {
@@ -47,9 +48,14 @@ pub(super) fn tags_name(layer: LayerId) -> String {
     format!("{TAGS_PREFIX}{layer}")
 }
 
+/// The file name of the record of a layer's discards.
+pub(super) fn discards_name(layer: LayerId) -> String {
+    format!("{DISCARDS_PREFIX}{layer}")
+}
+
 /// The layer that a file belongs to, by the file's name.
 pub(super) fn layer_of_name(name: &str) -> Option<LayerId> {
-    let parts = [LAYER_PREFIX, LOG_PREFIX, TAGS_PREFIX];
+    let parts = [LAYER_PREFIX, LOG_PREFIX, TAGS_PREFIX, DISCARDS_PREFIX];
     parts.iter().find_map(|prefix| name.strip_prefix(prefix))?.parse().ok()
 }
 

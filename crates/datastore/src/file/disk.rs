@@ -1,6 +1,6 @@
 //! A file volume as a stage of the data path.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch, VolumeSize};
 use super::channel::FileChannel;
 use super::descriptor::Provisioning;
 use super::directory::system;
+use super::discards::DiscardsFacts;
 use super::error::DatastoreError;
 use super::host::HostFile;
 use super::log::destage::{Destager, End};
@@ -31,21 +32,73 @@ pub struct OpenLayer {
     pub log: Option<OwnedFd>,
     /// The open file of its tags, if it has any.
     pub tags: Option<OwnedFd>,
+    /// The open record of its discards, if there are layers below.
+    pub discards: Option<OwnedFd>,
     /// What it holds.
     pub facts: LayerFacts,
+    /// The layers below the top, nearest first; they have none of their own here.
+    pub lower: Vec<OpenLayer>,
+}
+
+impl OpenLayer {
+    /// All of its open files, in the order that [`from_files`](Self::from_files) takes them in: blocks, log, tags, discards; then the
+    /// same of each layer below.
+    pub fn files(&self) -> Vec<BorrowedFd<'_>> {
+        let own = std::iter::once(&self.file).chain(&self.log).chain(&self.tags).chain(&self.discards);
+        let own = own.map(AsFd::as_fd);
+        own.chain(self.lower.iter().flat_map(Self::files)).collect()
+    }
+
+    /// A layer from what another process knows of it and of those below it, and has sent along; nothing if files are missing. What
+    /// is left of `files` is something else's.
+    pub fn from_files(
+        facts: LayerFacts,
+        lower: &[LayerFacts],
+        files: &mut impl Iterator<Item = OwnedFd>,
+    ) -> Option<Self> {
+        let mut top = Self::alone(facts, files)?;
+        for facts in lower {
+            top.lower.push(Self::alone(*facts, files)?);
+        }
+        Some(top)
+    }
+
+    fn alone(facts: LayerFacts, files: &mut impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let file = files.next()?;
+        let mut wanted = |is_wanted: bool| if is_wanted { files.next().map(Some) } else { Some(None) };
+        let log = wanted(facts.log.is_some())?;
+        let tags = wanted(facts.tags.is_some())?;
+        let discards = wanted(facts.discards.is_some())?;
+        Some(Self { file, log, tags, discards, facts, lower: Vec::new() })
+    }
+
+    /// All of its [files](Self::files) once more, to be handed to another process. The locks go with them.
+    pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, Errno> {
+        self.files().into_iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
+    }
+
+    /// Its blocks, and those of each layer below.
+    pub fn into_blocks(self) -> Result<(LayerBlocks, Vec<LayerBlocks>), LogError> {
+        LockedLayer::from(self).into_blocks()
+    }
+
+    /// What is known of the layers below.
+    pub fn lower_facts(&self) -> Vec<LayerFacts> {
+        self.lower.iter().map(|layer| layer.facts).collect()
+    }
 }
 
 /// What has to be known of a layer to do I/O on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerFacts {
-    /// The size that the guest sees.
+    /// The size that the guest sees; of a layer below the top, the one that it saw last.
     pub size_bytes: VolumeSize,
     /// How space is taken.
     pub provisioning: Provisioning,
     /// Whether it takes no writes.
     pub read_only: bool,
-    /// The epoch that seals what is written.
+    /// The epoch that seals what is written; of a layer below the top, the newest that sealed its blocks.
     pub write_epoch: KeyEpoch,
     /// Whether no two syncs of one of its files may be under way at once ([`FileSystem::syncs_in_turn`]).
     ///
@@ -58,6 +111,9 @@ pub struct LayerFacts {
     /// Its tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<TagsFacts>,
+    /// The record of its discards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discards: Option<DiscardsFacts>,
 }
 
 /// What has to be known of a layer's first-write log.
@@ -70,22 +126,71 @@ pub struct LogFacts {
     pub fill_bytes_min: Option<u64>,
 }
 
+/// The blocks of a layer, and the files beside them that are for the stages above.
+pub struct LayerBlocks {
+    /// The blocks, without those of the layers below.
+    pub disk: Arc<FileDisk>,
+    /// The file of their tags, if they have any, and what is known of it ([`TagsDisk`](super::tags::TagsDisk)).
+    pub tags: Option<(Arc<dyn StoredFile>, TagsFacts)>,
+    /// The record of its discards, if there are layers below, and what is known of it.
+    pub discards: Option<(Arc<dyn StoredFile>, DiscardsFacts)>,
+}
+
 /// An open, locked layer, on whichever file system.
 pub(super) struct LockedLayer {
     pub(super) file: Arc<dyn StoredFile>,
     pub(super) log: Option<Arc<dyn StoredFile>>,
     pub(super) tags: Option<Arc<dyn StoredFile>>,
+    pub(super) discards: Option<Arc<dyn StoredFile>>,
     pub(super) facts: LayerFacts,
+    /// The layers below the top, nearest first; they have none of their own here.
+    pub(super) lower: Vec<LockedLayer>,
+}
+
+impl From<OpenLayer> for LockedLayer {
+    fn from(layer: OpenLayer) -> Self {
+        let OpenLayer { file, log, tags, discards, facts, lower } = layer;
+        let stored = |file: OwnedFd| Arc::new(HostFile(file.into())) as Arc<dyn StoredFile>;
+        Self {
+            file: stored(file),
+            log: log.map(stored),
+            tags: tags.map(stored),
+            discards: discards.map(stored),
+            facts,
+            lower: lower.into_iter().map(Self::from).collect(),
+        }
+    }
 }
 
 impl LockedLayer {
+    /// Its blocks, and those of each layer below.
+    pub(super) fn into_blocks(mut self) -> Result<(LayerBlocks, Vec<LayerBlocks>), LogError> {
+        let lower = std::mem::take(&mut self.lower);
+        let lower: Result<_, LogError> = lower.into_iter().map(Self::own_blocks).collect();
+        Ok((self.own_blocks()?, lower?))
+    }
+
+    fn own_blocks(self) -> Result<LayerBlocks, LogError> {
+        let Self { file, log, tags, discards, facts, lower: _ } = self;
+        Ok(LayerBlocks {
+            disk: Arc::new(FileDisk::over(file, log, facts)?),
+            tags: tags.zip(facts.tags),
+            discards: discards.zip(facts.discards),
+        })
+    }
+
     /// The layer for another process, which only the host's file systems have.
     pub(super) fn hand_over(self, path: &Path) -> Result<OpenLayer, DatastoreError> {
         let handed =
             |file: &Arc<dyn StoredFile>| duplicate(&**file).map_err(system("hand over a layer of", path));
-        let log = self.log.as_ref().map(handed).transpose()?;
-        let tags = self.tags.as_ref().map(handed).transpose()?;
-        Ok(OpenLayer { file: handed(&self.file)?, log, tags, facts: self.facts })
+        Ok(OpenLayer {
+            file: handed(&self.file)?,
+            log: self.log.as_ref().map(handed).transpose()?,
+            tags: self.tags.as_ref().map(handed).transpose()?,
+            discards: self.discards.as_ref().map(handed).transpose()?,
+            facts: self.facts,
+            lower: self.lower.into_iter().map(|layer| layer.hand_over(path)).collect::<Result<_, _>>()?,
+        })
     }
 }
 
@@ -117,16 +222,18 @@ pub(super) struct Shared {
 }
 
 impl FileDisk {
-    /// The blocks of a layer that another process may have opened. Its tags are for the stage above
-    /// ([`TagsDisk`](super::tags::TagsDisk)).
+    /// The blocks of a layer that another process may have opened, alone: the layers below and the files beside it are for the stages
+    /// above ([`OpenLayer::into_blocks`]).
     pub fn new(layer: OpenLayer) -> Result<Self, LogError> {
-        let OpenLayer { file, log, tags: _, facts } = layer;
-        let stored = |file: OwnedFd| Arc::new(HostFile(file.into())) as Arc<dyn StoredFile>;
-        Self::over(LockedLayer { file: stored(file), log: log.map(stored), tags: None, facts })
+        let LockedLayer { file, log, facts, .. } = layer.into();
+        Self::over(file, log, facts)
     }
 
-    pub(super) fn over(layer: LockedLayer) -> Result<Self, LogError> {
-        let LockedLayer { file, log, tags: _, facts } = layer;
+    fn over(
+        file: Arc<dyn StoredFile>,
+        log: Option<Arc<dyn StoredFile>>,
+        facts: LayerFacts,
+    ) -> Result<Self, LogError> {
         let log = match (log, facts.log) {
             (Some(file), Some(log)) => {
                 Some(Arc::new(Log::open(file, log, facts.size_bytes, facts.read_only)?))
@@ -146,12 +253,6 @@ impl FileDisk {
             sync_order: SyncOrder::new(facts.syncs_in_turn),
         };
         Ok(Self { shared: Arc::new(shared) })
-    }
-
-    /// The open files, the layer's first, to be handed to another process. The locks go with them.
-    pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, Errno> {
-        let log = self.shared.log.as_ref().map(|log| &log.file);
-        std::iter::once(&self.shared.layer).chain(log).map(|file| duplicate(&**file)).collect()
     }
 
     /// Whether a flush has failed, after which none succeeds until the volume is opened anew. Only this object knows.

@@ -200,6 +200,30 @@ pub enum DatastoreError {
         /// What the descriptor asks for.
         wanted_bytes: u64,
     },
+    /// The record of a layer's discards is missing.
+    #[error(
+        "the record of discards of layer {layer} of {path} is missing, and without it what was discarded would come back from the layers below; restore it from a backup"
+    )]
+    MissingDiscards {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// The record of a layer's discards is shorter than it is.
+    #[error(
+        "the record of discards of layer {layer} of {path} is truncated: its file has {found_bytes} bytes instead of {wanted_bytes}; restore it from a backup"
+    )]
+    TruncatedDiscards {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// The file's length.
+        found_bytes: u64,
+        /// What the descriptor asks for.
+        wanted_bytes: u64,
+    },
     /// Tags for a clear volume.
     #[error(
         "{path} cannot have tags: they are made with its key, and a volume that is not encrypted has none"
@@ -218,13 +242,37 @@ pub enum DatastoreError {
         /// Why not.
         error: LogError,
     },
-    /// A chain that this version does not read.
-    #[error("{path} has {count} layers; this version opens volumes of one layer")]
+    /// A tree of layers that this version does not open.
+    #[error(
+        "{path} has {count} layers, of which {chain} lie in one line below its top; this version opens volumes of one line"
+    )]
     Layers {
         /// The volume.
         path: PathBuf,
         /// How many it has.
         count: usize,
+        /// How many of them lie on the way from the top to the lowest.
+        chain: usize,
+    },
+    /// More layers on each other than a volume can be used with.
+    #[error("{path} would have {count} layers on each other; {most} are the most that can be opened")]
+    LongChain {
+        /// The volume.
+        path: PathBuf,
+        /// How many there would be.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
+    /// A layer that is not complete without its log, and should become a lower one.
+    #[error(
+        "the first-write log of layer {layer} of {path} was not closed empty, so another layer cannot be put on it yet; expose the volume once and end that in order, then try again"
+    )]
+    LogNotEmpty {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
     },
     /// A size below the present one.
     #[error("{path} has {from} and cannot shrink to {to}: what lies beyond would be lost")]
@@ -280,7 +328,11 @@ impl DatastoreError {
             Self::MissingTags { .. } => "missing_tags",
             Self::TruncatedTags { .. } => "truncated_tags",
             Self::NothingToTagWith { .. } => "nothing_to_tag_with",
+            Self::MissingDiscards { .. } => "missing_discards",
+            Self::TruncatedDiscards { .. } => "truncated_discards",
             Self::Layers { .. } => "layers",
+            Self::LongChain { .. } => "long_chain",
+            Self::LogNotEmpty { .. } => "log_not_empty",
             Self::Shrink { .. } => "shrink",
             Self::Stranger { .. } => "stranger",
             Self::ReadOnly { .. } => "read_only",

@@ -5,17 +5,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
 use strongroom_types::VolumeSize;
 
-use super::create::{size_layer, size_tags};
 use super::descriptor::Descriptor;
-use super::directory::{VolumeDirectory, layer_name, system, tags_name};
+use super::directory::VolumeDirectory;
 use super::disk::OpenLayer;
 use super::error::DatastoreError;
-use super::open::{Access, Deks, OpenOptions, Protection, open_envelopes, open_layer_of};
-use super::storage::StoredFile;
+use super::layer_files;
+use super::open::{Access, Deks, OpenOptions, Protection};
+use super::open_files::{open_chain_envelopes, open_layer_of};
 
 /// What stays with the process that answers for a volume while another one does its I/O. It holds the directory's
 /// lock: as long as it lives, nobody else opens the volume for writing or deletes it, whatever becomes of the other
@@ -42,7 +40,7 @@ impl VolumeHead {
         self.access
     }
 
-    /// Opens and locks the layer anew, after whoever did its I/O has died: waits `lock_wait` at most for the last of that
+    /// Opens and locks the layers anew, after whoever did its I/O has died: waits `lock_wait` at most for the last of that
     /// I/O. The descriptor is read and authenticated anew too. It must be that of the same volume, and no older.
     pub fn reopen(
         &mut self,
@@ -64,18 +62,15 @@ impl VolumeHead {
         Ok((layer, deks))
     }
 
-    /// The keys of the layer once more, for another process that is to do its I/O.
+    /// The keys of the layers once more, for another process that is to do its I/O.
     pub fn deks(&self, protection: Protection<'_>) -> Result<Deks, DatastoreError> {
         match protection {
-            Protection::Encrypted(kek) => {
-                let layer = &self.descriptor.layers[0];
-                open_envelopes(&self.directory.path, &self.descriptor, layer, kek)
-            }
+            Protection::Encrypted(kek) => open_chain_envelopes(&self.directory.path, &self.descriptor, kek),
             Protection::Unencrypted => Ok(Vec::new()),
         }
     }
 
-    /// Grows the volume; what is new reads as zeroes. The layer's file, and that of its tags, grow first, and durably: a power cut before the
+    /// Grows the volume; what is new reads as zeroes. The top layer's files grow first, and durably: a power cut before the
     /// descriptor is replaced leaves a file that is longer than needed, which harms nothing. Whoever does the I/O is told
     /// afterwards, with [`FileDisk::set_size`](super::FileDisk::set_size); until then it uses the old size.
     pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
@@ -91,28 +86,7 @@ impl VolumeHead {
         grown.size_bytes = size;
         grown.generation += 1;
         let encoded = grown.encode(&path, protection.kek())?;
-        let top = grown.top;
-        // Through an open file of its own: the locked one may be another process's.
-        let layer = self.directory.file(&layer_name(top), OFlags::RDWR).map_err(|errno| match errno {
-            Errno::NOENT => DatastoreError::MissingLayer { path: path.clone(), layer: top },
-            errno => system("open a layer of", &path)(errno),
-        })?;
-        // Whoever does the I/O may be syncing the same files, in another process.
-        let in_turn = self.directory.file_system()?.syncs_in_turn;
-        let sync = |file: &dyn StoredFile| match in_turn {
-            true => self.directory.handle.sync_file_system(),
-            false => file.sync(),
-        };
-        size_layer(&*layer, from.block_aligned_bytes(), &grown, &path)?;
-        sync(&*layer).map_err(system("sync a layer of", &path))?;
-        if grown.layers.iter().any(|layer| layer.id == top && layer.integrity.is_some()) {
-            let tags = self.directory.file(&tags_name(top), OFlags::RDWR).map_err(|errno| match errno {
-                Errno::NOENT => DatastoreError::MissingTags { path: path.clone(), layer: top },
-                errno => system("open the tags of", &path)(errno),
-            })?;
-            size_tags(&*tags, &grown, &path)?;
-            sync(&*tags).map_err(system("sync the tags of", &path))?;
-        }
+        layer_files::grow(&self.directory, &grown, from)?;
         self.directory.write_descriptor(&encoded)?;
         self.descriptor = grown;
         Ok(())

@@ -4,7 +4,8 @@
 //! vm1/descriptor        what the volume is: size, layers, keys' envelopes; authenticated, replaced as a whole
 //! vm1/layer-<id>        ciphertext block N (4096 bytes) at offset N * 4096, sparse
 //! vm1/tags-<id>         a keyed tag of each block, of volumes that ask for it ([`tags`])
-//! vm1/log-<id>          first writes on their way to the layer
+//! vm1/log-<id>          first writes on their way to the top layer
+//! vm1/discards-<id>     which of a layer's blocks of zeroes hide the layers below
 //! vm1/control           a socket, while the volume is exposed
 //! ```
 //!
@@ -16,6 +17,7 @@
 //!
 //! Each function has a twin `…_on` for another file system than the host's ([`storage`]): a simulated one, that loses power.
 
+mod add_layer;
 mod bits;
 mod blocks;
 pub mod chain;
@@ -31,10 +33,12 @@ mod error;
 mod filesystem;
 mod head;
 mod host;
+mod layer_files;
 mod list;
 pub mod lock;
 mod log;
 mod open;
+mod open_files;
 mod reserve;
 pub mod storage;
 mod syncs;
@@ -42,15 +46,16 @@ mod tagging;
 pub mod tags;
 mod turns;
 
+pub use add_layer::{AddLayerOptions, add_layer, add_layer_on};
 pub use check::{Finding, Severity, check, check_on};
 pub use create::{CreateOptions, create, create_on, rename, rename_on};
 pub use delete::{delete, delete_on};
 pub use descriptor::{
-    Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, Integrity, KekRecord, LayerRecord, LogRecord,
-    Provisioning,
+    CHAIN_LAYERS_MAX, Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, Integrity, KekRecord,
+    LayerRecord, LogRecord, Provisioning,
 };
 pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_log, describe_on};
-pub use disk::{FileDisk, LayerFacts, LogFacts, OpenLayer};
+pub use disk::{FileDisk, LayerBlocks, LayerFacts, LogFacts, OpenLayer};
 pub use error::DatastoreError;
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use head::VolumeHead;

@@ -9,8 +9,8 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 use super::socket::BirthError;
 use crate::condition::Condition;
 
-/// The format that this program writes. 1 is the first; 2 brought layers with a log, and reports of how
-/// a volume fares.
+/// The format that this program writes. 1 is the first; 2 brought layers with a log and on each other, and
+/// reports of how a volume fares.
 pub const FORMAT: u32 = 2;
 
 /// The oldest format that it reads: its own, or the one before.
@@ -24,11 +24,14 @@ pub enum Order {
     Start(Start),
     /// These are the keys. Each epoch's key follows in a packet of its own.
     Keys(Keys),
-    /// Serve the layer. Files: the layer's, its log's and its tags' if it has them, then those of the sessions to go
-    /// on with.
+    /// Serve the volume. Files: the top layer's, its log's, its tags' and that of its discards if it has them; the same of each layer
+    /// below; then those of the sessions to go on with.
     Serve {
-        /// What the layer is.
+        /// What the top layer is.
         layer: LayerFacts,
+        /// What the layers below it are, nearest first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lower: Vec<LayerFacts>,
         /// The sessions of a predecessor.
         sessions: Option<Value>,
     },
@@ -58,10 +61,13 @@ pub enum Report {
     Serving,
     /// The guest was told.
     Grown,
-    /// Drained. Files: the layer's, its log's and its tags' if it has them, then those of the sessions.
+    /// Drained. Files: those of the layers, as with [`Order::Serve`], then those of the sessions.
     Suspended {
-        /// What the layer is.
+        /// What the top layer is.
         layer: LayerFacts,
+        /// What the layers below it are, nearest first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lower: Vec<LayerFacts>,
         /// The sessions, where the frontend's can be handed over; NBD clients connect again.
         sessions: Option<Value>,
     },
@@ -193,7 +199,7 @@ mod tests {
         let second = KeyEpoch::new(2).unwrap();
         assert!(matches!(&orders[0], Order::Start(Start { user: Some((1_879_048_192, _)), .. })));
         assert_eq!(orders[2], Order::Keys(Keys::Epochs(vec![KeyEpoch::FIRST, second])));
-        let Order::Serve { layer, sessions: Some(_) } = &orders[4] else { panic!("{:?}", orders[4]) };
+        let Order::Serve { layer, sessions: Some(_), .. } = &orders[4] else { panic!("{:?}", orders[4]) };
         assert_eq!(
             (layer.size_bytes.bytes(), layer.provisioning, layer.write_epoch),
             (4608, Provisioning::Thin, second)
@@ -206,11 +212,13 @@ mod tests {
     /// What format 2 brought.
     const SERVE_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536}},"sessions":null}}}"#;
 
+    const SERVE_CHAIN_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":8192,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536},"discards":{"volume":"00000000-0000-4000-8000-000000000001","layer":"00000000-0000-4000-8000-000000000002"}},"lower":[{"size_bytes":4608,"provisioning":"thin","read_only":true,"write_epoch":1}],"sessions":null}}}"#;
+
     const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
 
     #[test]
     fn messages_are_written_as_they_are_read() {
-        for text in ORDERS_1.into_iter().chain([SERVE_2]) {
+        for text in ORDERS_1.into_iter().chain([SERVE_2, SERVE_CHAIN_2]) {
             let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);
         }

@@ -10,12 +10,12 @@
 //!                              <-  Ready      it is confined, its threads are there
 //! Keys, then each key          ->
 //!                              <-  Keyed
-//! Serve, the layer's file      ->
+//! Serve, the layers' files     ->
 //!                              <-  Serving
 //! Grow                         ->
 //!                              <-  Grown      the guest has been told
 //! Suspend                      ->
-//!                              <-  Suspended  with the layer's file and those of the sessions, for a successor's Serve
+//!                              <-  Suspended  with the layers' files and those of the sessions, for a successor's Serve
 //! End                          ->
 //!                              <-  Ended
 //! ```

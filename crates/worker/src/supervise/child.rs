@@ -194,13 +194,12 @@ impl WorkerProcess {
         self.expect(Report::Keyed, ANSWERS_WITHIN)
     }
 
-    /// Has it serve a layer, from the start.
+    /// Has it serve a layer and those below it, from the start.
     pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
-        let OpenLayer { file, log, tags, facts } = layer;
-        let files: Vec<_> = std::iter::once(&file).chain(&log).chain(&tags).map(AsFd::as_fd).collect();
-        self.order(&Order::Serve { layer: facts, sessions: None }, &files)?;
+        let order = Order::Serve { layer: layer.facts, lower: layer.lower_facts(), sessions: None };
+        self.order(&order, &layer.files())?;
         // From here on the locks are the worker's alone.
-        drop((file, log, tags));
+        drop(layer);
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
@@ -215,8 +214,8 @@ impl WorkerProcess {
     pub fn suspend(&mut self, deadline: Duration) -> Result<Handover, ChildError> {
         self.order(&Order::Suspend, &[])?;
         match self.await_report(deadline)? {
-            (Report::Suspended { layer, sessions }, files) => {
-                Ok(Handover { order: Order::Serve { layer, sessions }, files })
+            (Report::Suspended { layer, lower, sessions }, files) => {
+                Ok(Handover { order: Order::Serve { layer, lower, sessions }, files })
             }
             (other, _) => Err(unexpected(other)),
         }

@@ -104,6 +104,12 @@ pub(in crate::file) fn check_identity(
     read_superblock(file, &pool, Some(layer)).map(|_| ()).map_err(damaged(path, layer))
 }
 
+/// Whether it was closed empty: all that was ever written to it is in the layer.
+pub(in crate::file) fn is_closed_empty(file: &dyn StoredFile, layer: LayerId) -> Result<bool, LogError> {
+    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
+    read_superblock(file, &pool, Some(layer)).map(|superblock| superblock.next.is_some())
+}
+
 /// What a person wants to know of a layer's first-write log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LogUse {

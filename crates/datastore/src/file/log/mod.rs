@@ -53,7 +53,7 @@ use super::storage::StoredFile;
 use super::syncs::Unsynced;
 
 pub use file::{LogError, LogUse};
-pub(super) use file::{bytes_for, check_identity, create, damaged, describe};
+pub(super) use file::{bytes_for, check_identity, create, damaged, describe, is_closed_empty};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
 pub(super) use state::{Reservation, Run};
