@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use strongroom_datastore::file::*;
 use strongroom_datastore::file::{discards, tags};
-use strongroom_io::Disk;
+use strongroom_io::{Disk, IoError};
 use strongroom_keys::{DescriptorKey, Kek, KekSource, KeyError};
 use strongroom_memory::secret::SecretBytes;
+use strongroom_ring::Ring;
 use strongroom_types::{KeyEpoch, LayerId, VolumeSize};
 
 use support::Destaging;
@@ -129,6 +130,11 @@ impl Volume {
         assert!(errors.iter().any(|finding| finding.message == error.to_string()), "{error}: {found:?}");
         error
     }
+}
+
+/// Ends what has opened a volume, with an empty log.
+fn close_in_order(opened: OpenVolume) {
+    drop(Destaging::of(&opened.disk, || Ring::new(64).map_err(|_| IoError::Closed)));
 }
 
 fn kek(fill: u8) -> Kek {
@@ -276,8 +282,7 @@ fn a_layer_that_is_not_complete_gets_none_on_it() {
     assert!(matches!(refused, DatastoreError::LogNotEmpty { layer, .. } if layer == top), "{refused}");
     assert_eq!(volume.state(), before);
     let opened = volume.open().unwrap();
-    drop(Destaging::of(&opened.disk));
-    drop(opened);
+    close_in_order(opened);
     volume.add_layer().unwrap();
 }
 
@@ -390,8 +395,7 @@ fn a_chain_has_its_limit() {
     let volume = Volume::clear(MIB).and_layers(CHAIN_LAYERS_MAX - 1);
     assert_eq!(volume.open().unwrap().lower.len(), CHAIN_LAYERS_MAX - 1);
     let opened = volume.open().unwrap();
-    drop(Destaging::of(&opened.disk));
-    drop(opened);
+    close_in_order(opened);
     let before = volume.state();
     let refused = volume.add_layer().unwrap_err();
     assert!(matches!(refused, DatastoreError::LongChain { count: 33, most: 32, .. }), "{refused}");
@@ -468,8 +472,7 @@ fn only_the_top_grows() {
     record.write_all_at(&[7; 512], 512).unwrap();
     let mut opened = volume.open().unwrap();
     opened.grow(size(after), volume.protection()).unwrap();
-    drop(Destaging::of(&opened.disk));
-    drop(opened);
+    close_in_order(opened);
     let lengths = |layer| (length("layer", layer), length("tags", layer));
     let wanted = |bytes| (bytes, tags::file_bytes(bytes));
     assert_eq!(lengths(layers[0]), wanted(after));
@@ -487,8 +490,7 @@ fn only_the_top_grows() {
     let size_of = |disk: &FileDisk| disk.limits().size_bytes;
     assert_eq!(size_of(&opened.disk), after);
     assert!(opened.lower.iter().all(|layer| size_of(&layer.disk) == before));
-    drop(Destaging::of(&opened.disk));
-    drop(opened);
+    close_in_order(opened);
     assert!(volume.findings().is_empty());
     // The layer that has grown keeps its size when it is the top no more.
     let added = volume.add_layer().unwrap();
