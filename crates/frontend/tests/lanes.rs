@@ -39,6 +39,19 @@ fn threads(name: &str) -> Vec<u32> {
     all
 }
 
+/// The same, once there are so many: a thread that was joined is listed until the kernel is done with it.
+fn await_threads(name: &str, count: usize) -> Vec<u32> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let threads = threads(name);
+        if threads.len() == count {
+            return threads;
+        }
+        assert!(Instant::now() < deadline, "{} threads instead of {count}", threads.len());
+        std::thread::yield_now();
+    }
+}
+
 /// The descriptors of this process's rings.
 fn rings() -> Vec<String> {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap();
@@ -85,8 +98,8 @@ fn connections_take_neither_threads_nor_rings() {
     let disk = MemoryDisk::new(1 << 20);
     // Room for those who come while the last ones' places are still being freed.
     let local = Local::start_with(&disk, |config| config.connections_max = 8);
-    let before = (threads("nbd"), rings());
-    assert_eq!((before.0.len(), before.1.len()), (9, 9));
+    let before = (await_threads("nbd", 9), rings());
+    assert_eq!(before.1.len(), 9);
     for _ in 0..10 {
         let mut clients: Vec<_> = (0..4).map(|_| Client::enter(&local.socket)).collect();
         clients.iter_mut().for_each(work);
@@ -107,8 +120,8 @@ fn an_idle_server_does_nothing() {
     let local = Local::start_with(&disk, |config| config.connections_max = 2);
     let mut client = Client::enter(&local.socket);
     work(&mut client);
-    let lanes = threads("nbd");
-    assert_eq!(lanes.len(), 3, "one accepts, one serves, and one is idle");
+    // One accepts, one serves, and one is idle.
+    let lanes = await_threads("nbd", 3);
     let pause = |pause| IdleReactor::new().unwrap().sleep(pause).unwrap();
     // What follows the last answer is over once nobody has woken for a moment.
     let mut before = Vec::new();

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{self, PipeWriter};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ use strongroom_worker::control::{Answer, Client, Request, Status};
 use strongroom_worker::supervise::{Birthright, Exposure, Program, SuperviseError, Supervisor};
 
 const DEADLINE: Duration = Duration::from_secs(60);
+/// What is closed here is free a moment later: a worker that another test starts has it until it is another program.
+const LOCK_WAIT: Duration = DEADLINE;
 /// The file, beside the program, that says what the newest program does when it is to serve.
 const BEHAVIOUR: &str = "behaviour";
 
@@ -138,14 +141,16 @@ impl Supervised {
         // The lock is free, and the sockets are gone.
         let volume = self.directory.path().join("vm1");
         assert!(!volume.join(CONTROL_SOCKET).exists() && !self.directory.path().join("vm1.sock").exists());
-        delete(&volume, Duration::ZERO).unwrap();
+        delete(&volume, LOCK_WAIT).unwrap();
     }
 }
 
-/// Puts a program of this behaviour in the place of what is there, as a package does.
+/// Puts a program of this behaviour in the place of what is there, as a package does. Another process copies it: a worker that another
+/// test starts meanwhile would hold it open for writing, and it could not be run.
 fn install(directory: &Path, behaviour: &str) {
     fs::write(directory.join(BEHAVIOUR), behaviour).unwrap();
-    fs::copy(std::env::current_exe().unwrap(), directory.join("new")).unwrap();
+    let copy = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(directory.join("new")).status();
+    assert!(copy.unwrap().success());
     fs::rename(directory.join("new"), directory.join("program")).unwrap();
 }
 
@@ -168,8 +173,8 @@ fn supervisor(directory: &Path) -> Result<Supervisor, SuperviseError> {
         },
     )
     .unwrap();
-    let lock_wait = Duration::ZERO;
-    let options = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation: 0 };
+    let access = Access::ReadWrite;
+    let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation: 0 };
     let (head, layer, deks) = open_apart(&path, &options).unwrap();
     let arguments = ["--exact", "a_worker", "--nocapture"].map(Into::into).to_vec();
     let exposure = Exposure {
@@ -265,7 +270,7 @@ fn the_first_worker_must_serve() {
     install(directory.path(), "refuses");
     let refused = supervisor(directory.path()).unwrap_err();
     assert_eq!(refused.to_string(), "the volume cannot be served: not these");
-    delete(&directory.path().join("vm1"), Duration::ZERO).unwrap();
+    delete(&directory.path().join("vm1"), LOCK_WAIT).unwrap();
 }
 
 /// A descriptor that somebody put in the place of the volume's is not served: the supervisor says so and ends.

@@ -15,6 +15,8 @@ use crate::scratch::Scratch;
 const COMMAND_DEADLINE: Duration = Duration::from_secs(60);
 /// From the start of the server to the line that says it is ready; recovery after a crash included.
 const EXPOSE_DEADLINE: Duration = Duration::from_secs(60);
+/// A server that was killed leaves a worker that closes the volume, and lets go of it then.
+const LOCK_WAIT: &str = "30s";
 /// From SIGTERM to the end of the server, with all I/O in flight done and flushed.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -93,7 +95,7 @@ impl<'test> Volume<'test> {
     pub fn expose(&self) -> Exposure {
         let socket = self.scratch.path(&format!("{}.sock", self.name));
         let mut command = self.invocation("expose");
-        command.arg("--nbd").arg(format!("unix:{}", socket.display()));
+        command.args(["--lock-wait", LOCK_WAIT, "--nbd"]).arg(format!("unix:{}", socket.display()));
         let mut server = Process::start(self.scratch, &format!("expose-{}", self.name), &command);
         let uri = server.wait_for_line("its NBD URI", EXPOSE_DEADLINE, |line| line.contains("nbd+unix:"));
         Exposure { server, socket, uri }
@@ -104,7 +106,7 @@ impl<'test> Volume<'test> {
     pub fn expose_vhost_user(&self) -> Exposure {
         let socket = self.scratch.path(&format!("{}.vhost", self.name));
         let mut command = self.invocation("expose");
-        command.arg("--vhost-user").arg(format!("unix:{}", socket.display()));
+        command.args(["--lock-wait", LOCK_WAIT, "--vhost-user"]).arg(format!("unix:{}", socket.display()));
         let mut server = Process::start(self.scratch, &format!("expose-{}", self.name), &command);
         let place = socket.display().to_string();
         let uri = server.wait_for_line("its socket", EXPOSE_DEADLINE, |line| line == place);

@@ -28,8 +28,9 @@ const GUEST_DEADLINE: Duration = Duration::from_secs(300);
 const HANG: Duration = Duration::from_secs(30);
 /// Ending a server whose disk hangs: its frontend's time to drain, and a little for the worker to be killed.
 const GIVES_UP_WITHIN: Duration = Duration::from_secs(55);
-/// The longest that the neighbour may be without an answer. It is far below what the dying disk makes others wait.
-const NEIGHBOUR_STALL: Duration = Duration::from_secs(5);
+/// The longest that the neighbour may be without an answer, on a machine that is busy with other things too. It is far below what the
+/// dying disk makes others wait.
+const NEIGHBOUR_STALL: Duration = Duration::from_secs(15);
 
 /// Verified load on another volume of another datastore, served by another worker.
 struct Neighbour<'test> {
@@ -178,7 +179,7 @@ fn a_disk_that_hangs_is_a_pause_to_its_guest_and_nothing_to_others() {
 }
 
 /// Boots a guest on a file system of its own on the volume, with a file that it has flushed; says the file's sum.
-fn guest_with_a_file<'test>(scratch: &'test Scratch, exposure: &Exposure) -> (Guest, String) {
+fn guest_with_a_file(scratch: &Scratch, exposure: &Exposure) -> (Guest, String) {
     let mut guest = GuestPlan::new(scratch, "guest").vhost_user(exposure.socket()).boot();
     guest.run("mkfs.ext4 -q /dev/vda && mount /dev/vda /mnt");
     guest.run("dd if=/dev/urandom of=/mnt/flushed bs=1M count=24 conv=fsync 2>/dev/null && sync");

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use strongroom_system_tests::{CommandLine, Scratch, datastore, family};
@@ -278,7 +278,17 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
     let (server, uri) = strongroom.expose("ds/vm1", &["--key-file", "vm1.key"]);
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "write 0 1M", &uri]);
     let supervisor = server.id();
-    let worker = || family::family_of(supervisor)[1];
+    // Not just any child: one that has been replaced takes a moment to end.
+    let worker = || -> u32 {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let info = strongroom.json(&["volume", "info", "ds/vm1"]);
+            if let Some(pid) = info["exposure"]["worker_pid"].as_u64() {
+                return u32::try_from(pid).unwrap();
+            }
+            assert!(Instant::now() < until, "there is no worker");
+        }
+    };
     assert_eq!(occurrences_in_memory(worker(), &kek), [""; 0]);
     assert_eq!(occurrences_in_memory(supervisor, &dek), [""; 0]);
     // The search finds what is there: the supervisor has the KEK, once.
@@ -295,8 +305,9 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
 /// Root reads everything, so a server of root's is run, and looked at, by somebody else. Returns what starts a program as
 /// that user.
 fn become_nobody_if_root(strongroom: &CommandLine<'_>) -> String {
-    // The test's own copy: a build directory may be closed to others.
-    fs::copy(strongroom.program(), strongroom.path("strongroom")).unwrap();
+    // The test's own copy: a build directory may be closed to others. Another process writes it: a program that another test starts
+    // meanwhile would hold it open for writing, and it could not be run.
+    strongroom.peer("cp", &["--", strongroom.program().to_str().unwrap(), "strongroom"]);
     fs::set_permissions(strongroom.path("strongroom"), PermissionsExt::from_mode(0o755)).unwrap();
     if !rustix::process::geteuid().is_root() {
         return String::new();

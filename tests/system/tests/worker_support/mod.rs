@@ -35,6 +35,16 @@ pub fn exposure(volume: &Volume<'_>) -> Value {
     info["exposure"].clone()
 }
 
+/// Waits until something is so.
+#[track_caller]
+pub fn wait_until(awaited: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < until, "{awaited}: not within {DEADLINE:?}");
+        std::thread::yield_now();
+    }
+}
+
 /// A running worker.
 pub struct Worker {
     pub id: u32,
