@@ -157,6 +157,14 @@ fn a_supervisor_waits_for_the_lock_and_says_so() {
         locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&place))
     });
     worker.kill();
+    // Whoever asks first has a lock that is free, and that may be the successor.
+    wait_until("it has the lock", || {
+        let has_it = slow_disk.is_finished();
+        if !has_it && let Some(successor) = Worker::now_of(&volume) {
+            successor.kill();
+        }
+        has_it
+    });
     let held = slow_disk.join().unwrap();
     wait_until("there is no worker", || exposure(&volume)["worker_pid"] == Value::Null);
     // It answers meanwhile, and grows the volume too.

@@ -57,14 +57,20 @@ impl Worker {
     pub fn of(volume: &Volume<'_>) -> Self {
         let until = Instant::now() + DEADLINE;
         loop {
-            let id = exposure(volume)["worker_pid"].as_u64().and_then(|id| i32::try_from(id).ok());
-            // It may have died since it was asked for; then another one comes.
-            let pidfd = id.and_then(Pid::from_raw).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-            if let (Some(id), Some(Ok(pidfd))) = (id, pidfd) {
-                return Self { id: id.cast_unsigned(), pidfd };
+            if let Some(worker) = Self::now_of(volume) {
+                return worker;
             }
             assert!(Instant::now() < until, "there is no worker");
         }
+    }
+
+    /// The worker of a volume, if there is one now.
+    #[track_caller]
+    pub fn now_of(volume: &Volume<'_>) -> Option<Self> {
+        let id = i32::try_from(exposure(volume)["worker_pid"].as_u64()?).ok()?;
+        // It may have died since it was asked for.
+        let pidfd = pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()?;
+        Some(Self { id: id.cast_unsigned(), pidfd })
     }
 
     /// Kills it (SIGKILL), and waits until it is gone.
