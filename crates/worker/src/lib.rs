@@ -5,7 +5,8 @@
 //! - [`process_main`]: the worker itself; `service`: what clients connect to in it.
 //! - [`process`]: no dumps, no core files, ciphers that answer rightly; before the first key.
 //! - [`sandbox`]: what a worker that obeys an attacker cannot do.
-//! - [`stack`]: an open volume becomes a disk of plain bytes, and its keys go where only the cipher finds them.
+//! - [`layers`]: the layers of an open volume become one disk of plain blocks, and the keys go where only the ciphers find them.
+//! - [`stack`]: that disk, as a frontend serves it.
 //! - `destaging`: a thread that empties a layer's first-write log.
 //! - [`read_through`]: whether all of a volume can be read. [`transfer`]: a whole volume's content into a file and out of one.
 //!
@@ -17,6 +18,7 @@ pub mod birth;
 pub mod condition;
 pub mod control;
 mod destaging;
+pub mod layers;
 pub mod process;
 pub mod process_main;
 pub mod read_through;
@@ -27,6 +29,7 @@ pub mod supervise;
 pub mod transfer;
 
 pub use destaging::Destaging;
+pub use layers::StackError;
 pub use process::{ProcessError, prepare_for_keys};
-pub use stack::{StackError, assemble, assemble_destaged, assemble_over};
+pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, export_file, import_file};

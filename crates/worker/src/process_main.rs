@@ -15,10 +15,11 @@ use thiserror::Error;
 
 use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
 use crate::destaging::{Destaging, DestagingError};
+use crate::layers::{Ciphers, StackError};
 use crate::process::{ProcessError, prepare_for_keys};
 use crate::sandbox::{Confinement, SandboxError, confine};
 use crate::service::{Service, ServiceError, Serving};
-use crate::stack::{Ciphers, Stack, StackError};
+use crate::stack::Stack;
 
 /// Why a worker ended early.
 #[derive(Debug, Error)]

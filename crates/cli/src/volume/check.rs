@@ -12,7 +12,7 @@ use strongroom_datastore::file::{
 };
 use strongroom_worker::Progress;
 use strongroom_worker::read_through::read_through;
-use strongroom_worker::stack::plain_blocks_over;
+use strongroom_worker::layers::plain_blocks_over;
 
 use super::open::{FreshnessArguments, LockArguments};
 use super::read_blocks::DataFacts;

@@ -15,7 +15,8 @@ use strongroom_io::Reactor;
 use strongroom_ring::{Lanes, Ring};
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
 use strongroom_worker::Destaging;
-use strongroom_worker::stack::{Ciphers, Stack};
+use strongroom_worker::layers::Ciphers;
+use strongroom_worker::stack::Stack;
 
 use super::broken::Rule;
 use super::guest::Guest;

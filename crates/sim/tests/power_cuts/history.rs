@@ -18,7 +18,7 @@ use strongroom_filters::crypt::CryptDisk;
 use strongroom_io::{Disk, IoError, Plain, RangeLocks, Reactor, Thread};
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
-use strongroom_worker::stack::epoch_keys;
+use strongroom_worker::layers::epoch_keys;
 
 use super::guest::Guest;
 use super::image::read_all;

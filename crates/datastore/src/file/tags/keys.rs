@@ -1,5 +1,7 @@
 //! The keys of tags: one for each epoch, derived from what seals the epoch's blocks.
 
+use std::sync::Arc;
+
 use strongroom_crypto::CryptoError;
 use strongroom_types::{BLOCK_BYTES, KeyEpoch};
 
@@ -12,10 +14,10 @@ const INFO: &[u8] = b"strongroom block tag key v1";
 /// What the header of a sector of marks begins with.
 const MARKS: &[u8; 16] = b"strongroom marks";
 
-/// The keys that tag a layer's blocks.
-#[derive(Debug)]
+/// The keys that tag a layer's blocks. Clones share them.
+#[derive(Clone, Debug)]
 pub struct TagKeys {
-    tagger: Tagger,
+    tagger: Arc<Tagger>,
 }
 
 /// A block that no key here has sealed.
@@ -28,7 +30,7 @@ impl TagKeys {
     /// # Errors
     /// What the ciphers say, for want of memory.
     pub fn derive(deks: &Deks) -> Result<Option<Self>, CryptoError> {
-        Ok(Tagger::derive(deks, INFO)?.map(|tagger| Self { tagger }))
+        Ok(Tagger::derive(deks, INFO)?.map(|tagger| Self { tagger: Arc::new(tagger) }))
     }
 
     /// Computes the tag that each block of `bytes` must have; the first block's number is `first`.

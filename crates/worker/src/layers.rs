@@ -1,0 +1,232 @@
+//! The layers of a volume as one disk of plain blocks: whole ones, and without range locks.
+
+use std::sync::Arc;
+
+use strongroom_crypto::CryptoError;
+use strongroom_crypto::xts::{UnitSize, Xts};
+use strongroom_datastore::file::chain::{ChainDisk, LowerLayer};
+use strongroom_datastore::file::discards::{DiscardKeys, Discards, DiscardsFacts};
+use strongroom_datastore::file::storage::StoredFile;
+use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsTuning};
+use strongroom_datastore::file::{Deks, LayerBlocks, LogError, OpenVolume};
+use strongroom_filters::blocksize::BlocksizeError;
+use strongroom_filters::cleartext::CleartextDisk;
+use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
+use strongroom_io::{Disk, IoError, Plain, Sealed};
+use strongroom_types::KeyEpoch;
+use thiserror::Error;
+
+use crate::destaging::DestagingError;
+
+/// The least memory for the tags of a layer, in pages: enough for a few requests at a time.
+const TAG_PAGES_MIN: usize = 64;
+
+/// Why a volume's stages do not fit together.
+#[derive(Debug, Error)]
+pub enum StackError {
+    /// An encrypted volume without a key.
+    #[error("the volume has no data key")]
+    NoKey,
+    /// A data key that no cipher takes.
+    #[error("the data key of epoch {epoch} cannot be used: {error}")]
+    Cipher {
+        /// Which key.
+        epoch: KeyEpoch,
+        /// Why not.
+        error: CryptoError,
+    },
+    /// A data key that no key for tags can be derived from.
+    #[error("the keys of the volume's tags cannot be derived: {0}")]
+    TagKeys(#[source] CryptoError),
+    /// The volume's tags cannot be read.
+    #[error("the volume's tags cannot be read: {0}")]
+    Tags(#[source] IoError),
+    /// Data keys that contradict each other.
+    #[error(transparent)]
+    Epochs(#[from] EpochKeysError),
+    /// No keys for the record of discards can be derived from the data keys.
+    #[error("the keys of the volume's record of discards cannot be derived: {0}")]
+    DiscardKeys(#[source] CryptoError),
+    /// The record of discards cannot be read.
+    #[error("the record of what a layer of the volume hides of those below cannot be read: {0}")]
+    Discards(#[source] IoError),
+    /// A layer on another one without a record of discards.
+    #[error("a layer of the volume has layers below it, and no record of discards")]
+    NoDiscards,
+    /// The files cannot be kept open for a successor.
+    #[error("the volume's files cannot be kept for a successor: {0}")]
+    Files(#[source] rustix::io::Errno),
+    /// The layer's first-write log cannot be used.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// First writes cannot be brought to the layer.
+    #[error(transparent)]
+    Destaging(#[from] DestagingError),
+    /// A size that the stages cannot have.
+    #[error(transparent)]
+    Size(#[from] BlocksizeError),
+}
+
+/// What seals a volume's blocks, and opens them.
+pub enum Ciphers {
+    /// What a volume's keys give.
+    Of(Box<Keyed>),
+    /// None: a person chose that.
+    Unencrypted,
+}
+
+/// What is derived from the keys of a volume.
+pub struct Keyed {
+    blocks: EpochKeys,
+    tags: TagKeys,
+    discards: DiscardKeys,
+}
+
+impl Ciphers {
+    /// Those of these keys, which are wiped.
+    pub fn of(deks: Deks) -> Result<Self, StackError> {
+        let tags = TagKeys::derive(&deks).map_err(StackError::TagKeys)?.ok_or(StackError::NoKey)?;
+        let discards = DiscardKeys::derive(&deks).map_err(StackError::DiscardKeys)?;
+        Ok(Self::Of(Box::new(Keyed { blocks: epoch_keys(deks)?, tags, discards })))
+    }
+}
+
+/// A volume's plain blocks, and the stages below that can be asked how they fare.
+pub struct PlainBlocks {
+    /// The blocks.
+    pub disk: Arc<dyn Disk<Plain>>,
+    /// The top's stage of tags, of a volume that has them.
+    pub tags: Option<TagsDisk>,
+    /// The stage that reads through the layers, where there are several.
+    pub chain: Option<ChainDisk>,
+}
+
+/// Puts the stages together that make plain blocks of `blocks`: the volume's own, perhaps with instruments in between.
+pub fn plain_blocks_over(
+    blocks: Arc<dyn Disk<Sealed>>,
+    volume: &mut OpenVolume,
+) -> Result<PlainBlocks, StackError> {
+    let ciphers = match &volume.descriptor().encryption {
+        Some(_) => Ciphers::of(volume.take_deks())?,
+        None => Ciphers::Unencrypted,
+    };
+    let top = LayerBlocks {
+        disk: Arc::clone(&volume.disk),
+        tags: volume.tags.take(),
+        discards: volume.discards.take(),
+    };
+    plain_over(blocks, top, std::mem::take(&mut volume.lower), ciphers)
+}
+
+/// Puts the stages of all layers together. `blocks` are those of the top, perhaps with instruments in between.
+pub(crate) fn plain_over(
+    blocks: Arc<dyn Disk<Sealed>>,
+    top: LayerBlocks,
+    lower: Vec<LayerBlocks>,
+    ciphers: Ciphers,
+) -> Result<PlainBlocks, StackError> {
+    let (keys, tag_keys, discard_keys) = match ciphers {
+        Ciphers::Of(keyed) => {
+            let Keyed { blocks, tags, discards } = *keyed;
+            (Some(Arc::new(blocks)), Some(tags), discards)
+        }
+        Ciphers::Unencrypted => {
+            (None, None, DiscardKeys::derive(&Deks::new()).map_err(StackError::DiscardKeys)?)
+        }
+    };
+    // The layers share what memory there is for tags.
+    let tuning = TagsTuning::default();
+    let pages_max = (tuning.pages_max / (1 + lower.len())).max(TAG_PAGES_MIN);
+    let assembly = Assembly { tag_keys, discard_keys, tuning: TagsTuning { pages_max, ..tuning } };
+
+    let (top_bytes, top_discards) = (blocks.limits().size_bytes, top.discards.clone());
+    let (mut sealed, tags) = assembly.tagged(blocks, &top)?;
+    let mut chain = None;
+    if !lower.is_empty() {
+        let recorded = top_discards.ok_or(StackError::NoDiscards)?;
+        let discards = assembly.discards(recorded, top_bytes)?;
+        let lower = lower.into_iter().map(|layer| assembly.lower(layer)).collect::<Result<_, _>>()?;
+        let disk = ChainDisk::new(sealed, discards, lower);
+        sealed = Arc::new(disk.clone());
+        chain = Some(disk);
+    }
+    let disk: Arc<dyn Disk<Plain>> = match keys {
+        Some(keys) => Arc::new(CryptDisk::new(sealed, keys)),
+        None => Arc::new(CleartextDisk::new(sealed)),
+    };
+    Ok(PlainBlocks { disk, tags, chain })
+}
+
+/// What the stages of all layers have in common.
+struct Assembly {
+    /// None in a clear volume, which has no tags.
+    tag_keys: Option<TagKeys>,
+    discard_keys: DiscardKeys,
+    tuning: TagsTuning,
+}
+
+/// The record of a layer's discards, not read yet.
+type Recorded = (Arc<dyn StoredFile>, DiscardsFacts);
+
+impl Assembly {
+    /// Blocks, with the stage of their tags if they have any.
+    fn tagged(
+        &self,
+        blocks: Arc<dyn Disk<Sealed>>,
+        layer: &LayerBlocks,
+    ) -> Result<(Arc<dyn Disk<Sealed>>, Option<TagsDisk>), StackError> {
+        let (Some((file, facts)), Some(keys)) = (&layer.tags, &self.tag_keys) else {
+            return Ok((blocks, None));
+        };
+        let tags = TagsDisk::over(blocks, Arc::clone(file), *facts, keys.clone(), self.tuning);
+        let tags = tags.map_err(StackError::Tags)?;
+        Ok((Arc::new(tags.clone()), Some(tags)))
+    }
+
+    fn discards(&self, (file, facts): Recorded, layer_bytes: u64) -> Result<Arc<Discards>, StackError> {
+        let discards = Discards::over(file, facts, self.discard_keys.clone(), layer_bytes);
+        discards.map(Arc::new).map_err(StackError::Discards)
+    }
+
+    fn lower(&self, layer: LayerBlocks) -> Result<LowerLayer, StackError> {
+        let disk = Arc::clone(&layer.disk);
+        let layer_bytes = disk.limits().size_bytes;
+        let (blocks, _) = self.tagged(disk, &layer)?;
+        let discards = layer.discards.map(|recorded| self.discards(recorded, layer_bytes)).transpose()?;
+        Ok(LowerLayer { blocks, discards })
+    }
+}
+
+/// The ciphers of all epochs; the last one seals what is written.
+pub fn epoch_keys(deks: Deks) -> Result<EpochKeys, StackError> {
+    let mut keys: Option<EpochKeys> = None;
+    for (epoch, dek) in deks {
+        let cipher =
+            Xts::new(&dek, UnitSize::Bytes4096).map_err(|error| StackError::Cipher { epoch, error })?;
+        match &keys {
+            None => keys = Some(EpochKeys::new(epoch, Arc::new(cipher))?),
+            Some(keys) => {
+                keys.insert(epoch, Arc::new(cipher))?;
+                keys.set_write_epoch(epoch)?;
+            }
+        }
+    }
+    keys.ok_or(StackError::NoKey)
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_memory::secret::SecretBytes;
+
+    use super::*;
+
+    #[test]
+    fn the_last_epoch_writes_and_all_read() {
+        let second = KeyEpoch::new(2).unwrap();
+        let dek = || SecretBytes::random(64).unwrap();
+        let keys = epoch_keys(vec![(KeyEpoch::FIRST, dek()), (second, dek())]).unwrap();
+        assert_eq!(keys.write_epoch(), second);
+        assert!(keys.contains(KeyEpoch::FIRST) && keys.contains(second));
+        assert!(matches!(epoch_keys(Vec::new()), Err(StackError::NoKey)));
+    }
+}
