@@ -22,6 +22,9 @@ const SECTOR_BYTES: u64 = 512;
 const DEPTH: usize = 8;
 const POOL_BYTES: usize = 4 << 20;
 
+/// A ring that was just closed lets go of its files a moment later.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
+
 fn ring() -> Result<Ring, IoError> {
     Ring::new(64).map_err(|_| IoError::Closed)
 }
@@ -33,17 +36,18 @@ struct Volume {
 }
 
 impl Volume {
-    fn create(path: PathBuf, encrypted: bool, provisioning: Provisioning, bytes: u64) -> Self {
+    fn create(
+        path: PathBuf,
+        encrypted: bool,
+        integrity: bool,
+        provisioning: Provisioning,
+        bytes: u64,
+    ) -> Self {
         let kek = encrypted.then(|| KekSource::KeyFile {}.kek(&SecretBytes::random(32).unwrap()).unwrap());
         let volume = Self { path, kek };
         let size = VolumeSize::new(bytes).unwrap();
-        let options = CreateOptions {
-            size,
-            provisioning,
-            protection: volume.protection(),
-            log_bytes: None,
-            integrity: false,
-        };
+        let protection = volume.protection();
+        let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity };
         create(&volume.path, &options).unwrap();
         volume
     }
@@ -54,13 +58,9 @@ impl Volume {
 
     fn open(&self) -> OpenVolume {
         let protection = self.protection();
-        // A ring that was just closed lets go of its files a moment later.
-        let lock_wait = Duration::from_secs(60);
-        open(
-            &self.path,
-            &OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation: 0 },
-        )
-        .unwrap()
+        let options =
+            OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
+        open(&self.path, &options).unwrap()
     }
 
     fn disk(&self) -> Arc<dyn Disk<Plain>> {
@@ -73,7 +73,7 @@ fn passes(place: &str, encrypted: bool, provisioning: Provisioning) {
     let count = AtomicU64::new(0);
     let suite = Conformance::<Plain>::new(move || {
         let path = datastore.path().join(count.fetch_add(1, Ordering::Relaxed).to_string());
-        Volume::create(path, encrypted, provisioning, (5 << 20) + 1536).disk()
+        Volume::create(path, encrypted, false, provisioning, (5 << 20) + 1536).disk()
     });
     if let Err(failure) = suite.event_loops(ring).run() {
         panic!("{failure}");
@@ -107,8 +107,12 @@ enum Step {
     WriteZeroes(Extent),
     Discard(Extent),
     Flush,
+    /// Zeroes that are written as any content is.
+    WriteOfZeroes(Extent),
     /// Close and open again, grown by so many sectors.
     Reopen(u64),
+    /// Close, and open again with a new layer on top.
+    AddLayer,
 }
 
 fn extent() -> impl Strategy<Value = Extent> {
@@ -122,9 +126,11 @@ fn step() -> impl Strategy<Value = Step> {
         4 => extent().prop_map(Step::Read),
         6 => (extent(), any::<u8>()).prop_map(|(extent, fill)| Step::Write(extent, fill)),
         2 => extent().prop_map(Step::WriteZeroes),
+        1 => extent().prop_map(Step::WriteOfZeroes),
         2 => extent().prop_map(Step::Discard),
         1 => Just(Step::Flush),
         1 => prop_oneof![Just(0), 1..100_u64].prop_map(Step::Reopen),
+        1 => Just(Step::AddLayer),
     ]
 }
 
@@ -139,10 +145,10 @@ struct Subject {
 }
 
 impl Subject {
-    fn new(sectors: u64, encrypted: bool, provisioning: Provisioning) -> Self {
+    fn new(sectors: u64, encrypted: bool, integrity: bool, provisioning: Provisioning) -> Self {
         let datastore = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let bytes = sectors * SECTOR_BYTES;
-        let volume = Volume::create(datastore.path().join("vm1"), encrypted, provisioning, bytes);
+        let volume = Volume::create(datastore.path().join("vm1"), encrypted, integrity, provisioning, bytes);
         let (oracle, discards) = (vec![0; bytes as usize], provisioning == Provisioning::Thin);
         let mut subject = Self { volume, driver: None, oracle, discards, _datastore: datastore };
         subject.reopen();
@@ -186,6 +192,12 @@ impl Subject {
                 self.driver().succeed(Request::WriteZeroes { extent, may_unmap, durable: false }).unwrap();
                 self.oracle[extent.offset() as usize..extent.end() as usize].fill(0);
             }
+            Step::WriteOfZeroes(extent) => {
+                let extent = self.fit(extent);
+                let content = vec![0; extent.length() as usize];
+                self.driver().write(extent.offset(), &content).unwrap();
+                self.oracle[extent.offset() as usize..extent.end() as usize].fill(0);
+            }
             Step::Discard(extent) => {
                 let extent = self.fit(extent);
                 self.driver().succeed(Request::Discard { extent }).unwrap();
@@ -196,6 +208,18 @@ impl Subject {
             }
             Step::Flush => {
                 self.driver().succeed(Request::Flush).unwrap();
+            }
+            Step::AddLayer => {
+                self.driver = None;
+                let options = AddLayerOptions {
+                    protection: self.volume.protection(),
+                    log_bytes: None,
+                    lock_wait: LOCK_WAIT,
+                    least_generation: 0,
+                };
+                let layered = add_layer(&self.volume.path, &options).unwrap();
+                assert!(layered.layers.len() > 1);
+                self.reopen();
             }
             Step::Reopen(more_sectors) => {
                 self.driver = None;
@@ -225,12 +249,12 @@ proptest! {
     #[test]
     fn a_volume_is_a_vector_of_bytes_whatever_happens_to_it(
         sectors in 8..64_u64,
-        encrypted in any::<bool>(),
+        (encrypted, integrity) in prop_oneof![Just((false, false)), Just((true, false)), Just((true, true))],
         thin in any::<bool>(),
         steps in prop::collection::vec(step(), 1..100),
     ) {
         let provisioning = if thin { Provisioning::Thin } else { Provisioning::Thick };
-        let mut subject = Subject::new(sectors, encrypted, provisioning);
+        let mut subject = Subject::new(sectors, encrypted, integrity, provisioning);
         steps.into_iter().for_each(|step| subject.run(step));
         subject.check_everything();
     }
