@@ -254,6 +254,15 @@ fn nothing_that_was_recorded_is_lost_to_another_record() {
                 for block in (number..BLOCKS).step_by(4).filter(|block| block % 5 != 0).take(400) {
                     queue.run(Request::Discard { extent: extent(block..block + 1) }).result.unwrap();
                     assert_eq!(queue.read(block, 1).unwrap(), [(0, None)]);
+                    if block % 7 == 0 {
+                        // It goes away with something under way, be it for others.
+                        let request = Request::Discard { extent: extent(block..block + 1) };
+                        queue.channel.submit(Io { tag: 2, request });
+                        let request = Request::Discard { extent: extent(block / 5 * 5..block / 5 * 5 + 1) };
+                        queue.channel.submit(Io { tag: 3, request });
+                        queue.channel.kick();
+                        queue = Queue::new(disk);
+                    }
                 }
             });
         }

@@ -64,10 +64,10 @@ pub struct DiscardsFacts {
     pub layer: LayerId,
 }
 
-/// The keys that vouch for what is recorded. Clones share them.
-#[derive(Clone, Debug)]
+/// The keys that vouch for what is recorded.
+#[derive(Debug)]
 pub struct DiscardKeys {
-    tagger: Arc<Tagger>,
+    tagger: Tagger,
 }
 
 impl DiscardKeys {
@@ -80,7 +80,7 @@ impl DiscardKeys {
             Some(tagger) => tagger,
             None => Tagger::without_a_key()?,
         };
-        Ok(Self { tagger: Arc::new(tagger) })
+        Ok(Self { tagger })
     }
 }
 
@@ -109,7 +109,7 @@ struct State {
     /// Counts rounds that failed, with everything that was wanted.
     failures: u64,
     last_failure: Option<IoError>,
-    /// After a sync that failed, or whose end nobody heard of, nothing is recorded until the volume is opened anew.
+    /// After a sync that failed nothing is recorded until the volume is opened anew.
     failed: bool,
     waiting: Vec<Arc<Waker>>,
 }
@@ -308,6 +308,13 @@ impl State {
             self.recorded.add(sector, &words);
             self.wanted.remove(sector, &words);
         }
+    }
+
+    /// Has all who wait ask for what they want anew.
+    fn ask_again(&mut self) {
+        self.wanted.clear();
+        self.pages.clear();
+        self.wake();
     }
 
     /// A round has failed: whoever waits hears of it, and may ask again.

@@ -1,8 +1,11 @@
 //! A round: what several have asked to be recorded goes to the file, and one sync makes it durable.
 
+use std::any::Any;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use strongroom_io::{FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Thread};
+use strongroom_io::{DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Thread};
 use strongroom_memory::{Buffer, ReservedPool};
 
 use super::{Discards, PURPOSE, no_cipher};
@@ -18,7 +21,8 @@ const SYNC_TAG: u64 = u64::MAX;
 pub(in crate::file) struct Recorder {
     discards: Arc<Discards>,
     queue: Box<dyn FileQueue>,
-    file: FileToken,
+    token: FileToken,
+    file: Arc<RoundFile>,
     round: Option<Round>,
     file_done: Vec<FileDone>,
 }
@@ -34,8 +38,11 @@ struct Round {
 impl Recorder {
     pub fn open(discards: &Arc<Discards>, thread: &Thread) -> Result<Self, IoError> {
         let mut queue = thread.reactor.file_queue()?;
+        let file =
+            Arc::new(RoundFile { discards: Arc::clone(discards), is_in_round: AtomicBool::new(false) });
         Ok(Self {
-            file: queue.register(Arc::clone(&discards.file) as _)?,
+            token: queue.register(Arc::clone(&file) as _)?,
+            file,
             queue,
             discards: Arc::clone(discards),
             round: None,
@@ -82,7 +89,7 @@ impl Recorder {
                 break;
             }
             let operation = FileOperation::Write { offset: page * PAGE_BYTES as u64, from, durable: false };
-            self.queue.submit(FileIo { tag: page, file: self.file, operation });
+            self.queue.submit(FileIo { tag: page, file: self.token, operation });
             round.writes_left += 1;
         }
         match (round.writes_left, round.failure) {
@@ -95,6 +102,7 @@ impl Recorder {
             }
             _ => {
                 state.in_round = true;
+                self.file.is_in_round.store(true, Ordering::SeqCst);
                 self.round = Some(round);
                 true
             }
@@ -112,7 +120,7 @@ impl Recorder {
         match (round.writes_left, round.failure) {
             (0, None) => {
                 let operation = FileOperation::SyncData;
-                self.queue.submit(FileIo { tag: SYNC_TAG, file: self.file, operation });
+                self.queue.submit(FileIo { tag: SYNC_TAG, file: self.token, operation });
             }
             (0, Some(_)) => self.end(false),
             _ => {}
@@ -121,6 +129,7 @@ impl Recorder {
 
     fn end(&mut self, is_lost: bool) {
         let Some(round) = self.round.take() else { return };
+        self.file.is_in_round.store(false, Ordering::SeqCst);
         let mut state = self.discards.state();
         state.in_round = false;
         state.failed |= is_lost;
@@ -136,15 +145,36 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// Nobody will hear how a round ends that is under way, and what it writes may land at any time, over what a later one has
-    /// written.
+    /// What this channel wanted nobody waits for any more; who waits for the rest asks again.
     fn drop(&mut self) {
-        if self.round.is_some() {
+        self.discards.state().ask_again();
+    }
+}
+
+/// The file as one recorder has it below. What is under way holds on to it, also when the recorder is gone: so a round whose
+/// end nobody hears of has ended when this is dropped, and writes nothing over the next one.
+#[derive(Debug)]
+struct RoundFile {
+    discards: Arc<Discards>,
+    is_in_round: AtomicBool,
+}
+
+impl DataFile for RoundFile {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.discards.file.as_fd()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.discards.file.as_any()
+    }
+}
+
+impl Drop for RoundFile {
+    fn drop(&mut self) {
+        if *self.is_in_round.get_mut() {
             let mut state = self.discards.state();
             state.in_round = false;
-            state.failed = true;
-            state.round_failed(IoError::FlushFailed);
-            state.wake();
+            state.ask_again();
         }
     }
 }
