@@ -11,8 +11,8 @@ use strongroom_datastore::file::{
     Access, DatastoreError, Finding, OpenOptions, Severity, check, describe, open,
 };
 use strongroom_worker::Progress;
-use strongroom_worker::read_through::read_through;
 use strongroom_worker::layers::plain_blocks_over;
+use strongroom_worker::read_through::read_through;
 
 use super::open::{FreshnessArguments, LockArguments};
 use super::read_blocks::DataFacts;

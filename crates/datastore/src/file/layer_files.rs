@@ -53,7 +53,8 @@ pub(super) fn make(
         tags.sync().map_err(system("sync the tags of", path))?;
     }
     if layer.parent.is_some() {
-        let discards = new(&discards_name(layer.id)).map_err(system("create the record of discards of", path))?;
+        let discards =
+            new(&discards_name(layer.id)).map_err(system("create the record of discards of", path))?;
         size_discards(&*discards, descriptor.size_bytes, path)?;
         discards.sync().map_err(system("sync the record of discards of", path))?;
     }
