@@ -64,10 +64,10 @@ pub struct DiscardsFacts {
     pub layer: LayerId,
 }
 
-/// The keys that vouch for what is recorded.
-#[derive(Debug)]
+/// The keys that vouch for what is recorded. Clones share them.
+#[derive(Clone, Debug)]
 pub struct DiscardKeys {
-    tagger: Tagger,
+    tagger: Arc<Tagger>,
 }
 
 impl DiscardKeys {
@@ -80,7 +80,7 @@ impl DiscardKeys {
             Some(tagger) => tagger,
             None => Tagger::without_a_key()?,
         };
-        Ok(Self { tagger })
+        Ok(Self { tagger: Arc::new(tagger) })
     }
 }
 
