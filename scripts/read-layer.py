@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Reads a cleanly closed volume of one layer without any program of Strongroom's.
+"""Reads a cleanly closed volume without any program of Strongroom's.
 
     read-layer.py VOLUME (--key-file FILE | --passphrase-fd N) > plain.img
 
@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 BLOCK_BYTES = 4096
+SECTOR_BYTES = 512
 
 
 def hkdf(key, info, length):
@@ -79,6 +80,84 @@ def open_envelope(envelope, descriptor, layer, epoch, kek, kek_id):
     return AESGCM(kek).decrypt(bytes.fromhex(envelope["nonce"]), bytes.fromhex(envelope["sealed"]), associated)
 
 
+def chain_of(descriptor):
+    """The top layer and those below it, nearest first."""
+    records = {record["id"]: record for record in descriptor["layers"]}
+    chain = [records[descriptor["top"]]]
+    while chain[-1]["parent"]:
+        chain.append(records[chain[-1]["parent"]])
+    return chain
+
+
+def read_block(layers, number):
+    """What the nearest layer says that has the block, or hides what is below."""
+    for layer in layers:
+        block = layer.read_block(number)
+        if block is not None:
+            return block
+        if number in layer.discards:
+            break
+    return bytes(BLOCK_BYTES)
+
+
+class Layer:
+    def __init__(self, volume, descriptor, record, kek, kek_id):
+        (epoch,) = record["epochs"]
+        assert epoch["cipher"] == "aes-256-xts-plain64-4096"
+        (envelope,) = [found for found in epoch["envelopes"] if uuid.UUID(found["kek"]).bytes == kek_id]
+        if record.get("log"):
+            expect_empty_log(os.path.join(volume, f"log-{record['id']}"))
+        self.volume, self.record = volume, record
+        self.dek = open_envelope(envelope, descriptor, record, epoch, kek, kek_id)
+        self.blocks = -(-(record.get("size_bytes") or descriptor["size_bytes"]) // BLOCK_BYTES)
+        self.file = open(os.path.join(volume, f"layer-{record['id']}"), "rb")
+        self.discards = set()
+
+    def read_block(self, number):
+        """The plain block, or None where the layer has nothing."""
+        if number >= self.blocks:
+            return None
+        self.file.seek(number * BLOCK_BYTES)
+        block = self.file.read(BLOCK_BYTES)
+        if not any(block):
+            return None
+        decryptor = Cipher(algorithms.AES(self.dek), modes.XTS(number.to_bytes(16, "little"))).decryptor()
+        return decryptor.update(block) + decryptor.finalize()
+
+    def read_discards(self, descriptor, deks):
+        """Takes in which blocks hide what is below; a sector that no key of the volume vouches for is refused."""
+        if not self.record["parent"]:
+            return
+        keys = [hkdf(dek, b"strongroom discards key v1", 32) for dek in deks]
+        path = os.path.join(self.volume, f"discards-{self.record['id']}")
+        with open(path, "rb") as file:
+            sectors = iter(lambda: file.read(SECTOR_BYTES), b"")
+            for number, sector in enumerate(sectors):
+                tag, bits = sector[:16], sector[16:]
+                if not any(sector):
+                    continue
+                header = struct.pack(
+                    "<16s16s16sIIQ",
+                    b"strongroom clear",
+                    uuid.UUID(descriptor["volume"]).bytes,
+                    uuid.UUID(self.record["id"]).bytes,
+                    0,
+                    0,
+                    number,
+                )
+                if tag not in [tag_of(key, header + bits) for key in keys]:
+                    sys.exit(f"{path}: sector {number} was damaged or changed")
+                first = number * len(bits) * 8
+                self.discards.update(first + n for n in range(len(bits) * 8) if bits[n // 8] >> n % 8 & 1)
+
+
+def tag_of(key, content):
+    tagger = hmac.HMAC(key, hashes.SHA256())
+    tagger.update(content)
+    tag = tagger.finalize()[:16]
+    return tag if any(tag) else (1).to_bytes(16, "little")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("volume")
@@ -96,25 +175,14 @@ def main():
     verifier.update(signed)
     verifier.verify(tag)
 
-    (layer,) = descriptor["layers"]
-    (epoch,) = layer["epochs"]
-    assert epoch["cipher"] == "aes-256-xts-plain64-4096"
-    (envelope,) = [envelope for envelope in epoch["envelopes"] if uuid.UUID(envelope["kek"]).bytes == kek_id]
-    dek = open_envelope(envelope, descriptor, layer, epoch, kek, kek_id)
-
+    layers = [Layer(arguments.volume, descriptor, record, kek, kek_id) for record in chain_of(descriptor)]
+    for layer in layers:
+        layer.read_discards(descriptor, [layer.dek for layer in layers])
     left = descriptor["size_bytes"]
-    number = 0
-    if layer.get("log"):
-        expect_empty_log(os.path.join(arguments.volume, f"log-{layer['id']}"))
-    with open(os.path.join(arguments.volume, f"layer-{layer['id']}"), "rb") as file:
-        while left > 0:
-            block = file.read(BLOCK_BYTES)
-            if any(block):
-                decryptor = Cipher(algorithms.AES(dek), modes.XTS(number.to_bytes(16, "little"))).decryptor()
-                block = decryptor.update(block) + decryptor.finalize()
-            sys.stdout.buffer.write(block[:left])
-            left -= len(block)
-            number += 1
+    for number in range(-(-left // BLOCK_BYTES)):
+        block = read_block(layers, number)[:left]
+        sys.stdout.buffer.write(block)
+        left -= len(block)
 
 
 if __name__ == "__main__":

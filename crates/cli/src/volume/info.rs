@@ -42,11 +42,21 @@ pub struct InfoArguments {
 struct Info {
     #[serde(flatten)]
     volume: VolumeFacts,
+    /// The layers that lie on each other, the top first.
+    chain: Vec<ChainLayer>,
     /// The first-write log; nothing for a volume without one, or one that cannot be read now.
     log: Option<LogUse>,
     /// Whether the volume's key has vouched for the descriptor.
     authenticated: bool,
     datastore: DatastoreFacts,
+}
+
+/// One layer.
+#[derive(Serialize)]
+struct ChainLayer {
+    layer_id: String,
+    /// What the guest sees or, of a lower layer, saw last.
+    size_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -58,7 +68,7 @@ struct DatastoreFacts {
 
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { volume, log, authenticated, datastore } = self;
+        let Self { volume, chain, log, authenticated, datastore } = self;
         let bytes = |bytes: u64| format!("{} ({bytes} bytes)", display_bytes(bytes));
         writeln!(f, "{}", volume.path.display())?;
         writeln!(f, "  size          {}", bytes(volume.size_bytes))?;
@@ -92,6 +102,14 @@ impl fmt::Display for Info {
         writeln!(f, "  volume id     {}", volume.volume_id)?;
         writeln!(f, "  generation    {}", volume.generation)?;
         writeln!(f, "  layers        {}", volume.layers)?;
+        if let [top, below @ ..] = chain.as_slice()
+            && !below.is_empty()
+        {
+            writeln!(f, "    {}  {}, takes what is written", top.layer_id, display_bytes(top.size_bytes))?;
+            for layer in below {
+                writeln!(f, "    {}  {}", layer.layer_id, display_bytes(layer.size_bytes))?;
+            }
+        }
         writeln!(f, "  created       {}", utc(volume.created_unix_seconds))?;
         if let Some(exposure) = &volume.exposure {
             let worker = exposure.worker_pid.map_or("restarting".to_owned(), |pid| pid.to_string());
@@ -165,6 +183,12 @@ impl InfoArguments {
         };
         // What cannot be read now is for `check` to name.
         let log = describe_log(&self.path).unwrap_or(None);
-        output.answer(&Info { volume: VolumeFacts::from(&described), log, authenticated, datastore })
+        let descriptor = &described.descriptor;
+        let chain = descriptor.chain().map(|layer| ChainLayer {
+            layer_id: layer.id.to_string(),
+            size_bytes: descriptor.layer_size(layer).bytes(),
+        });
+        let (volume, chain) = (VolumeFacts::from(&described), chain.collect());
+        output.answer(&Info { volume, chain, log, authenticated, datastore })
     }
 }
