@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::{self, PipeWriter};
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
@@ -27,6 +26,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const LOCK_WAIT: Duration = DEADLINE;
 /// The file, beside the program, that says what the newest program does when it is to serve.
 const BEHAVIOUR: &str = "behaviour";
+/// Of the volume: all of them go to each worker.
+const LAYERS: usize = 3;
 
 /// The process that plays the worker. Run by hand, or by the harness, it has no supervisor and does nothing.
 #[test]
@@ -50,8 +51,11 @@ fn a_worker() {
                 Report::Failed { reason: "not these".to_owned() }
             }
             Order::Serve { .. } if behaviour == "dies" => std::process::exit(9),
-            Order::Serve { layer, .. } => {
-                held = Some((layer, files));
+            Order::Serve { layer, lower, .. } => {
+                let mut files = files.into_iter();
+                let layer = OpenLayer::from_files(layer, &lower, &mut files).unwrap();
+                assert_eq!((layer.lower.len() + 1, files.len()), (LAYERS, 0));
+                held = Some(layer);
                 if behaviour == "waits" {
                     // It may be heard before the answer, and after it.
                     socket.send(&Report::Condition(waiting(1)), &[]).unwrap();
@@ -63,10 +67,10 @@ fn a_worker() {
             }
             Order::Suspend if behaviour == "keeps" => Report::Failed { reason: "a flush failed".to_owned() },
             Order::Suspend => {
-                let (layer, files) = held.take().unwrap();
-                let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                let held: OpenLayer = held.take().unwrap();
+                let (layer, lower) = (held.facts, held.lower_facts());
                 let sessions = Some(serde_json::json!({ "version": 1 }));
-                socket.send(&Report::Suspended { layer, lower: Vec::new(), sessions }, &files).unwrap();
+                socket.send(&Report::Suspended { layer, lower, sessions }, &held.files()).unwrap();
                 continue;
             }
             Order::Grow { .. } => {
@@ -169,10 +173,15 @@ fn supervisor(directory: &Path) -> Result<Supervisor, SuperviseError> {
             provisioning: Provisioning::Thin,
             protection,
             log_bytes: None,
-            integrity: false,
+            integrity: true,
         },
     )
     .unwrap();
+    for _ in 1..LAYERS {
+        let options =
+            AddLayerOptions { protection, log_bytes: None, lock_wait: LOCK_WAIT, least_generation: 0 };
+        add_layer(&path, &options).unwrap();
+    }
     let access = Access::ReadWrite;
     let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation: 0 };
     let (head, layer, deks) = open_apart(&path, &options).unwrap();
@@ -281,13 +290,13 @@ fn a_volume_that_was_replaced_is_not_served_any_more() {
     let first = fs::read(volume.join("descriptor")).unwrap();
     let size_bytes = VolumeSize::new(2 << 20).unwrap();
     let grown = supervised.ask(Request::Resize { size_bytes, least_generation: 1 });
-    assert!(matches!(grown, Answer::Resized { generation: 2, .. }), "{grown:?}");
+    assert!(matches!(grown, Answer::Resized { generation: 4, .. }), "{grown:?}");
     fs::write(volume.join("descriptor"), first).unwrap();
     let worker = rustix::process::Pid::from_raw(supervised.worker().cast_signed()).unwrap();
     rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
     let lost = supervised.thread.join().unwrap().unwrap_err();
     assert!(
-        matches!(lost, SuperviseError::Lost(DatastoreError::RolledBack { found: 1, least: 2, .. })),
+        matches!(lost, SuperviseError::Lost(DatastoreError::RolledBack { found: 3, least: 4, .. })),
         "{lost}"
     );
 }
