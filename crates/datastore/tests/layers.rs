@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use strongroom_datastore::file::*;
 use strongroom_datastore::file::{discards, tags};
-use strongroom_io::{Disk, IoError};
+use strongroom_io::conformance::{Driver, Setup};
+use strongroom_io::{Disk, IoError, Request, Sealed};
 use strongroom_keys::{DescriptorKey, Kek, KekSource, KeyError};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_ring::Ring;
@@ -134,7 +136,11 @@ impl Volume {
 
 /// Ends what has opened a volume, with an empty log.
 fn close_in_order(opened: OpenVolume) {
-    drop(Destaging::of(&opened.disk, || Ring::new(64).map_err(|_| IoError::Closed)));
+    drop(Destaging::of(&opened.disk, ring));
+}
+
+fn ring() -> Result<Ring, IoError> {
+    Ring::new(64).map_err(|_| IoError::Closed)
 }
 
 fn kek(fill: u8) -> Kek {
@@ -283,6 +289,31 @@ fn a_layer_that_is_not_complete_gets_none_on_it() {
     assert_eq!(volume.state(), before);
     let opened = volume.open().unwrap();
     close_in_order(opened);
+    volume.add_layer().unwrap();
+}
+
+/// A layer whose tags are marked would be taken as it is for good, because nobody settles it once others lie on it.
+#[test]
+fn a_layer_with_unsettled_tags_gets_none_on_it() {
+    let volume = Volume::new(Some(kek(1)), MIB, Provisioning::Thick);
+    let top = volume.descriptor().top;
+    let mut opened = volume.open().unwrap();
+    let (file, facts) = opened.tags.take().unwrap();
+    let keys = tags::TagKeys::derive(&opened.take_deks()).unwrap().unwrap();
+    let disk = Arc::clone(&opened.disk) as Arc<dyn Disk<Sealed>>;
+    let tagged = tags::TagsDisk::over(disk, file, facts, keys, tags::TagsTuning::default()).unwrap();
+    let mut driver = Driver::<Sealed>::open(&tagged, &Setup::on(ring), 4, 4 << 20, 0).unwrap();
+    driver.write(0, &[7; 4096]).unwrap();
+    // What a power cut would leave now.
+    let marked = fs::read(volume.file("tags", top)).unwrap();
+    driver.succeed(Request::Flush).unwrap();
+    drop((driver, tagged));
+    close_in_order(opened);
+    let settled = fs::read(volume.file("tags", top)).unwrap();
+    fs::write(volume.file("tags", top), marked).unwrap();
+    let refused = volume.add_layer().unwrap_err();
+    assert!(matches!(refused, DatastoreError::TagsNotSettled { layer, .. } if layer == top), "{refused}");
+    fs::write(volume.file("tags", top), settled).unwrap();
     volume.add_layer().unwrap();
 }
 

@@ -210,6 +210,8 @@ impl Subject {
                 self.driver().succeed(Request::Flush).unwrap();
             }
             Step::AddLayer => {
+                // What is flushed is closed in order.
+                self.driver().succeed(Request::Flush).unwrap();
                 self.driver = None;
                 let options = AddLayerOptions {
                     protection: self.volume.protection(),

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use strongroom_keys::KeyError;
 use strongroom_types::LayerId;
 
 use super::create::new_epoch;
@@ -16,9 +17,10 @@ use super::descriptor::{CHAIN_LAYERS_MAX, Descriptor, LayerRecord, LogRecord, Pr
 use super::directory::{VolumeDirectory, layer_of_name, log_name, system};
 use super::disk::LockedLayer;
 use super::error::DatastoreError;
-use super::open::{Access, OpenOptions, Protection, open_locked};
+use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
 use super::storage::{HOST, Storage};
-use super::{layer_files, log};
+use super::tags::TagKeys;
+use super::{layer_files, log, tags};
 
 /// What layer to add, and how.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +39,7 @@ pub struct AddLayerOptions<'a> {
 /// the volume is now.
 ///
 /// # Errors
-/// While the volume is in use, once `lock_wait` has passed; if its first-write log was not closed empty; if it has
+/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were not closed in order; if it has
 /// [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume is then what it was.
 pub fn add_layer(path: &Path, options: &AddLayerOptions<'_>) -> Result<Descriptor, DatastoreError> {
     add_layer_on(HOST, path, options)
@@ -51,10 +53,11 @@ pub fn add_layer_on(
 ) -> Result<Descriptor, DatastoreError> {
     let &AddLayerOptions { protection, lock_wait, least_generation, .. } = options;
     let to_write = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation };
-    let (head, old_top, _deks) = open_locked(storage, path, &to_write)?;
+    let (head, old_top, deks) = open_locked(storage, path, &to_write)?;
     let (directory, descriptor) = (&head.directory, &head.descriptor);
     refuse_a_long_chain(path, descriptor)?;
     refuse_an_open_log(path, descriptor.top, &old_top)?;
+    refuse_unsettled_tags(path, descriptor.top, &old_top, &deks)?;
     remove_leftovers(directory, descriptor)?;
 
     let layered = with_a_layer(path, descriptor, options)?;
@@ -88,6 +91,24 @@ fn refuse_an_open_log(path: &Path, layer: LayerId, top: &LockedLayer) -> Result<
         None | Some(Ok(true)) => Ok(()),
         Some(Ok(false)) => Err(DatastoreError::LogNotEmpty { path: path.to_owned(), layer }),
         Some(Err(error)) => Err(log::damaged(path, layer)(error)),
+    }
+}
+
+/// Nobody settles the tags of a layer that is not the top: what is marked would be taken as it is, for good.
+fn refuse_unsettled_tags(
+    path: &Path,
+    layer: LayerId,
+    top: &LockedLayer,
+    deks: &Deks,
+) -> Result<(), DatastoreError> {
+    let (Some(file), Some(facts)) = (&top.tags, top.facts.tags) else { return Ok(()) };
+    let key_error = |error| DatastoreError::Key { path: path.to_owned(), error: KeyError::from(error) };
+    let Some(keys) = TagKeys::derive(deks).map_err(key_error)? else { return Ok(()) };
+    let layer_bytes = top.facts.size_bytes.block_aligned_bytes();
+    match tags::marks_nothing(&**file, facts, &keys, layer_bytes) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(DatastoreError::TagsNotSettled { path: path.to_owned(), layer }),
+        Err(error) => Err(DatastoreError::UnreadableTags { path: path.to_owned(), layer, error }),
     }
 }
 

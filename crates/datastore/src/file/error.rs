@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use strongroom_io::IoError;
 use strongroom_keys::KeyError;
 use strongroom_types::{LayerId, VolumeId, VolumeSize};
 use thiserror::Error;
@@ -274,6 +275,26 @@ pub enum DatastoreError {
         /// The layer.
         layer: LayerId,
     },
+    /// Tags that were not closed in order.
+    #[error(
+        "the tags of layer {layer} of {path} were not closed in order, so another layer cannot be put on it yet; expose the volume once and end that in order, then try again"
+    )]
+    TagsNotSettled {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// Tags that cannot be read.
+    #[error("the tags of layer {layer} of {path} cannot be read: {error}")]
+    UnreadableTags {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// Why not.
+        error: IoError,
+    },
     /// A size below the present one.
     #[error("{path} has {from} and cannot shrink to {to}: what lies beyond would be lost")]
     Shrink {
@@ -333,6 +354,8 @@ impl DatastoreError {
             Self::Layers { .. } => "layers",
             Self::LongChain { .. } => "long_chain",
             Self::LogNotEmpty { .. } => "log_not_empty",
+            Self::TagsNotSettled { .. } => "tags_not_settled",
+            Self::UnreadableTags { .. } => "unreadable_tags",
             Self::Shrink { .. } => "shrink",
             Self::Stranger { .. } => "stranger",
             Self::ReadOnly { .. } => "read_only",

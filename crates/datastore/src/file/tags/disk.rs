@@ -354,6 +354,19 @@ impl Disk<Sealed> for TagsDisk {
     }
 }
 
+/// Whether nothing is marked: whoever had the sidecar last has closed it in order, so that each block is the one its tag fits.
+pub(in crate::file) fn marks_nothing(
+    file: &dyn StoredFile,
+    facts: TagsFacts,
+    keys: &TagKeys,
+    layer_bytes: u64,
+) -> Result<bool, IoError> {
+    let binding = Binding { volume: facts.volume, layer: facts.layer };
+    let mut is_marked = false;
+    read_marks(file, &binding, keys, layer_bytes, |_| is_marked = true)?;
+    Ok(!is_marked)
+}
+
 /// Memory for one page that a device takes, for the moments in which there is no queue.
 fn page_of_memory() -> Result<Buffer, IoError> {
     let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;

@@ -40,6 +40,7 @@ mod settle;
 mod steps;
 
 pub use counts::TagCounts;
+pub(super) use disk::marks_nothing;
 pub use disk::{TagsDisk, TagsFacts, TagsTuning};
 pub use keys::TagKeys;
 pub use layout::file_bytes;
