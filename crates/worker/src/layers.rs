@@ -165,16 +165,15 @@ struct Assembly {
     tuning: TagsTuning,
 }
 
+/// Blocks, and the stage of their tags if it is in between.
+type Tagged = (Arc<dyn Disk<Sealed>>, Option<TagsDisk>);
+
 /// The record of a layer's discards, not read yet.
 type Recorded = (Arc<dyn StoredFile>, DiscardsFacts);
 
 impl Assembly {
     /// Blocks, with the stage of their tags if they have any.
-    fn tagged(
-        &self,
-        blocks: Arc<dyn Disk<Sealed>>,
-        layer: &LayerBlocks,
-    ) -> Result<(Arc<dyn Disk<Sealed>>, Option<TagsDisk>), StackError> {
+    fn tagged(&self, blocks: Arc<dyn Disk<Sealed>>, layer: &LayerBlocks) -> Result<Tagged, StackError> {
         let (Some((file, facts)), Some(keys)) = (&layer.tags, &self.tag_keys) else {
             return Ok((blocks, None));
         };
