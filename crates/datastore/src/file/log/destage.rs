@@ -98,6 +98,8 @@ struct Cycle {
     ahead: Vec<Extent>,
     /// Planned blocks that were sent.
     next: usize,
+    /// Its last sync is a success when those before this one have ended too. Later ones do not matter: a guest may sync without a pause.
+    settles_before: SyncTicket,
     failure: Option<IoError>,
 }
 
@@ -189,7 +191,10 @@ impl Destager {
         let Some(cycle) = &mut self.cycle else { return };
         let mut result = done.result;
         match job {
-            Job::Sync(ticket) => self.shared.syncs.end(ticket, result.is_err()),
+            Job::Sync(ticket) => {
+                self.shared.syncs.end(ticket, result.is_err());
+                cycle.settles_before = self.shared.syncs.next();
+            }
             Job::Superblock(ticket, superblock) => {
                 if result.is_ok() {
                     self.log.written(superblock);
@@ -238,12 +243,11 @@ impl Destager {
     /// Whether what was synced is durable: of two syncs beside each other one can hear of the other's failure.
     fn syncs_are_over(&mut self) -> bool {
         let syncs = &self.shared.syncs;
-        if !syncs.have_ended_before(syncs.next(), &self.waker) {
+        let Some(cycle) = &mut self.cycle else { return false };
+        if !syncs.have_ended_before(cycle.settles_before, &self.waker) {
             return false;
         }
-        if syncs.have_failed()
-            && let Some(cycle) = &mut self.cycle
-        {
+        if syncs.have_failed() {
             cycle.failure = Some(IoError::FlushFailed);
             return false;
         }
@@ -326,6 +330,7 @@ impl Destager {
             step: Step::Preparing,
             ahead: Vec::new(),
             next: 0,
+            settles_before: self.shared.syncs.next(),
             failure: None,
         });
         self.log.epochs.turn(&self.waker);
@@ -459,8 +464,9 @@ impl Destager {
         };
         let step = Step::Closing;
         let (segments, planned, pieces) = (Vec::new(), Vec::new(), Vec::new());
+        let (ahead, settles_before) = (Vec::new(), self.shared.syncs.next());
         self.cycle =
-            Some(Cycle { segments, planned, pieces, step, ahead: Vec::new(), next: 0, failure: None });
+            Some(Cycle { segments, planned, pieces, step, ahead, next: 0, settles_before, failure: None });
         self.write_superblock(next, Some(next));
         true
     }
