@@ -38,7 +38,7 @@ enum Step {
     /// A record of the log.
     Record { record: Slot },
     /// A read of the log, as the whole of a request: so many blocks of a segment.
-    LogRead { tag: u64, segment: usize, blocks: u32 },
+    LogRead { tag: u64, segment: usize, blocks: usize },
     /// A part of a read of both.
     Part { read: Slot, part: read::Part },
 }
@@ -294,7 +294,7 @@ impl FileChannel {
             Step::Record { record } => self.record_ended(record, result),
             Step::LogRead { tag, segment, blocks } => {
                 if let Some(side) = &self.log {
-                    (0..blocks).for_each(|_| side.log.release(segment));
+                    side.log.release(segment, blocks);
                 }
                 if let (Ok(()), Some(buffer)) = (result, &mut buffer) {
                     let (bytes, seals) = buffer.parts_mut();
@@ -422,7 +422,7 @@ impl Drop for FileChannel {
                 }
                 Some(Step::LogRead { segment, blocks, .. }) => {
                     if let Some(side) = &self.log {
-                        (0..blocks).for_each(|_| side.log.release(segment));
+                        side.log.release(segment, blocks);
                     }
                 }
                 Some(Step::Part { part, .. }) => {

@@ -29,7 +29,7 @@ impl Part {
     pub(super) fn let_go(self, log: &Log) {
         match self {
             Self::Layer { epoch } => log.epochs.leave(epoch),
-            Self::Log { blocks, segment, .. } => (0..blocks).for_each(|_| log.release(segment)),
+            Self::Log { blocks, segment, .. } => log.release(segment, blocks),
         }
     }
 }
@@ -102,7 +102,7 @@ impl LogReads {
             }
             (&[Run { blocks: in_run, segment, offset, .. }], _) if in_run == blocks => {
                 log.epochs.leave(epoch);
-                let step = Step::LogRead { tag, segment, blocks: blocks as u32 };
+                let step = Step::LogRead { tag, segment, blocks };
                 files.send(file, step, FileOperation::Read { offset, into });
             }
             (&[], found) if found == blocks => {
@@ -229,5 +229,5 @@ fn runs_of(live: &[LogBlock], first_block: u64) -> (Vec<Run>, Vec<usize>) {
 }
 
 fn release(runs: &[Run], log: &Log) {
-    runs.iter().for_each(|run| (0..run.blocks).for_each(|_| log.release(run.segment)));
+    runs.iter().for_each(|run| log.release(run.segment, run.blocks));
 }

@@ -217,9 +217,9 @@ impl Log {
         }));
     }
 
-    /// Ends a read of a block in this segment.
-    pub(super) fn release(&self, segment: usize) {
-        self.state().release(segment);
+    /// Ends reads of so many blocks in this segment.
+    pub(super) fn release(&self, segment: usize, blocks: usize) {
+        self.state().release(segment, blocks);
     }
 
     /// Calls with each run of blocks that it answers for, and whether they hold data.

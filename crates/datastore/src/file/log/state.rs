@@ -62,8 +62,8 @@ struct Segment {
     first: u64,
     used_blocks: u32,
     records_under_way: u32,
-    /// Reads of it that are under way.
-    readers: u32,
+    /// Blocks of it that are being read, counted once for each reader.
+    readers: usize,
     /// Blocks of records that failed, and may be found all the same after a crash: they stay pending while they can be.
     doomed: Vec<u64>,
 }
@@ -269,9 +269,9 @@ impl State {
         }
     }
 
-    /// Ends a read of a block of this segment.
-    pub fn release(&mut self, segment: usize) {
-        self.segments[segment].readers -= 1;
+    /// Ends reads of so many blocks of this segment.
+    pub fn release(&mut self, segment: usize, blocks: usize) {
+        self.segments[segment].readers -= blocks;
         if self.segments[segment].readers == 0 && self.segments[segment].state == Use::Free {
             self.wake_waiting();
         }
