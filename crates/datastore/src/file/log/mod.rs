@@ -46,7 +46,7 @@ use self::epochs::Epochs;
 use self::file::read_superblock;
 use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
 use self::recover::recover;
-use self::state::{Live, Route as StateRoute, State};
+use self::state::{Route as StateRoute, State};
 use super::descriptor::LogRecord;
 use super::disk::LogFacts;
 use super::storage::StoredFile;
@@ -56,7 +56,7 @@ pub use file::{LogError, LogUse};
 pub(super) use file::{bytes_for, check_identity, create, damaged, describe, is_closed_empty};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
-pub(super) use state::{Reservation, Run};
+pub(super) use state::{LogBlock, Reservation, Run};
 
 /// The most blocks of a record, which with its header make 256 KiB: with more, the first of them would wait for the last.
 pub(super) const RECORD_BLOCKS_MAX: u32 = 63;
@@ -208,13 +208,7 @@ impl Log {
 
     /// The blocks of an extent that it answers for, in order. Each with content is to be let go of by [`Self::release`].
     pub(super) fn pin(&self, blocks: Extent, live: &mut Vec<LogBlock>) {
-        let mut found = Vec::new();
-        let mut state = self.state();
-        state.pin(blocks, &mut found);
-        live.extend(found.into_iter().map(|(block, Live { segment, at, .. })| LogBlock {
-            block,
-            content: at.map(|at| (segment, state.offset(segment, at))),
-        }));
+        self.state().pin(blocks, live);
     }
 
     /// Ends reads of so many blocks in this segment.
@@ -309,12 +303,4 @@ impl Log {
         state.give_up(blocks);
         self.done(state);
     }
-}
-
-/// A block that the log answers for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LogBlock {
-    pub(super) block: u64,
-    /// Segment, and offset in the log's file; nothing where the block is "nothing here".
-    pub(super) content: Option<(usize, u64)>,
 }

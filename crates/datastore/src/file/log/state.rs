@@ -112,6 +112,14 @@ pub(super) struct Planned {
     pub live: Live,
 }
 
+/// A block that the log answers for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::file) struct LogBlock {
+    pub block: u64,
+    /// Segment, and offset in the log's file; nothing where the block is "nothing here".
+    pub content: Option<(usize, u64)>,
+}
+
 /// Blocks one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::file) struct Run {
@@ -257,14 +265,13 @@ impl State {
 
     /// The blocks of an extent that the log answers for, with where they are. Their segments stay as they are until
     /// [`Self::release`].
-    pub fn pin(&mut self, blocks: Extent, live: &mut Vec<(u64, Live)>) {
+    pub fn pin(&mut self, blocks: Extent, live: &mut Vec<LogBlock>) {
         let (first, end) = numbers(blocks);
         for (block, entry) in self.index.range(first..end) {
-            if let Some(found) = entry.live {
-                live.push((*block, found));
-                if found.at.is_some() {
-                    self.segments[found.segment].readers += 1;
-                }
+            let Some(Live { segment, at, .. }) = entry.live else { continue };
+            live.push(LogBlock { block: *block, content: at.map(|at| (segment, self.offset(segment, at))) });
+            if at.is_some() {
+                self.segments[segment].readers += 1;
             }
         }
     }

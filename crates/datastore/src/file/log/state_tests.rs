@@ -112,7 +112,7 @@ fn a_full_log_gives_no_room_until_a_segment_is_free_and_unread() {
     assert_eq!(state.tail_after(1), 2);
     state.trim(&segments, &planned);
     assert!(state.reserve(1, &waker).is_none(), "it is being read");
-    state.release(pinned[0].1.segment, 1);
+    state.release(pinned[0].content.unwrap().0, 1);
     assert!(state.reserve(1, &waker).is_some());
 }
 
