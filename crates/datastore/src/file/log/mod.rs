@@ -46,7 +46,7 @@ use self::epochs::Epochs;
 use self::file::read_superblock;
 use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
 use self::recover::recover;
-use self::state::{Route as StateRoute, State};
+use self::state::{State, Unloaded};
 use super::descriptor::LogRecord;
 use super::disk::LogFacts;
 use super::storage::StoredFile;
@@ -56,24 +56,13 @@ pub use file::{LogError, LogUse};
 pub(super) use file::{bytes_for, check_identity, create, damaged, describe, is_closed_empty};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
-pub(super) use state::{LogBlock, Reservation, Run};
+pub(super) use state::{LogBlock, Reservation, Route, Run};
 
 /// The most blocks of a record, which with its header make 256 KiB: with more, the first of them would wait for the last.
 pub(super) const RECORD_BLOCKS_MAX: u32 = 63;
 
 /// So many segments in use, and the log is emptied although the guest is busy.
 const SEGMENTS_BUSY: usize = format::SEGMENTS * 3 / 4;
-
-/// How a write goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
-    /// In its place.
-    InPlace,
-    /// In its place, with blocks that were "nothing here"; to be told to [`Log::filled`] when it is done.
-    FirstInPlace,
-    /// Through the log; it counts as pending.
-    Log,
-}
 
 /// The log of an open layer, shared by all its channels.
 pub(super) struct Log {
@@ -176,18 +165,17 @@ impl Log {
         let fills = self.fill_bytes_min.is_some_and(|least| blocks.length() >= least);
         loop {
             let mut state = self.state();
-            let (chunk, changes) = match state.route(blocks, fills) {
-                StateRoute::InPlace => return Ok(Route::InPlace),
-                StateRoute::FirstInPlace => return Ok(Route::FirstInPlace),
-                StateRoute::Log => {
+            match state.route(blocks, fills) {
+                Ok(route) => {
                     self.done(state);
-                    return Ok(Route::Log);
+                    return Ok(route);
                 }
-                StateRoute::Unknown { chunk, changes } => (chunk, changes),
-            };
-            drop(state);
-            let written = known::load(layer, chunk)?;
-            self.state().known.insert(chunk, written, changes);
+                Err(Unloaded { chunk, changes }) => {
+                    drop(state);
+                    let written = known::load(layer, chunk)?;
+                    self.state().known.insert(chunk, written, changes);
+                }
+            }
         }
     }
 

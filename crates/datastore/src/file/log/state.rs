@@ -129,15 +129,21 @@ pub(in crate::file) struct Run {
 
 /// How a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
+pub(in crate::file) enum Route {
     /// In its place: all its blocks are written, and the log holds nothing of them.
     InPlace,
-    /// In its place too, but some of its blocks were "nothing here".
+    /// In its place too, but some of its blocks were "nothing here"; to be told to [`Log::filled`](super::Log::filled) when it is done.
     FirstInPlace,
     /// Through the log. Its blocks are pending now.
     Log,
-    /// This chunk of the file system's map has to be read first.
-    Unknown { chunk: u64, changes: u64 },
+}
+
+/// This chunk of the file system's map has to be read before a write can be routed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unloaded {
+    pub chunk: u64,
+    /// To be told to [`Known::insert`] with it.
+    pub changes: u64,
 }
 
 impl State {
@@ -231,23 +237,23 @@ impl State {
     }
 
     /// Decides how a write goes. `fills` says whether it may make its first blocks in place.
-    pub fn route(&mut self, blocks: Extent, fills: bool) -> Route {
+    pub fn route(&mut self, blocks: Extent, fills: bool) -> Result<Route, Unloaded> {
         let (first, end) = numbers(blocks);
         let in_log = self.index.range(first..end).next().is_some();
         if !in_log {
             match self.known.of(blocks) {
-                Knowledge::Written => return Route::InPlace,
+                Knowledge::Written => return Ok(Route::InPlace),
                 Knowledge::Unknown { chunk } => {
-                    return Route::Unknown { chunk, changes: self.known.changes() };
+                    return Err(Unloaded { chunk, changes: self.known.changes() });
                 }
-                Knowledge::NotAll if fills => return Route::FirstInPlace,
+                Knowledge::NotAll if fills => return Ok(Route::FirstInPlace),
                 Knowledge::NotAll => {}
             }
         }
         for block in first..end {
             self.index.entry(block).or_default().pending += 1;
         }
-        Route::Log
+        Ok(Route::Log)
     }
 
     /// The runs of blocks that the log holds, or will hold, anything of.
