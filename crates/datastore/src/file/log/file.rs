@@ -165,6 +165,18 @@ pub(super) fn read_superblock(
     }
 }
 
+/// Writes a superblock to its place, durably.
+pub(super) fn write_superblock(
+    file: &dyn StoredFile,
+    superblock: &Superblock,
+    pool: &BufferPool,
+) -> Result<(), LogError> {
+    let mut buffer = pool.take(BLOCK).ok_or(LogError::Memory)?;
+    superblock.encode(buffer.bytes_mut());
+    file.write_at(superblock.offset(), buffer.bytes()).map_err(LogError::Write)?;
+    file.sync().map_err(LogError::Write)
+}
+
 /// Fills a buffer, whose memory the file's O_DIRECT accepts.
 pub(super) fn read(file: &dyn StoredFile, offset: u64, buffer: &mut Buffer) -> Result<(), LogError> {
     debug_assert!(offset.is_multiple_of(BLOCK_BYTES));

@@ -43,7 +43,7 @@ use strongroom_types::{Extent, VolumeSize};
 
 use self::destage::End;
 use self::epochs::Epochs;
-use self::file::read_superblock;
+use self::file::{read_superblock, write_superblock};
 use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
 use self::recover::recover;
 use self::state::{State, Unloaded};
@@ -90,25 +90,19 @@ impl Log {
     ) -> Result<Self, LogError> {
         let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
         let mut superblock = read_superblock(&*file, &pool, None)?;
+        if !read_only {
+            // Whoever wrote it may have been killed before it was durable. Were the other place torn then, there would be none.
+            write_superblock(&*file, &superblock, &pool)?;
+        }
         let mut state = State::new(facts.bytes, size.bytes(), superblock.next.unwrap_or(superblock.tail));
         match superblock.next {
             None => recover(&*file, &superblock, &mut state, size, &pool)?,
             Some(_) if read_only => {}
             Some(next) => {
-                superblock = Superblock {
-                    generation: superblock.generation + 1,
-                    tail: next,
-                    next: None,
-                    ..superblock
-                };
-                let mut buffer = pool.take(BLOCK).ok_or(LogError::Memory)?;
-                superblock.encode(buffer.bytes_mut());
-                let write = || -> Result<(), Errno> {
-                    file.write_at(superblock.offset(), buffer.bytes())?;
-                    // Durable before the first record.
-                    file.sync()
-                };
-                write().map_err(LogError::Write)?;
+                let generation = superblock.generation + 1;
+                superblock = Superblock { generation, tail: next, next: None, ..superblock };
+                // Before the first record.
+                write_superblock(&*file, &superblock, &pool)?;
             }
         }
         Ok(Self {

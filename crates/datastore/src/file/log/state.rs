@@ -365,10 +365,17 @@ impl State {
     pub fn fail(&mut self, reservation: &Reservation, entries: &[LogEntry]) {
         let segment = &mut self.segments[reservation.segment];
         segment.records_under_way -= 1;
-        segment.doomed.extend(entries.iter().filter_map(|entry| match entry {
-            LogEntry::Data { block, .. } => Some(*block),
-            LogEntry::Nothing { .. } => None,
-        }));
+        for entry in entries {
+            match *entry {
+                LogEntry::Data { block, .. } => segment.doomed.push(block),
+                LogEntry::Nothing { first, count } => {
+                    for block in first..first.saturating_add(count) {
+                        self.index.entry(block).or_default().pending += 1;
+                        segment.doomed.push(block);
+                    }
+                }
+            }
+        }
     }
 
     /// Nobody will hear of this record.

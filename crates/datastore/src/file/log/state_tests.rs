@@ -121,6 +121,21 @@ fn a_full_log_gives_no_room_until_a_segment_is_free_and_unread() {
 }
 
 #[test]
+fn what_a_failed_record_would_make_nothing_goes_through_the_log_until_it_is_trimmed() {
+    let mut state = state();
+    append(&mut state, &[data(4)]);
+    let (segments, planned) = state.plan(u32::MAX, true).unwrap();
+    let failed = state.reserve(0, &waker()).unwrap();
+    state.fail(&failed, &[LogEntry::Nothing { first: 4, count: 1 }]);
+    // The content is in the layer by now. Written there anew, it would be nothing after a crash that finds the record.
+    state.trim(&segments, &planned);
+    assert_eq!(state.route(extent_of(4, 5), false), Ok(Route::Log));
+    state.give_up(extent_of(4, 5));
+    destage(&mut state);
+    assert_eq!(state.route(extent_of(4, 5), false), Ok(Route::InPlace));
+}
+
+#[test]
 fn a_segment_whose_record_nobody_hears_of_is_not_used_again() {
     let mut state = state();
     assert_eq!(state.route(extent_of(1, 2), false), Ok(Route::Log));
