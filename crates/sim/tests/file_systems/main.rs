@@ -74,7 +74,12 @@ fn every_power_cut_leaves_what_was_promised(file_system: &'static FileSystem) {
 
 /// Breaks a rule in life after life until that is noticed.
 fn is_caught(rule: Rule) {
-    for file_system in [&EXT4, &XFS, &BTRFS] {
+    let file_systems = match rule {
+        // On btrfs a durable write is a write and a sync, whose rule this is not.
+        Rule::DurableWriteWithoutSync => &[&EXT4, &XFS][..],
+        Rule::FlushWithoutSync | Rule::DeviceForgetsFlush => &[&EXT4, &XFS, &BTRFS],
+    };
+    for file_system in file_systems {
         let mut trial = Trial::new(file_system);
         let caught = (1..=BROKEN_LIVES).find_map(|seed| trial.live(seed, Some(rule)).err());
         match caught {

@@ -24,7 +24,10 @@ use super::guest::Guest;
 use super::image::read_all;
 use super::knowledge::{Account, Allowed, Bench, NAMES, Sort};
 use super::mutations::{Broken, Rule, Whose};
-use super::oracle::{Event, Oracle};
+use super::oracle::{Event, Oracle, RequestId};
+
+/// A request that no guest makes.
+const NOBODYS: RequestId = RequestId::MAX;
 
 pub const DATASTORE: &str = "/ds";
 
@@ -303,7 +306,12 @@ impl Life<'_> {
         self.end_destaging();
         self.errors.append(&mut self.guest.errors);
         self.wrong.append(&mut self.guest.wrong);
-        self.open = None;
+        if self.open.take().is_some_and(|stages| stages.volume.disk.has_failed_flush()) {
+            // The next flush would have failed; opened anew, the volume knows nothing of it.
+            let moment = self.moment();
+            self.account.log.add(moment, Event::FlushSubmitted { id: NOBODYS });
+            self.account.log.add(moment, Event::FlushEnded { id: NOBODYS, succeeded: false });
+        }
     }
 
     fn rename(&mut self) {
