@@ -45,7 +45,7 @@ use self::destage::End;
 use self::epochs::Epochs;
 use self::file::{read_superblock, write_superblock};
 use self::format::{BLOCK, LogId, Superblock, content_check, encode_record};
-use self::recover::recover;
+use self::recover::{recover, rewrite};
 use self::state::{State, Unloaded};
 use super::descriptor::LogRecord;
 use super::disk::LogFacts;
@@ -90,15 +90,19 @@ impl Log {
     ) -> Result<Self, LogError> {
         let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| LogError::Memory)?;
         let mut superblock = read_superblock(&*file, &pool, None)?;
-        if !read_only {
-            // Whoever wrote it may have been killed before it was durable. Were the other place torn then, there would be none.
-            write_superblock(&*file, &superblock, &pool)?;
-        }
         let mut state = State::new(facts.bytes, size.bytes(), superblock.next.unwrap_or(superblock.tail));
         match superblock.next {
-            None => recover(&*file, &superblock, &mut state, size, &pool)?,
+            None => {
+                recover(&*file, &superblock, &mut state, size, &pool)?;
+                if !read_only {
+                    rewrite(&*file, &state, &pool)?;
+                    write_superblock(&*file, &superblock, &pool)?;
+                }
+            }
             Some(_) if read_only => {}
             Some(next) => {
+                // Whoever wrote it may have been killed before it was durable. Were the other place torn then, there would be none.
+                write_superblock(&*file, &superblock, &pool)?;
                 let generation = superblock.generation + 1;
                 superblock = Superblock { generation, tail: next, next: None, ..superblock };
                 // Before the first record.

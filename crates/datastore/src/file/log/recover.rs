@@ -54,6 +54,21 @@ pub(super) fn recover(
     Ok(())
 }
 
+/// Writes the segments that hold records once more, the same and in the same places; a sync is to follow. What is found need not be
+/// durable, and after a sync that failed no later one need make it so. Blocks may not be torn in the layer while it is not.
+pub(super) fn rewrite(file: &dyn StoredFile, state: &State, pool: &BufferPool) -> Result<(), LogError> {
+    for segment in state.segments_with_records() {
+        for first in (0..state.used_blocks(segment)).step_by(PIECE_BLOCKS as usize) {
+            let blocks = PIECE_BLOCKS.min(state.used_blocks(segment) - first);
+            let mut buffer = pool.take(blocks as usize * BLOCK).ok_or(LogError::Memory)?;
+            let offset = state.offset(segment, first);
+            read(file, offset, &mut buffer)?;
+            file.write_at(offset, buffer.bytes()).map_err(LogError::Write)?;
+        }
+    }
+    Ok(())
+}
+
 /// Looks for records in a segment, block by block.
 fn scan(
     file: &dyn StoredFile,

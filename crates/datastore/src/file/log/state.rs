@@ -209,6 +209,11 @@ impl State {
         self.segments[segment].used_blocks
     }
 
+    /// Oldest first.
+    pub fn segments_with_records(&self) -> impl Iterator<Item = usize> {
+        self.in_use.iter().copied()
+    }
+
     pub fn next_sequence(&self) -> u64 {
         self.next_sequence
     }
