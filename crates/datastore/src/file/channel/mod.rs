@@ -259,15 +259,11 @@ impl FileChannel {
         let Some(step) = Slot::from_tag(done.tag).and_then(|slot| self.files.steps.take(slot)) else {
             return;
         };
-        let FileDone { mut result, mut buffer, .. } = done;
+        let FileDone { mut result, buffer, .. } = done;
         match step {
             Step::Read { tag, epoch } => {
                 self.leave(epoch);
-                if let (Ok(()), Some(buffer)) = (result, &mut buffer) {
-                    let (bytes, seals) = buffer.parts_mut();
-                    seal_what_was_read(bytes, seals, self.shared.epoch);
-                }
-                self.ended.push_back(Done { tag, result, memory: buffer });
+                self.end_read(tag, result, buffer);
             }
             Step::Write { tag, epoch, fills, sync } => {
                 if let (Ok(()), Some(filled), Some(side)) = (result, fills, &self.log) {
@@ -296,11 +292,7 @@ impl FileChannel {
                 if let Some(side) = &self.log {
                     side.log.release(segment, blocks);
                 }
-                if let (Ok(()), Some(buffer)) = (result, &mut buffer) {
-                    let (bytes, seals) = buffer.parts_mut();
-                    seal_what_was_read(bytes, seals, self.shared.epoch);
-                }
-                self.ended.push_back(Done { tag, result, memory: buffer });
+                self.end_read(tag, result, buffer);
             }
             Step::Part { read, part } => {
                 if let Some(LogSide { log, reads, .. }) = &mut self.log
@@ -310,6 +302,15 @@ impl FileChannel {
                 }
             }
         }
+    }
+
+    /// Ends a request that was one read of one file.
+    fn end_read(&mut self, tag: u64, result: Result<(), IoError>, mut memory: Option<Buffer>) {
+        if let (Ok(()), Some(buffer)) = (result, &mut memory) {
+            let (bytes, seals) = buffer.parts_mut();
+            seal_what_was_read(bytes, seals, self.shared.epoch);
+        }
+        self.ended.push_back(Done { tag, result, memory });
     }
 
     fn record_ended(&mut self, record: Slot, result: Result<(), IoError>) {
