@@ -107,9 +107,10 @@ impl ChainChannel {
             };
             match self.shared.discards.ask(blocks.clone(), asked, &self.waker) {
                 Ok(Answer::Recorded) => recording.rest.start = blocks.end,
-                Ok(Answer::Waits(asked)) => {
-                    recording.asked = Some((blocks, asked));
-                    self.unkicked = true;
+                Ok(Answer::Waits(now)) => {
+                    // What was asked for before is on its way: whoever records it wakes this thread.
+                    self.unkicked |= asked.is_none();
+                    recording.asked = Some((blocks, now));
                     return self.recording.push_back(recording);
                 }
                 Err(error) => return self.ended.push(recording.io.end(Err(error))),
@@ -236,8 +237,9 @@ impl Channel<Sealed> for ChainChannel {
                 debug_assert!(is_known, "a layer returned what was not submitted");
             }
             self.returned = returned;
-            moved |= self.recorder.poll(&self.pool);
+            // First, because what is asked for anew, of a channel that went away, is begun with what is wanted.
             self.look_again();
+            moved |= self.recorder.poll(&self.pool);
             if self.unkicked {
                 self.kick();
             } else if !moved {
