@@ -3,6 +3,7 @@
 //! It is created, written, grown while it is in use, closed and opened again, renamed, and at last perhaps deleted. At every
 //! moment it is known which of its names may exist, how large it may be, and what it may hold.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,17 +14,16 @@ use rand::{Rng, SeedableRng};
 use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::*;
 use strongroom_filters::blocksize::BlocksizeDisk;
-use strongroom_filters::cleartext::CleartextDisk;
-use strongroom_filters::crypt::CryptDisk;
-use strongroom_io::{Disk, IoError, Plain, RangeLocks, Reactor, Thread};
+use strongroom_io::{IoError, RangeLocks, Reactor, Thread};
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
-use strongroom_worker::layers::epoch_keys;
+use strongroom_worker::layers::plain_blocks_over;
 
+use super::broken_queue::Whose;
 use super::guest::Guest;
 use super::image::read_all;
 use super::knowledge::{Account, Allowed, Bench, NAMES, Sort};
-use super::mutations::{Broken, Rule, Whose};
+use super::mutations::{Mutation, Rule};
 use super::oracle::{Event, Oracle, RequestId};
 
 /// A request that no guest makes.
@@ -31,11 +31,19 @@ const NOBODYS: RequestId = RequestId::MAX;
 
 pub const DATASTORE: &str = "/ds";
 
+/// More layers show nothing that these do not.
+const LAYERS_MAX: usize = 5;
+/// A life begins with fewer than so many layers on the first, each over what that many steps left below.
+const LAYERS_AT_START_MAX: usize = 3;
+const STEPS_PER_LAYER: usize = 40;
+
 /// A recorded life.
 pub struct History {
     pub fs: SimFs,
     pub sort: Sort,
     pub account: Account,
+    /// When a layer was being added.
+    pub additions: Vec<RangeInclusive<usize>>,
     /// What failed, and with what.
     pub errors: Vec<IoError>,
     /// Reads that succeeded and were wrong.
@@ -68,12 +76,8 @@ struct Stages {
 
 impl Stages {
     fn over(mut volume: OpenVolume) -> Self {
-        let blocks = Arc::clone(&volume.disk);
-        let plain: Arc<dyn Disk<Plain>> = match volume.descriptor().encryption {
-            Some(_) => Arc::new(CryptDisk::new(blocks, Arc::new(epoch_keys(volume.take_deks()).unwrap()))),
-            None => Arc::new(CleartextDisk::new(blocks)),
-        };
         let size_bytes = volume.descriptor().size_bytes.bytes();
+        let plain = plain_blocks_over(Arc::clone(&volume.disk) as _, &mut volume).unwrap().disk;
         Self { top: Arc::new(BlocksizeDisk::new(plain, size_bytes, 1, RangeLocks::new()).unwrap()), volume }
     }
 }
@@ -82,13 +86,15 @@ struct Life<'a> {
     bench: &'a Bench,
     fs: SimFs,
     storage: Box<dyn Storage>,
-    rule: Option<Rule>,
+    mutation: Option<Mutation>,
     trouble: Trouble,
     random: StdRng,
     sort: Sort,
     name: &'static str,
     size_bytes: u64,
+    layers: usize,
     account: Account,
+    additions: Vec<RangeInclusive<usize>>,
     open: Option<Stages>,
     /// Empties the log of an open volume that has one.
     destager: Option<Destager>,
@@ -115,8 +121,9 @@ impl History {
         let sort = Sort::draw(&mut random);
         let blocks = random.random_range(8..40);
         let size_bytes = blocks * BLOCK_BYTES + random.random_range(0..8) * SECTOR_BYTES;
-        let storage: Box<dyn Storage> = match rule {
-            Some(rule) => Box::new(Broken::storage(fs.clone(), rule)),
+        let mutation = rule.map(Mutation::new);
+        let storage: Box<dyn Storage> = match &mutation {
+            Some(mutation) => mutation.storage(fs.clone()),
             None => Box::new(fs.clone()),
         };
         // A thick volume has no log: it takes a file system that makes first blocks whole, as the supported ones do.
@@ -126,13 +133,15 @@ impl History {
         let mut life = Life {
             bench,
             storage,
-            rule,
+            mutation,
             trouble,
             random,
             sort,
             name: NAMES[0],
             size_bytes,
+            layers: 1,
             account: Account::new(Oracle::new(size_bytes), Allowed::absent()),
+            additions: Vec::new(),
             open: None,
             destager: None,
             guest: Guest::new(&bench.memory, 0),
@@ -141,6 +150,7 @@ impl History {
             fs,
         };
         life.create();
+        life.make_room();
         life.lived(steps)
     }
 
@@ -155,13 +165,15 @@ impl History {
         let life = Life {
             bench,
             storage: Box::new(fs.clone()),
-            rule: None,
+            mutation: None,
             trouble: Trouble::default(),
             random: StdRng::seed_from_u64(seed),
             sort,
             name,
             size_bytes,
+            layers: 1,
             account: Account::new(first, Allowed::settled(name, size_bytes)),
+            additions: Vec::new(),
             open: None,
             destager: None,
             // Its contents differ from those of before.
@@ -180,8 +192,8 @@ impl Life<'_> {
             self.step();
         }
         self.end();
-        let Life { fs, sort, account, errors, wrong, .. } = self;
-        History { fs, sort, account, errors, wrong }
+        let Life { fs, sort, account, additions, errors, wrong, .. } = self;
+        History { fs, sort, account, additions, errors, wrong }
     }
 
     fn moment(&self) -> usize {
@@ -200,10 +212,23 @@ impl Life<'_> {
         self.allow(Allowed { absent: true, ..self.settled() });
         let options = self.bench.create_options(self.sort, self.size_bytes);
         create_on(&*self.storage, &path(self.name), &options).unwrap();
+        self.allow(self.settled());
+        let trouble = std::mem::take(&mut self.trouble);
+        for _ in 0..self.random.random_range(0..LAYERS_AT_START_MAX) {
+            for _ in 0..STEPS_PER_LAYER {
+                self.use_it();
+            }
+            self.add_layer();
+        }
+        self.close();
+        self.trouble = trouble;
+    }
+
+    /// Leaves as much room as there is to be.
+    fn make_room(&mut self) {
         let taken = describe_on(&*self.storage, &path(self.name)).unwrap().allocated_bytes;
         let room = self.trouble.room_percent.map(|percent| taken + self.size_bytes * percent / 100);
         self.fs.set_capacity(room);
-        self.allow(self.settled());
     }
 
     fn step(&mut self) {
@@ -215,6 +240,7 @@ impl Life<'_> {
                 self.rename();
             }
             2..4 => self.grow(),
+            4..6 => self.add_layer(),
             _ => self.use_it(),
         }
     }
@@ -225,6 +251,10 @@ impl Life<'_> {
         }
         let protection = self.sort.protection(&self.bench.kek);
         let volume = open_on(&*self.storage, &path(self.name), &options(protection)).unwrap();
+        self.layers = volume.descriptor().layers.len();
+        if let Some(Mutation { shared, .. }) = &self.mutation {
+            *shared.top.lock().unwrap() = format!("layer-{}", volume.descriptor().top);
+        }
         let stages = Stages::over(volume);
         let reactors: Vec<_> = (0..3).map(|_| self.reactor(Whose::Guest)).collect();
         let thread = Thread { pool: self.bench.pool.clone(), reactor: self.reactor(Whose::Destager) };
@@ -241,8 +271,8 @@ impl Life<'_> {
 
     fn reactor(&mut self, whose: Whose) -> Rc<dyn Reactor> {
         let reactor = self.fs.reactor(self.random.random()).unwrap();
-        match self.rule {
-            Some(rule) => rule.over(reactor, whose),
+        match &self.mutation {
+            Some(mutation) => mutation.over(reactor, whose),
             None => Rc::new(reactor),
         }
     }
@@ -286,14 +316,10 @@ impl Life<'_> {
         }
     }
 
-    /// Ends destaging: in order, at once, or in the middle of it.
-    fn end_destaging(&mut self) {
+    /// Ends destaging: so, or in the middle of it.
+    fn end_destaging(&mut self, end: Option<End>) {
         let (Some(mut destager), Some(stages)) = (self.destager.take(), &self.open) else { return };
-        let end = match self.random.random_range(0..3) {
-            0 => End::Empty,
-            1 => End::Now,
-            _ => return,
-        };
+        let Some(end) = end else { return };
         stages.volume.disk.end_destaging(end);
         while destager.ended().is_none() {
             destager.poll();
@@ -301,9 +327,18 @@ impl Life<'_> {
     }
 
     fn close(&mut self) {
+        let end = match self.random.random_range(0..3) {
+            0 => Some(End::Empty),
+            1 => Some(End::Now),
+            _ => None,
+        };
+        self.close_with(end);
+    }
+
+    fn close_with(&mut self, end: Option<End>) {
         self.drain();
         self.guest.queues.clear();
-        self.end_destaging();
+        self.end_destaging(end);
         self.errors.append(&mut self.guest.errors);
         self.wrong.append(&mut self.guest.wrong);
         if self.open.take().is_some_and(|stages| stages.volume.disk.has_failed_flush()) {
@@ -312,6 +347,31 @@ impl Life<'_> {
             self.account.log.add(moment, Event::FlushSubmitted { id: NOBODYS });
             self.account.log.add(moment, Event::FlushEnded { id: NOBODYS, succeeded: false });
         }
+    }
+
+    /// Puts a layer on it, which its log has to be empty for.
+    fn add_layer(&mut self) {
+        self.open();
+        self.close_with(Some(End::Empty));
+        if self.layers >= LAYERS_MAX {
+            return;
+        }
+        let options = AddLayerOptions {
+            protection: self.sort.protection(&self.bench.kek),
+            log_bytes: Some(LOG_BYTES_MIN),
+            lock_wait: Duration::ZERO,
+            least_generation: 0,
+        };
+        let set_adding = |is_adding| {
+            if let Some(Mutation { shared, .. }) = &self.mutation {
+                shared.set_adding(is_adding);
+            }
+        };
+        let begun = self.moment();
+        set_adding(true);
+        add_layer_on(&*self.storage, &path(self.name), &options).unwrap();
+        set_adding(false);
+        self.additions.push(begun..=self.moment());
     }
 
     fn rename(&mut self) {

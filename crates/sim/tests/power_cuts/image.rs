@@ -15,6 +15,14 @@ use super::history::{DATASTORE, options};
 use super::knowledge::{Allowed, Bench, Knowledge, NAMES, Sort};
 use super::oracle::Verdict;
 
+/// A volume as a cut has left it.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub name: &'static str,
+    pub layers: usize,
+    pub verdict: Verdict,
+}
+
 /// Looks at all that is there, and says how the volume fits; `None` where it is rightly absent.
 pub fn check_image(
     bench: &Bench,
@@ -23,7 +31,7 @@ pub fn check_image(
     sort: Sort,
     allowed: &Allowed,
     known: &Knowledge<'_>,
-) -> Result<Option<(&'static str, Verdict)>, String> {
+) -> Result<Option<Found>, String> {
     let datastore = Path::new(DATASTORE);
     let mut found = None;
     if fs.is_directory(datastore) {
@@ -51,8 +59,9 @@ pub fn check_image(
         None if allowed.absent => Ok(None),
         None => Err("the volume is gone".to_owned()),
         Some(name) => {
-            let verdict = check_volume(bench, fs, seed, sort, &datastore.join(name), allowed, known)?;
-            Ok(Some((name, verdict)))
+            let (layers, verdict) =
+                check_volume(bench, fs, seed, sort, &datastore.join(name), allowed, known)?;
+            Ok(Some(Found { name, layers, verdict }))
         }
     }
 }
@@ -70,7 +79,7 @@ fn check_volume(
     path: &Path,
     allowed: &Allowed,
     known: &Knowledge<'_>,
-) -> Result<Verdict, String> {
+) -> Result<(usize, Verdict), String> {
     let protection = sort.protection(&bench.kek);
     let volume =
         open_on(fs, path, &options(protection)).map_err(|error| format!("it does not open: {error}"))?;
@@ -85,9 +94,11 @@ fn check_volume(
             return Err(finding.message);
         }
     }
+    let layers = volume.descriptor().layers.len();
     let disk = assemble(volume).map_err(|error| error.to_string())?;
     let content = read_all(bench, fs, seed, &*disk).map_err(|error| format!("it cannot be read: {error}"))?;
-    known.oracle.check(&content).map_err(|sector| known.tell(sector, &content))
+    let verdict = known.oracle.check(&content).map_err(|sector| known.tell(sector, &content))?;
+    Ok((layers, verdict))
 }
 
 /// Everything that a disk of at most one transfer holds.

@@ -12,6 +12,7 @@
     reason = "a test fails by panicking, and says what it did"
 )]
 
+mod broken_queue;
 #[path = "../support/campaign.rs"]
 mod campaign;
 mod faults;
@@ -25,7 +26,7 @@ mod mutations;
 mod oracle;
 
 use history::History;
-use image::check_image;
+use image::{Found, check_image};
 use knowledge::{Bench, Knowledge, NAMES, Sort};
 use mutations::Rule;
 use rand::rngs::StdRng;
@@ -49,6 +50,21 @@ struct Count {
     second_cuts: usize,
     absent: usize,
     first_writes: usize,
+    /// Cuts that left a volume of several layers.
+    layered: usize,
+}
+
+/// So many random ones of a history, in order; one in four is in the middle of adding a layer, which is over soon.
+fn moments(random: &mut StdRng, history: &History, count: usize) -> Vec<usize> {
+    let mut moments = campaign::moments(random, count, history.fs.moments() - 1);
+    if !history.additions.is_empty() {
+        for moment in moments.iter_mut().step_by(4) {
+            let addition = &history.additions[random.random_range(0..history.additions.len())];
+            *moment = random.random_range(addition.clone());
+        }
+        moments.sort_unstable();
+    }
+    moments
 }
 
 /// Cuts a history at random moments. An error says how to see it again.
@@ -62,7 +78,7 @@ fn cut(
 ) -> Result<(), String> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut knowledge = Knowledge::new(&history.account);
-    for moment in campaign::moments(&mut random, cuts, history.fs.moments() - 1) {
+    for moment in moments(&mut random, history, cuts) {
         let cut_seed = random.random();
         let allowed = knowledge.go_to(moment);
         let fs = history.fs.cut_at(moment, cut_seed);
@@ -71,14 +87,17 @@ fn cut(
             .map_err(|wrong| format!("moment {moment}, cut seed {cut_seed}, {:?}: {wrong}", history.sort))?;
         count.cuts += 1;
         match found {
-            Some((_, verdict)) => count.first_writes += verdict.first_writes,
+            Some(Found { layers, verdict, .. }) => {
+                count.first_writes += verdict.first_writes;
+                count.layered += usize::from(layers > 1);
+            }
             None => count.absent += 1,
         }
         if again && found.is_none() {
             create_anew(bench, &fs, history.sort)
                 .map_err(|error| format!("moment {moment}, cut seed {cut_seed}, created anew: {error}"))?;
         }
-        if let Some((name, _)) = found
+        if let Some(Found { name, .. }) = found
             && again
             && random.random_ratio(1, 8)
         {
@@ -117,7 +136,10 @@ fn every_power_cut_leaves_what_was_promised() {
     let mut count = Count::default();
     let done = campaign::until(CUTS, |seed| live(&bench, seed, None, &mut count));
     println!("{done}: {count:?}");
-    assert!(count.absent > 0 && count.first_writes > 0, "the workload has all that it should have");
+    assert!(
+        count.absent > 0 && count.first_writes > 0 && count.layered > 0,
+        "the workload has all that it should have"
+    );
 }
 
 /// Runs lives under a broken rule until one is caught.
@@ -209,4 +231,39 @@ fn a_clear_that_is_not_destaged_is_caught() {
 #[test]
 fn syncs_side_by_side_where_some_are_skipped_are_caught() {
     is_caught(Rule::SyncsSideBySide);
+}
+
+#[test]
+fn a_discard_before_its_record_is_durable_is_caught() {
+    is_caught(Rule::DiscardRecordNotDurable);
+}
+
+#[test]
+fn a_forgotten_record_of_a_discard_is_caught() {
+    is_caught(Rule::DiscardRecordForgotten);
+}
+
+#[test]
+fn records_of_discards_that_overwrite_each_other_are_caught() {
+    is_caught(Rule::DiscardRecordsOverwrite);
+}
+
+#[test]
+fn a_read_that_stops_at_the_top_layer_is_caught() {
+    is_caught(Rule::ReadStopsAtTop);
+}
+
+#[test]
+fn a_layer_on_one_that_is_not_durable_is_caught() {
+    is_caught(Rule::OldTopNotSynced);
+}
+
+#[test]
+fn a_layer_that_is_named_before_it_is_durable_is_caught() {
+    is_caught(Rule::NewTopNotSynced);
+}
+
+#[test]
+fn a_log_that_goes_before_the_descriptor_that_needs_none_is_caught() {
+    is_caught(Rule::LogRemovedEarly);
 }

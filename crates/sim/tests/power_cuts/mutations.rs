@@ -1,21 +1,19 @@
-//! A file system, or a thread's queues, that break one rule of the datastore on purpose: the datastore that breaks it, as its
-//! disk sees it. Each has to be caught.
+//! A file system that breaks one rule of the datastore on purpose: the datastore that breaks it, as its disk sees it. Each has to be
+//! caught. What a thread's queues break is in `broken_queue`.
 
 use std::any::Any;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Directory, Lockable, Storage, StoredFile};
 use strongroom_datastore::file::{DatastoreError, FileSystem};
-use strongroom_io::{DataFile, FileDone, FileIo, FileOperation, FileToken, Reactor};
-use strongroom_sim::{SimFs, SimReactor};
-
-use super::interposed::{Between, Fate, Interposed};
+use strongroom_io::DataFile;
+use strongroom_sim::SimFs;
 
 /// Which rule is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,48 +52,86 @@ pub enum Rule {
     ClearsNotDestaged,
     /// Syncs of a file run beside each other where the file system acknowledges some of them early.
     SyncsSideBySide,
-}
-
-/// Whose queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    Guest,
-    Destager,
+    /// A block becomes nothing before it is durable that it hides the layers below.
+    DiscardRecordNotDurable,
+    /// That it does is never written.
+    DiscardRecordForgotten,
+    /// Of two records of one page the first overwrites the second.
+    DiscardRecordsOverwrite,
+    /// A read ends at the top layer.
+    ReadStopsAtTop,
+    /// A layer is put on one that is not durable.
+    OldTopNotSynced,
+    /// A layer is named before it is durable itself.
+    NewTopNotSynced,
+    /// The log of the old top goes before the descriptor that needs none is durable.
+    LogRemovedEarly,
 }
 
 pub struct Broken<T> {
     below: T,
-    rule: Rule,
-    shared: Arc<Shared>,
+    mutation: Mutation,
 }
 
-/// What was put off until the next sync of the directory: a layer's new length.
-#[derive(Default)]
-struct Shared {
+/// A rule that is broken all along a life, and what has to be known for that.
+#[derive(Clone, Debug)]
+pub struct Mutation {
+    pub rule: Rule,
+    pub shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// What was put off until the next sync of the directory: a layer's new length.
     put_off: Mutex<Vec<(String, u64)>>,
+    /// What the open files are called, by where the file below is.
+    names: Mutex<BTreeMap<usize, String>>,
+    /// The file of the layer that takes writes.
+    pub top: Mutex<String>,
+    /// A layer is being added.
+    adding: AtomicBool,
+    /// And the descriptor that says so has its name.
+    named: AtomicBool,
+    /// Pages of the records of discards as they should have been written last, by file and place.
+    pub pages: Mutex<BTreeMap<(String, u64), Vec<u8>>>,
 }
 
-impl Broken<SimFs> {
-    pub fn storage(below: SimFs, rule: Rule) -> Self {
-        Self { below, rule, shared: Arc::default() }
+impl Mutation {
+    pub fn new(rule: Rule) -> Self {
+        Self { rule, shared: Arc::default() }
+    }
+
+    /// The file system that a datastore which breaks the rule has.
+    pub fn storage(&self, below: SimFs) -> Box<dyn Storage> {
+        Box::new(Broken { below, mutation: self.clone() })
     }
 }
 
-impl Rule {
-    /// The reactor of a thread that breaks it.
-    pub fn over(self, below: SimReactor, whose: Whose) -> Rc<dyn Reactor> {
-        let make = move || {
-            let (zeroing, files) = (BTreeSet::new(), Vec::new());
-            BrokenQueue { rule: self, whose, zeroing, swallows: 0, files }
-        };
-        Rc::new(Interposed { below, make })
+impl Shared {
+    /// What an open file is called.
+    pub fn name_of(&self, file: &Arc<dyn DataFile>) -> String {
+        self.names.lock().unwrap().get(&place_of(file.as_any())).cloned().unwrap_or_default()
     }
+
+    /// A layer is being added, or is not any more.
+    pub fn set_adding(&self, is_adding: bool) {
+        self.adding.store(is_adding, Ordering::SeqCst);
+        self.named.store(false, Ordering::SeqCst);
+    }
+
+    fn is_adding(&self) -> bool {
+        self.adding.load(Ordering::SeqCst)
+    }
+}
+
+fn place_of(file: &dyn Any) -> usize {
+    std::ptr::from_ref(file).addr()
 }
 
 impl Storage for Broken<SimFs> {
     fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
         let below = Storage::open_directory(&self.below, path)?;
-        Ok(Arc::new(Broken { below, rule: self.rule, shared: Arc::clone(&self.shared) }))
+        Ok(Arc::new(Broken { below, mutation: self.mutation.clone() }))
     }
 
     fn make_directory(&self, path: &Path) -> Result<(), Errno> {
@@ -140,7 +176,7 @@ impl Lockable for Broken<AnyDirectory> {
 impl Directory for Broken<AnyDirectory> {
     fn file_system(&self, path: &Path) -> Result<FileSystem, DatastoreError> {
         let found = self.below.file_system(path)?;
-        let syncs_in_turn = found.syncs_in_turn && self.rule != Rule::SyncsSideBySide;
+        let syncs_in_turn = found.syncs_in_turn && self.mutation.rule != Rule::SyncsSideBySide;
         Ok(FileSystem { syncs_in_turn, ..found })
     }
 
@@ -150,12 +186,9 @@ impl Directory for Broken<AnyDirectory> {
 
     fn open(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {
         let file = self.below.open(name, flags)?;
-        Ok(Box::new(BrokenFile {
-            file,
-            name: name.to_owned(),
-            rule: self.rule,
-            shared: Arc::clone(&self.shared),
-        }))
+        self.mutation.shared.names.lock().unwrap().insert(place_of(file.as_any()), name.to_owned());
+        let is_new = flags.contains(OFlags::CREATE);
+        Ok(Box::new(BrokenFile { file, name: name.to_owned(), is_new, mutation: self.mutation.clone() }))
     }
 
     fn names(&self) -> Result<Vec<String>, Errno> {
@@ -163,13 +196,15 @@ impl Directory for Broken<AnyDirectory> {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
-        if self.rule == Rule::DescriptorRemovedFirst {
+        if self.mutation.rule == Rule::DescriptorRemovedFirst {
             match self.below.remove(to) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        self.below.rename(from, to)
+        self.below.rename(from, to)?;
+        self.mutation.shared.named.store(self.mutation.shared.is_adding(), Ordering::SeqCst);
+        Ok(())
     }
 
     fn remove(&self, name: &str) -> Result<(), Errno> {
@@ -181,11 +216,13 @@ impl Directory for Broken<AnyDirectory> {
     }
 
     fn sync(&self) -> Result<(), Errno> {
-        if self.rule == Rule::DirectoryNotSynced {
+        let Mutation { rule, shared } = &self.mutation;
+        let is_early = *rule == Rule::LogRemovedEarly && shared.named.load(Ordering::SeqCst);
+        if *rule == Rule::DirectoryNotSynced || is_early {
             return Ok(());
         }
         self.below.sync()?;
-        for (name, bytes) in self.shared.put_off.lock().unwrap().drain(..) {
+        for (name, bytes) in shared.put_off.lock().unwrap().drain(..) {
             let file = self.below.open(&name, OFlags::RDWR)?;
             file.set_length(bytes)?;
             file.sync()?;
@@ -198,14 +235,8 @@ impl Directory for Broken<AnyDirectory> {
 struct BrokenFile {
     file: Box<dyn StoredFile>,
     name: String,
-    rule: Rule,
-    shared: Arc<Shared>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Shared")
-    }
+    is_new: bool,
+    mutation: Mutation,
 }
 
 impl BrokenFile {
@@ -215,11 +246,11 @@ impl BrokenFile {
 
     /// Whether this growth of a layer is put off.
     fn put_off(&self, bytes: u64) -> bool {
-        let puts_off = self.rule == Rule::LayerGrownAfterDescriptor
+        let puts_off = self.mutation.rule == Rule::LayerGrownAfterDescriptor
             && self.is_layer()
             && self.file.length().is_ok_and(|length| length > 0);
         if puts_off {
-            self.shared.put_off.lock().unwrap().push((self.name.clone(), bytes));
+            self.mutation.shared.put_off.lock().unwrap().push((self.name.clone(), bytes));
         }
         puts_off
     }
@@ -267,7 +298,10 @@ impl StoredFile for BrokenFile {
     }
 
     fn sync(&self) -> Result<(), Errno> {
-        match self.rule {
+        let is_adding = self.mutation.shared.is_adding();
+        match self.mutation.rule {
+            Rule::OldTopNotSynced if is_adding && self.is_layer() && !self.is_new => Ok(()),
+            Rule::NewTopNotSynced if is_adding && self.is_layer() && self.is_new => Ok(()),
             Rule::DescriptorNotSynced if !self.is_layer() => Ok(()),
             Rule::LayerNotSynced if self.is_layer() => Ok(()),
             _ => self.file.sync(),
@@ -280,76 +314,5 @@ impl StoredFile for BrokenFile {
 
     fn next_hole(&self, at: u64) -> Result<u64, Errno> {
         self.file.next_hole(at)
-    }
-}
-
-/// What a thread's queues do with their operations.
-struct BrokenQueue {
-    rule: Rule,
-    whose: Whose,
-    /// Zeroings on their way.
-    zeroing: BTreeSet<u64>,
-    /// So many of the next flushes belong to zeroings.
-    swallows: usize,
-    /// The layer, and then its log.
-    files: Vec<FileToken>,
-}
-
-impl Between for BrokenQueue {
-    fn registers(&mut self, _file: &Arc<dyn DataFile>, token: FileToken) {
-        self.files.push(token);
-    }
-
-    fn submits(&mut self, mut io: FileIo) -> Fate {
-        let is_log = self.files.get(1) == Some(&io.file);
-        match (&mut io.operation, self.rule, self.whose) {
-            (FileOperation::SyncData, Rule::FlushForgetsLayer, Whose::Guest) if !is_log => {
-                return Fate::Ends(io, Ok(()));
-            }
-            (FileOperation::SyncData, Rule::FlushForgetsLog, Whose::Guest) if is_log => {
-                return Fate::Ends(io, Ok(()));
-            }
-            (FileOperation::SyncData, Rule::DestagedBeforeLogIsDurable, Whose::Destager) if is_log => {
-                return Fate::Ends(io, Ok(()));
-            }
-            (FileOperation::SyncData, Rule::TrimmedBeforeLayerIsDurable, Whose::Destager) if !is_log => {
-                return Fate::Ends(io, Ok(()));
-            }
-            (FileOperation::Write { durable, .. }, Rule::TailNotDurable, Whose::Destager) if is_log => {
-                *durable = false;
-            }
-            (FileOperation::Punch { .. }, Rule::ClearsNotDestaged, Whose::Destager) => {
-                return Fate::Ends(io, Ok(()));
-            }
-            (FileOperation::SyncData, Rule::FlushWithoutSync, _) => return Fate::Ends(io, Ok(())),
-            (FileOperation::SyncData, Rule::DurableZeroWithoutSync, _) if self.swallows > 0 => {
-                self.swallows -= 1;
-                return Fate::Ends(io, Ok(()));
-            }
-            (FileOperation::Write { durable, .. }, Rule::DurableWriteWithoutSync, _) => *durable = false,
-            (FileOperation::Punch { .. } | FileOperation::Zero { .. }, Rule::DurableZeroWithoutSync, _) => {
-                self.zeroing.insert(io.tag);
-            }
-            (FileOperation::Punch { .. } | FileOperation::Zero { .. }, Rule::ZeroAcknowledgedEarly, _) => {
-                return Fate::DoneLater(io);
-            }
-            _ => {}
-        }
-        Fate::Done(io)
-    }
-
-    fn polls(&mut self) {
-        self.swallows = 0;
-    }
-
-    fn ended(&mut self, done: &mut FileDone) {
-        if self.zeroing.remove(&done.tag) {
-            self.swallows += 1;
-        }
-        let was_sync = done.buffer.is_none();
-        if self.rule == Rule::StickyFailureForgotten && was_sync && done.result.is_err() {
-            // The kernel would say so to whoever asks again.
-            done.result = Ok(());
-        }
     }
 }
