@@ -91,8 +91,8 @@ impl KeyArguments {
         Ok(VolumeKey::Kek(source.kek(&passphrase)?))
     }
 
-    /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A person at a terminal
-    /// is asked where nothing was given.
+    /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A person at a
+    /// terminal is asked where nothing was given.
     pub fn for_volume(&self, path: &Path, descriptor: &Descriptor) -> Result<VolumeKey, CliError> {
         let path = path.to_owned();
         let Some(encryption) = &descriptor.encryption else {

@@ -57,8 +57,9 @@ impl Terminal {
     }
 }
 
-/// The terminal with echo, line editing and signals turned off; on drop it is as before. Line editing is ours meanwhile, so
-/// that no line stays in the kernel's buffer, and so is Control-C, so that the echo comes back whatever happens.
+/// The terminal with echo, line editing and signals turned off; on drop it is as before. Line editing is ours
+/// meanwhile, so that no line stays in the kernel's buffer, and so is Control-C, so that the echo comes back whatever
+/// happens.
 struct Quiet<'a> {
     file: &'a File,
     before: Termios,

@@ -100,7 +100,8 @@ fn extent(blocks: std::ops::Range<u64>) -> Extent {
     Extent::between(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES)
 }
 
-/// Volumes whose lower layer is full of what the guest has discarded: they read as zeroes, as the suite expects of a new one.
+/// Volumes whose lower layer is full of what the guest has discarded: they read as zeroes, as the suite expects of a
+/// new one.
 fn passes(provisioning: Provisioning) {
     let datastore = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let count = AtomicU64::new(0);

@@ -118,7 +118,8 @@ fn successors_block(transfer: u64) -> u64 {
     (transfer + 1) * TRANSFER_BYTES - 4096
 }
 
-/// Does `work` for each transfer's place, on enough threads to keep a disk busy, with a block's worth of aligned memory.
+/// Does `work` for each transfer's place, on enough threads to keep a disk busy, with a block's worth of aligned
+/// memory.
 fn for_each_transfer(work: impl Fn(u64, &mut [u8]) + Sync) {
     const THREADS: u64 = 32;
     std::thread::scope(|scope| {
@@ -192,8 +193,8 @@ fn a_successor_never_meets_late_writes_and_would_with_a_separate_lock_file() {
         });
         assert_eq!(lost, 0, "round {round}: late writes landed under their successor's lock");
 
-        // The race that a lock file of its own would lose: it is free, its holder is dead, and the kernel still works on
-        // the dead one's writes. (Whether they overtake the successor's is the device's choice; one that serves its
+        // The race that a lock file of its own would lose: it is free, its holder is dead, and the kernel still works
+        // on the dead one's writes. (Whether they overtake the successor's is the device's choice; one that serves its
         // queue in order, as this machine's does, hides the loss that another would show.)
         let mut flood = Flood::start(&volume);
         flood.kill();

@@ -72,8 +72,8 @@ pub enum ListenError {
 
 /// A listening socket.
 ///
-/// A unix socket's file is removed when the listener that made it is dropped, and stays while that is passed on: only the
-/// process that has [bound](Self::bind) one can remove it, not those that [adopt](Self::adopt) it.
+/// A unix socket's file is removed when the listener that made it is dropped, and stays while that is passed on: only
+/// the process that has [bound](Self::bind) one can remove it, not those that [adopt](Self::adopt) it.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,

@@ -1,4 +1,5 @@
-//! All that a server runs on is there before its first client: no thread, no ring, and no work while nobody asks for any.
+//! All that a server runs on is there before its first client: no thread, no ring, and no work while nobody asks for
+//! any.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

@@ -114,8 +114,8 @@ fn a_destination_begins_when_its_source_has_stopped_and_the_source_never_again()
             assert!(driver.get_content(0, 8192).iter().all(|byte| *byte == 7 ^ slot as u8));
         }
     });
-    // The destination has run the device: the source's guest is older than the disk now, also when the destination is gone,
-    // and after an upgrade.
+    // The destination has run the device: the source's guest is older than the disk now, also when the destination is
+    // gone, and after an upgrade.
     let local = local.upgrade(disk.clone());
     drop(destination);
     let kick = source_driver.kick.try_clone().unwrap();

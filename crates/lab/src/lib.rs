@@ -2,7 +2,8 @@
 //!
 //! - [`vhost_user`]: a vhost-user-blk front end and driver of our own, and a load generator that verifies every sector.
 //!   `strongroom-lab vhost-user-verify` runs it against any server.
-//! - [`first_writes`]: how fast a disk is that has never been written, ours and QEMU's. `strongroom-lab first-writes` runs it.
+//! - [`first_writes`]: how fast a disk is that has never been written, ours and QEMU's. `strongroom-lab first-writes`
+//!   runs it.
 //!
 //! **Promise:** the lab knows the programs it studies only by their public interfaces, so that it judges another's as
 //! it judges ours, and shares no mistake with what it judges.

@@ -147,8 +147,8 @@ fn an_answered_write_is_not_done_again_over_a_newer_one() {
 
 #[test]
 fn a_write_that_was_taken_and_not_answered_is_done_once() {
-    // The same requests, made available once more, taken, and not answered: so the state above would be taken for one to
-    // do again, if the index did not tell the two apart.
+    // The same requests, made available once more, taken, and not answered: so the state above would be taken for one
+    // to do again, if the index did not tell the two apart.
     let Scene { local, mut front_end, heads, used_index } = {
         let mut scene = Scene::new();
         let ring = scene.front_end.queues()[0].ring_mut();

@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p strongroom-ring --example raw -- FILE [SECONDS]`
 //!
-//! FILE must exist and be written throughout; its content is overwritten. One line per direction: operations per second,
-//! and CPU time (user and system, of this process) and entries into the kernel per operation.
+//! FILE must exist and be written throughout; its content is overwritten. One line per direction: operations per
+//! second, and CPU time (user and system, of this process) and entries into the kernel per operation.
 #![allow(clippy::print_stdout, reason = "it is a program that prints")]
 
 use std::error::Error;

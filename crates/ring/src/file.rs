@@ -57,8 +57,8 @@ pub(crate) struct OpenFile {
     pub(crate) zero_range: Cell<bool>,
 }
 
-/// A place in the table of registered files, by which alone an entry can name a file. It saves the kernel a look-up and a
-/// reference count per operation. Given back when dropped.
+/// A place in the table of registered files, by which alone an entry can name a file. It saves the kernel a look-up and
+/// a reference count per operation. Given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     index: u32,

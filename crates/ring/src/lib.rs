@@ -12,8 +12,8 @@
 //! closes, and a frontend runs its queues and connections on them.
 //!
 //! What this room promises:
-//! - A ring does six operations, on files that were put into its table, and the kernel refuses everything else for as long
-//!   as the ring lives, whatever a thread that was taken over asks of it.
+//! - A ring does six operations, on files that were put into its table, and the kernel refuses everything else for as
+//!   long as the ring lives, whatever a thread that was taken over asks of it.
 //! - Memory that the kernel may read or write belongs to the ring until the kernel is done with it, whatever is
 //!   dropped meanwhile; so does the file.
 //! - What is reported as done was done in full: short transfers are continued, interrupted ones repeated.
@@ -21,9 +21,9 @@
 //!   the tables have grown to the depth in use.
 //!
 //! Layout: `setup` makes a ring and restricts it; `uring` owns the kernel's queues, and is the only file with `unsafe`;
-//! `operation` says how a file operation goes on after each answer; `queue` and `watch` are what stages and frontends see;
-//! `ring` is the loop, and `lanes` are the threads that run it.
-//! No format, no cipher and no request of a guest enters here.
+//! `operation` says how a file operation goes on after each answer; `queue` and `watch` are what stages and frontends
+//! see; `ring` is the loop, and `lanes` are the threads that run it. No format, no cipher and no request of a guest
+//! enters here.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod error;

@@ -220,7 +220,8 @@ impl Transfer {
                 wanted_bytes: self.buffer.len() as u64,
             }));
         }
-        // A file ends where it likes, a direct transfer starts on a block: what was read of a part of one is read again.
+        // A file ends where it likes, a direct transfer starts on a block: what was read of a part of one is read
+        // again.
         self.reached = reached;
         self.start = reached - reached % BLOCK_BYTES as usize;
         None

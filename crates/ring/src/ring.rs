@@ -14,7 +14,8 @@ use crate::queue::RingFileQueue;
 use crate::uring::{Job, Uring};
 use crate::watch::{Interest, Ready, WatchToken, Watches};
 
-/// The most submission entries of a ring. More depth than this waits in the backlog and costs a system call per so many.
+/// The most submission entries of a ring. More depth than this waits in the backlog and costs a system call per so
+/// many.
 const ENTRIES_MAX: usize = 4096;
 
 /// A thread's io_uring and event loop. Clones share it; it stays on the thread that made it.
@@ -28,8 +29,9 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring for the calling thread, restricted for good to what this room does with it. `depth` is how many operations all its queues will usually have in flight
-    /// together; more are never refused, but cost more system calls.
+    /// A ring for the calling thread, restricted for good to what this room does with it. `depth` is how many
+    /// operations all its queues will usually have in flight together; more are never refused, but cost more system
+    /// calls.
     pub fn new(depth: usize) -> Result<Self, RingError> {
         let waker = Arc::new(Waker::new().map_err(RingError::Waker)?);
         let entries = depth.clamp(1, ENTRIES_MAX).next_power_of_two() as u32;
@@ -53,8 +55,8 @@ impl Ring {
         self.core.borrow_mut().wait(at_most)
     }
 
-    /// Watches a socket, pipe or eventfd, and asks for its next readiness. The ring keeps it open, whatever becomes of its
-    /// descriptor.
+    /// Watches a socket, pipe or eventfd, and asks for its next readiness. The ring keeps it open, whatever becomes of
+    /// its descriptor.
     ///
     /// Readiness is told once in each direction that was asked for, by [`Self::take_ready`]; to be told again, ask
     /// again with [`Self::rearm`]. The kernel looks at the socket's state when it is asked, so nothing is lost whether
@@ -73,7 +75,8 @@ impl Ring {
         core.watches.rearm(&mut core.uring, token, interest);
     }
 
-    /// Ends a watch: no more is told of it. The ring lets go of the socket at a later [`Self::wait`], so shut a socket down whose peer should notice at once.
+    /// Ends a watch: no more is told of it. The ring lets go of the socket at a later [`Self::wait`], so shut a socket
+    /// down whose peer should notice at once.
     pub fn unwatch(&self, token: WatchToken) {
         let core = &mut *self.core.borrow_mut();
         core.watches.remove(&mut core.uring, token);

@@ -1,7 +1,8 @@
 //! How a ring is made: disabled, narrowed down to what this room does with it, and only then enabled.
 //!
-//! A thread that was taken over by its guest can write any entry into its ring. So the kernel is told beforehand what this
-//! ring is for: six operations, on files that were put into its table, and nothing else, for as long as the ring lives.
+//! A thread that was taken over by its guest can write any entry into its ring. So the kernel is told beforehand what
+//! this ring is for: six operations, on files that were put into its table, and nothing else, for as long as the ring
+//! lives.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
@@ -12,8 +13,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::error::RingError;
 
-/// Files that a ring knows: a volume's chain of 256 layers, each with two files beside it, and a thread's sockets. A place
-/// takes 8 bytes of the kernel's. The kernel makes no table larger than the limit of open files, which is often this.
+/// Files that a ring knows: a volume's chain of 256 layers, each with two files beside it, and a thread's sockets. A
+/// place takes 8 bytes of the kernel's. The kernel makes no table larger than the limit of open files, which is often
+/// this.
 const PLACES_MAX: u32 = 1024;
 
 /// The place of the event that wakes the thread, for as long as the ring lives.

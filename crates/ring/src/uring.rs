@@ -110,7 +110,8 @@ impl Uring {
         self.push(entry.user_data(CANCELLATION));
     }
 
-    /// Sends everything that was taken; no system call if there is nothing. What the kernel has no memory for now stays.
+    /// Sends everything that was taken; no system call if there is nothing. What the kernel has no memory for now
+    /// stays.
     pub(crate) fn submit(&mut self) -> Result<(), Errno> {
         while self.has_unsent() {
             let unsent = self.fill();
@@ -138,8 +139,8 @@ impl Uring {
     /// Looks for completions; a system call only where the kernel says that it holds some back.
     pub(crate) fn collect(&mut self) {
         self.drain();
-        // Asked once: the kernel can leave this flag set with nothing behind it, when it marks work that this thread has
-        // run meanwhile, and clears it only with the next work there is.
+        // Asked once: the kernel can leave this flag set with nothing behind it, when it marks work that this thread
+        // has run meanwhile, and clears it only with the next work there is.
         if self.completed.is_empty() && self.ring.submission().taskrun() {
             // An error here, and below, shows again when the loop sleeps.
             let _ = self.enter(0, None);
@@ -238,8 +239,8 @@ impl Uring {
 
 /// Waits until the kernel has let go of everything.
 ///
-/// What was sent is asked to end soon: polls and queued work do, while a transfer that a device works on takes its time.
-/// If the kernel cannot be asked any more, what it may still touch is leaked.
+/// What was sent is asked to end soon: polls and queued work do, while a transfer that a device works on takes its
+/// time. If the kernel cannot be asked any more, what it may still touch is leaked.
 impl Drop for Uring {
     fn drop(&mut self) {
         for tag in 0..self.tags_end {
@@ -262,8 +263,8 @@ impl Drop for Uring {
                 break;
             }
         }
-        // Closing a ring lets go of registered files some time later; this does it now, so that who waits for a file's lock
-        // waits no longer than it must.
+        // Closing a ring lets go of registered files some time later; this does it now, so that who waits for a file's
+        // lock waits no longer than it must.
         let _ = self.ring.submitter().unregister_files();
     }
 }

@@ -96,14 +96,14 @@ impl SimFs {
         self.state().capacity_bytes = capacity_bytes;
     }
 
-    /// Whether a block that is written where there was none persists whole or not at all, as it does on the file systems that are
-    /// supported. At first it need not.
+    /// Whether a block that is written where there was none persists whole or not at all, as it does on the file
+    /// systems that are supported. At first it need not.
     pub fn set_fills_whole(&self, fills_whole: bool) {
         self.state().habits.fills_whole = fills_whole;
     }
 
-    /// Whether a sync of a file that begins while another one of that file is under way is acknowledged and does nothing, as btrfs does
-    /// at times. At first none is.
+    /// Whether a sync of a file that begins while another one of that file is under way is acknowledged and does
+    /// nothing, as btrfs does at times. At first none is.
     pub fn set_skips_overlapping_syncs(&self, skips_overlapping_syncs: bool) {
         self.state().habits.skips_overlapping_syncs = skips_overlapping_syncs;
     }

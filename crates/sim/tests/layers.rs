@@ -61,8 +61,8 @@ fn leftovers(fs: &SimFs, layers: usize, provisioning: Provisioning) -> usize {
     names(fs).iter().filter(|name| !name.starts_with("descriptor")).count() - (3 * layers - 1 + log)
 }
 
-/// The volume opens with two layers or with three, tells of nothing worse than leftovers, gets another layer and goes away; says how
-/// many layers it had.
+/// The volume opens with two layers or with three, tells of nothing worse than leftovers, gets another layer and goes
+/// away; says how many layers it had.
 fn outlives(fs: &SimFs, kek: &Kek, provisioning: Provisioning) -> usize {
     let protection = Protection::Encrypted(kek);
     let options =

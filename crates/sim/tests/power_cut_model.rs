@@ -1,4 +1,5 @@
-//! What a cut of the model leaves, against an oracle that is slow and obvious: for each sector the writes that it may show.
+//! What a cut of the model leaves, against an oracle that is slow and obvious: for each sector the writes that it may
+//! show.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

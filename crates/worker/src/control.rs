@@ -1,5 +1,5 @@
-//! How other commands speak to the supervisor of an exposed volume: over a socket in the volume's directory, which its owner
-//! and root can use.
+//! How other commands speak to the supervisor of an exposed volume: over a socket in the volume's directory, which its
+//! owner and root can use.
 //!
 //! A client sends one line of JSON, gets one back, and is done. Requests name no key: the supervisor has it.
 

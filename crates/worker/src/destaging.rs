@@ -83,8 +83,8 @@ impl Destaging {
         Ok(Self { disk: disk.clone(), job: Mutex::new(job) })
     }
 
-    /// Ends it. [`End::Empty`] takes until all that was written is in the layer; nobody may write any more. What fails stays in the log, where the
-    /// next one to open the volume finds it.
+    /// Ends it. [`End::Empty`] takes until all that was written is in the layer; nobody may write any more. What fails
+    /// stays in the log, where the next one to open the volume finds it.
     pub fn end(self, end: End) -> Result<(), IoError> {
         self.end_job(end)
     }

@@ -5,10 +5,12 @@
 //! - [`process_main`]: the worker itself; `service`: what clients connect to in it.
 //! - [`process`]: no dumps, no core files, ciphers that answer rightly; before the first key.
 //! - [`sandbox`]: what a worker that obeys an attacker cannot do.
-//! - [`layers`]: the layers of an open volume become one disk of plain blocks, and the keys go where only the ciphers find them.
+//! - [`layers`]: the layers of an open volume become one disk of plain blocks, and the keys go where only the ciphers
+//!   find them.
 //! - [`stack`]: that disk, as a frontend serves it.
 //! - `destaging`: a thread that empties a layer's first-write log.
-//! - [`read_through`]: whether all of a volume can be read. [`transfer`]: a whole volume's content into a file and out of one.
+//! - [`read_through`]: whether all of a volume can be read. [`transfer`]: a whole volume's content into a file and out
+//!   of one.
 //!
 //! It knows every room of the data path and puts nothing of its own into it: no format, no protocol, no cipher. Control
 //! plane and command line stand above.

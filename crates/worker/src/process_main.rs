@@ -1,9 +1,9 @@
 //! The worker: a process that serves one volume and holds nothing but its keys, its layer's open file and its clients.
 //!
-//! It gives up every right before it learns anything worth stealing: not dumpable -> confined -> threads -> system calls
-//! denied -> keys -> clients. It opens nothing, and knows no path and no KEK; what it is told to do comes over the socket it
-//! was born with ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and ends, so that the
-//! volume is free.
+//! It gives up every right before it learns anything worth stealing: not dumpable -> confined -> threads -> system
+//! calls denied -> keys -> clients. It opens nothing, and knows no path and no KEK; what it is told to do comes over
+//! the socket it was born with ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and
+//! ends, so that the volume is free.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -197,7 +197,8 @@ impl Worker {
                 let stopped = serving.stop();
                 match stopped {
                     Ok(()) => empty_log(destaging),
-                    // The disk may be one that does not answer. Nobody waits for it: what is in the log is durable there.
+                    // The disk may be one that does not answer. Nobody waits for it: what is in the log is durable
+                    // there.
                     Err(_) => std::mem::forget(destaging),
                 }
                 stopped
@@ -207,7 +208,8 @@ impl Worker {
     }
 }
 
-/// Completes the layer. What cannot be brought there is durable in the log, and the next one to open the volume finds it.
+/// Completes the layer. What cannot be brought there is durable in the log, and the next one to open the volume finds
+/// it.
 fn empty_log(destaging: Destaging) {
     if let Err(error) = destaging.end(End::Empty) {
         tracing::warn!(%error, "some of what was written last stays in the volume's first-write log");

@@ -80,8 +80,8 @@ impl Stack {
             || self.chain.as_ref().is_some_and(ChainDisk::has_failed_record)
     }
 
-    /// Leaves the tags, if there are any, for a successor to go on with; nothing may be in flight. What the layer is to the successor is
-    /// in the facts from then on.
+    /// Leaves the tags, if there are any, for a successor to go on with; nothing may be in flight. What the layer is to
+    /// the successor is in the facts from then on.
     pub fn close(&mut self) {
         if let (Some(tags), Some(facts)) = (&self.tags, &mut self.facts.tags) {
             facts.handed_over = tags.close();
@@ -93,7 +93,8 @@ impl Stack {
         Destaging::on(&self.layer, lanes)
     }
 
-    /// The open files of all layers, to be handed on; their locks go with them. [`OpenLayer::from_files`] takes them in.
+    /// The open files of all layers, to be handed on; their locks go with them. [`OpenLayer::from_files`] takes them
+    /// in.
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
         self.files.iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
@@ -107,8 +108,8 @@ pub fn assemble(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> 
     assemble_over(blocks, volume)
 }
 
-/// As [`assemble`], with a thread of its own that empties the first-write log. The log is empty when the disk, and every channel of it,
-/// is gone.
+/// As [`assemble`], with a thread of its own that empties the first-write log. The log is empty when the disk, and
+/// every channel of it, is gone.
 pub fn assemble_destaged(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
     let destaging = Destaging::on_own_thread(&volume.disk)?;
     Ok(Arc::new(Destaged { disk: assemble(volume)?, destaging: Arc::new(destaging) }))

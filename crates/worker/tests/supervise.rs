@@ -149,8 +149,8 @@ impl Supervised {
     }
 }
 
-/// Puts a program of this behaviour in the place of what is there, as a package does. Another process copies it: a worker that another
-/// test starts meanwhile would hold it open for writing, and it could not be run.
+/// Puts a program of this behaviour in the place of what is there, as a package does. Another process copies it: a
+/// worker that another test starts meanwhile would hold it open for writing, and it could not be run.
 fn install(directory: &Path, behaviour: &str) {
     fs::write(directory.join(BEHAVIOUR), behaviour).unwrap();
     let copy = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(directory.join("new")).status();

@@ -13,7 +13,8 @@
 //! **Promise:** a harness call that cannot do its work fails the test there and then, with the log's path; so no call
 //! here returns an error, and none waits without a deadline.
 //!
-//! **May not enter:** anything that reaches into the program's crates (the lab is a peer, not the program), and sleeping.
+//! **May not enter:** anything that reaches into the program's crates (the lab is a peer, not the program), and
+//! sleeping.
 
 #![forbid(unsafe_code)]
 

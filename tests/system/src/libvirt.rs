@@ -20,9 +20,9 @@ const VIRSH_DEADLINE: Duration = Duration::from_secs(120);
 const GUEST_CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// In name spaces of its own the daemon finds empty directories wherever it keeps anything, and whatever it has started
-/// ends with it: `unshare --kill-child` ends the first process of its process ids, and with that the kernel ends the rest.
-/// The shell stays, because the first process is the one that has to reap QEMU. The daemon insists that the user exists
-/// whom its system-wide package makes for QEMU, whatever its configuration says.
+/// ends with it: `unshare --kill-child` ends the first process of its process ids, and with that the kernel ends the
+/// rest. The shell stays, because the first process is the one that has to reap QEMU. The daemon insists that the user
+/// exists whom its system-wide package makes for QEMU, whatever its configuration says.
 const IN_EMPTY_DIRECTORIES: &str = r#"
 for directory in /etc/libvirt /run /var/lib /var/cache /var/log; do mount -t tmpfs none "$directory"; done
 cp "$1/qemu.conf" /etc/libvirt/
@@ -105,8 +105,8 @@ impl<'test> Libvirt<'test> {
         run(self.scratch, &command, VIRSH_DEADLINE).success()
     }
 
-    /// Defines the domain `name` with the test guest, and with `parts` of `<domain>` and `devices` of `<devices>` besides;
-    /// starts it, and waits until the guest is ready for commands.
+    /// Defines the domain `name` with the test guest, and with `parts` of `<domain>` and `devices` of `<devices>`
+    /// besides; starts it, and waits until the guest is ready for commands.
     #[track_caller]
     pub fn boot(&self, name: &str, machine: Machine, parts: &str, devices: &str) -> Session {
         let serial = Listener::new(self.scratch, name, "session");

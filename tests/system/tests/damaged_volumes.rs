@@ -1,4 +1,5 @@
-//! A volume that was damaged, edited, rolled back or cut off is refused with one clear sentence, and nothing is touched.
+//! A volume that was damaged, edited, rolled back or cut off is refused with one clear sentence, and nothing is
+//! touched.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 

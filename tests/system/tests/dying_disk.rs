@@ -1,5 +1,5 @@
-//! A real guest on a disk that hangs, fails, vanishes and comes back: what the guest sees is a pause or an error, never wrong data;
-//! what it had flushed is there afterwards; and another volume, elsewhere, notices nothing.
+//! A real guest on a disk that hangs, fails, vanishes and comes back: what the guest sees is a pause or an error, never
+//! wrong data; what it had flushed is there afterwards; and another volume, elsewhere, notices nothing.
 
 #![cfg(feature = "full")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
@@ -28,8 +28,8 @@ const GUEST_DEADLINE: Duration = Duration::from_secs(300);
 const HANG: Duration = Duration::from_secs(30);
 /// Ending a server whose disk hangs: its frontend's time to drain, and a little for the worker to be killed.
 const GIVES_UP_WITHIN: Duration = Duration::from_secs(55);
-/// The longest that the neighbour may be without an answer, on a machine that is busy with other things too. It is far below what the
-/// dying disk makes others wait.
+/// The longest that the neighbour may be without an answer, on a machine that is busy with other things too. It is far
+/// below what the dying disk makes others wait.
 const NEIGHBOUR_STALL: Duration = Duration::from_secs(15);
 
 /// Verified load on another volume of another datastore, served by another worker.
@@ -187,7 +187,8 @@ fn guest_with_a_file(scratch: &Scratch, exposure: &Exposure) -> (Guest, String) 
     (guest, sum)
 }
 
-/// The disk breaks under a guest that writes; then it is brought back, and the volume is exposed to the guest's next boot.
+/// The disk breaks under a guest that writes; then it is brought back, and the volume is exposed to the guest's next
+/// boot.
 fn breaks_and_comes_back(kind: &str, breaks: impl FnOnce(&mut DyingDisk<'_>)) {
     let scratch = Scratch::new();
     let mounts = Mounts::new(&scratch);

@@ -1,5 +1,5 @@
-//! A datastore fills up under its clients: a vhost-user guest waits and goes on when there is room, an NBD client is told, and
-//! what a person does about it works all the while.
+//! A datastore fills up under its clients: a vhost-user guest waits and goes on when there is room, an NBD client is
+//! told, and what a person does about it works all the while.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 

@@ -1,5 +1,6 @@
-//! Real guests whose datastore, a small ext4, fills up under them: over vhost-user the guest waits without an error; over NBD QEMU
-//! stops the guest. When a file beside the datastore is removed both go on, and their file systems are whole.
+//! Real guests whose datastore, a small ext4, fills up under them: over vhost-user the guest waits without an error;
+//! over NBD QEMU stops the guest. When a file beside the datastore is removed both go on, and their file systems are
+//! whole.
 
 #![cfg(feature = "full")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]

@@ -1,5 +1,5 @@
-//! A volume is plugged into a running guest by the commands that `volume expose --show qmp` prints, used, and unplugged,
-//! again and again: each time it holds what it held, and the server keeps nothing of the last time.
+//! A volume is plugged into a running guest by the commands that `volume expose --show qmp` prints, used, and
+//! unplugged, again and again: each time it holds what it held, and the server keeps nothing of the last time.
 
 #![cfg(feature = "full")]
 

@@ -1,5 +1,5 @@
-//! A user brings disks from elsewhere and takes them there again: raw, QEMU's, VMware's and Hyper-V's. What is compared is
-//! compared by `qemu-img`, which reads the volume over our NBD.
+//! A user brings disks from elsewhere and takes them there again: raw, QEMU's, VMware's and Hyper-V's. What is compared
+//! is compared by `qemu-img`, which reads the volume over our NBD.
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 

@@ -1,5 +1,5 @@
-//! A volume with tags under a guest's requests: its worker is killed and upgraded, and nothing is taken for damage that is none; then a block
-//! is damaged, and no reader gets it.
+//! A volume with tags under a guest's requests: its worker is killed and upgraded, and nothing is taken for damage that
+//! is none; then a block is damaged, and no reader gets it.
 
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 

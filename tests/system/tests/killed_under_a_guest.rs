@@ -1,5 +1,5 @@
-//! The worker of a guest's vhost-user disk is killed twenty times while 32 requests are in flight, and then upgraded: the
-//! guest sees no error and no wrong block, only pauses, and those are measured by its own clock.
+//! The worker of a guest's vhost-user disk is killed twenty times while 32 requests are in flight, and then upgraded:
+//! the guest sees no error and no wrong block, only pauses, and those are measured by its own clock.
 
 #![cfg(feature = "full")]
 

@@ -1,6 +1,6 @@
 //! What exposes a running guest's volume is killed, again and again, and started anew: the supervisor this time, whose
-//! worker then closes the volume and ends (`killed_under_a_guest` kills workers). The guest sees a pause, never an error,
-//! and everything that was acknowledged to it is there.
+//! worker then closes the volume and ends (`killed_under_a_guest` kills workers). The guest sees a pause, never an
+//! error, and everything that was acknowledged to it is there.
 
 use strongroom_system_tests::{Exercise, Guest, Protection, Scratch, Volume};
 

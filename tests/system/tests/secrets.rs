@@ -302,11 +302,11 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
     assert!(server.terminate(DEADLINE).success());
 }
 
-/// Root reads everything, so a server of root's is run, and looked at, by somebody else. Returns what starts a program as
-/// that user.
+/// Root reads everything, so a server of root's is run, and looked at, by somebody else. Returns what starts a program
+/// as that user.
 fn become_nobody_if_root(strongroom: &CommandLine<'_>) -> String {
-    // The test's own copy: a build directory may be closed to others. Another process writes it: a program that another test starts
-    // meanwhile would hold it open for writing, and it could not be run.
+    // The test's own copy: a build directory may be closed to others. Another process writes it: a program that another
+    // test starts meanwhile would hold it open for writing, and it could not be run.
     strongroom.peer("cp", &["--", strongroom.program().to_str().unwrap(), "strongroom"]);
     fs::set_permissions(strongroom.path("strongroom"), PermissionsExt::from_mode(0o755)).unwrap();
     if !rustix::process::geteuid().is_root() {

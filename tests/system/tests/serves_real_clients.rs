@@ -46,8 +46,8 @@ fn fio_verifies_mixed_sizes_on_many_connections() {
     ];
     strongroom.peer("fio", &[&VERIFIED[..], &mixed].concat());
 
-    // Four connections whose sectors lie in each other's blocks: a job writes every fourth sector, so that each block is
-    // partly everybody's. A lost read-modify-write of anyone is somebody's wrong checksum.
+    // Four connections whose sectors lie in each other's blocks: a job writes every fourth sector, so that each block
+    // is partly everybody's. A lost read-modify-write of anyone is somebody's wrong checksum.
     let offsets = ["--offset=0", "--offset=512", "--offset=1024", "--offset=1536"];
     let names = ["--name=first", "--name=second", "--name=third", "--name=fourth"];
     let shared = ["--rw=write:1536", "--bs=512", "--iodepth=32", "--io_size=2M", "--size=32M", uri.as_str()];

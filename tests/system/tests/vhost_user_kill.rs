@@ -1,6 +1,6 @@
-//! The worker of an exposed volume is killed while requests are in flight, out of order, again and again; now and then its
-//! successor too, while it does again what it found. The next one answers all of them, though none is sent again, and
-//! every sector holds what it must.
+//! The worker of an exposed volume is killed while requests are in flight, out of order, again and again; now and then
+//! its successor too, while it does again what it found. The next one answers all of them, though none is sent again,
+//! and every sector holds what it must.
 
 mod worker_support;
 

@@ -1,5 +1,5 @@
-//! A running worker, looked at from outside: it is nobody, may do nothing, has nothing open but what it needs, holds no KEK,
-//! sleeps while nothing is asked of it, and its memory is closed to others.
+//! A running worker, looked at from outside: it is nobody, may do nothing, has nothing open but what it needs, holds no
+//! KEK, sleeps while nothing is asked of it, and its memory is closed to others.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -49,8 +49,8 @@ fn a_worker_is_nobody_and_may_do_nothing() {
     assert!(exposed.close().success());
 }
 
-/// The layer and its log, the listening socket, the socket it was born with, the standard streams, and its rings; no directory, no other
-/// file, and nothing that the supervisor was itself started with, such as a passphrase.
+/// The layer and its log, the listening socket, the socket it was born with, the standard streams, and its rings; no
+/// directory, no other file, and nothing that the supervisor was itself started with, such as a passphrase.
 #[test]
 fn a_worker_has_open_what_it_needs_and_nothing_else() {
     let scratch = Scratch::new();

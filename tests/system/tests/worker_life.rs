@@ -1,5 +1,5 @@
-//! The worker of an exposed volume dies, is replaced by a newer one, and outlives its supervisor by no more than it takes to
-//! close the volume. Clients see a pause, and every sector that was acknowledged is there.
+//! The worker of an exposed volume dies, is replaced by a newer one, and outlives its supervisor by no more than it
+//! takes to close the volume. Clients see a pause, and every sector that was acknowledged is there.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -94,8 +94,8 @@ fn an_upgrade_to_what_is_no_worker_changes_nothing() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
     let install = |from: &std::path::Path| {
-        // As a package does it: a new file in the old one's place. Another process writes it: a program that another test starts
-        // meanwhile would hold it open for writing, and it could not be run.
+        // As a package does it: a new file in the old one's place. Another process writes it: a program that another
+        // test starts meanwhile would hold it open for writing, and it could not be run.
         strongroom.peer("cp", &["--", from.to_str().unwrap(), "new"]);
         fs::set_permissions(strongroom.path("new"), PermissionsExt::from_mode(0o755)).unwrap();
         fs::rename(strongroom.path("new"), strongroom.path("strongroom")).unwrap();
@@ -183,8 +183,8 @@ fn a_worker_that_cannot_start_is_tried_again() {
     let exposed = volume.expose();
     let worker = Worker::of(&volume);
     let supervisor = exposed.process().id();
-    // A few more descriptors than the supervisor has: enough for it, and too few for the rings of a worker, which takes over none of
-    // them. How many it has depends on who started it.
+    // A few more descriptors than the supervisor has: enough for it, and too few for the rings of a worker, which takes
+    // over none of them. How many it has depends on who started it.
     let open = fs::read_dir(format!("/proc/{supervisor}/fd")).unwrap().count();
     let limit = format!("--nofile={0}:{0}", open + 8);
     CommandLine::new(&scratch).peer("prlimit", &[&format!("--pid={supervisor}"), &limit]);

@@ -1,8 +1,9 @@
 //! Disk images of other programs, read and written without trusting them.
 //!
-//! Raw images are ours: [`strongroom_worker::transfer`] copies them. The formats of others are large, were made for other
-//! dangers, and can name further files to read, so they are left to `qemu-img`, in a [`sandbox`] that holds nothing but
-//! the one image and a socket; guest data passes through that socket ([`socket`]) and never through a file of ours.
+//! Raw images are ours: [`strongroom_worker::transfer`] copies them. The formats of others are large, were made for
+//! other dangers, and can name further files to read, so they are left to `qemu-img`, in a [`sandbox`] that holds
+//! nothing but the one image and a socket; guest data passes through that socket ([`socket`]) and never through a file
+//! of ours.
 //!
 //! - [`format`](mod@format): which format an image has, and when that must be said.
 //! - [`references`]: what an image says about other files, read by us before anything else opens it.

@@ -55,8 +55,8 @@ pub fn virtual_size_bytes(format: Format, file: &File, path: &Path) -> Result<u6
     answer["virtual-size"].as_u64().ok_or_else(|| unclear("it does not tell the disk's size".to_owned()))
 }
 
-/// Refuses an image whose tables contradict each other or point beyond its end. Converting one would not fail: what lies
-/// beyond the end of an image that was cut off reads as zeroes.
+/// Refuses an image whose tables contradict each other or point beyond its end. Converting one would not fail: what
+/// lies beyond the end of an image that was cut off reads as zeroes.
 pub fn refuse_damaged(format: Format, file: &File, path: &Path, size_bytes: u64) -> Result<(), ImageError> {
     let program = [QEMU_IMG, "check", "-q", "-f", format.name(), INPUT].map(OsStr::new);
     let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(file)?;

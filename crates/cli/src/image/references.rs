@@ -1,8 +1,8 @@
 //! What an image says about other files.
 //!
-//! An image that comes from outside can name any file of this machine as its backing file, data file or extent; a program
-//! that follows it copies that file into the new disk. The sandbox holds no such file, and `qemu-img` is asked afterwards
-//! what it understood; but the first look is ours, so that the refusal names what the image wanted.
+//! An image that comes from outside can name any file of this machine as its backing file, data file or extent; a
+//! program that follows it copies that file into the new disk. The sandbox holds no such file, and `qemu-img` is asked
+//! afterwards what it understood; but the first look is ours, so that the refusal names what the image wanted.
 
 use std::fs::File;
 use std::path::Path;
@@ -84,8 +84,8 @@ fn qcow2(header: &[u8], path: &Path) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// A VMDK (VMware, "Virtual Disk Format 5.0"): a text that lists extents, alone or inside of a sparse extent whose header
-/// has little-endian numbers.
+/// A VMDK (VMware, "Virtual Disk Format 5.0"): a text that lists extents, alone or inside of a sparse extent whose
+/// header has little-endian numbers.
 fn vmdk(file: &File, path: &Path) -> Result<(), ImageError> {
     let unreadable = |error: std::io::Error| other_format(Format::Vmdk, path, error);
     let mut header = [0; 512];

@@ -1,5 +1,5 @@
-//! A volume's plain disk, for one program on this machine: an NBD server in this process, on a socket in a directory that
-//! nobody else can enter.
+//! A volume's plain disk, for one program on this machine: an NBD server in this process, on a socket in a directory
+//! that nobody else can enter.
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, chown};

@@ -13,7 +13,8 @@ use strongroom_frontend::listen::Address;
 
 /// How long QEMU's NBD client waits for a server that is restarted before its guest sees an error.
 const NBD_RECONNECT_SECONDS: u32 = 60;
-/// How often QEMU looks for a vhost-user server that is gone; a second is the shortest that it knows before version 9.2.
+/// How often QEMU looks for a vhost-user server that is gone; a second is the shortest that it knows before version
+/// 9.2.
 const VHOST_USER_RECONNECT_SECONDS: u32 = 1;
 
 /// What libvirt calls the first virtio disk.
@@ -107,7 +108,8 @@ pub fn qemu_vhost_user(socket: &Path, queues: u16) -> String {
     )
 }
 
-/// QEMU's arguments for an NBD export. A client that waits for a restarted server gives its guest a pause, not an error.
+/// QEMU's arguments for an NBD export. A client that waits for a restarted server gives its guest a pause, not an
+/// error.
 pub fn qemu_nbd(address: &Address, export: &str, read_only: bool) -> String {
     let (before, server, after) = match address {
         Address::Unix(path) => {

@@ -44,8 +44,8 @@ pub struct CheckArguments {
     #[arg(long, conflicts_with = "KeyArguments")]
     no_key: bool,
 
-    /// Read every block too. Of a volume made with --integrity each is compared with its tag; of any other it is only known
-    /// afterwards that all can be read
+    /// Read every block too. Of a volume made with --integrity each is compared with its tag; of any other it is only
+    /// known afterwards that all can be read
     #[arg(long, conflicts_with = "no_key")]
     data: bool,
 

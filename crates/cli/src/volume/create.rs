@@ -46,8 +46,8 @@ pub struct ProvisioningArguments {
     #[arg(long)]
     thick: bool,
 
-    /// Keep a keyed tag of every block, by which reads notice a block that is damaged, misplaced or put back to an earlier
-    /// content; takes 1/256 of the space, and time. Of encrypted volumes only
+    /// Keep a keyed tag of every block, by which reads notice a block that is damaged, misplaced or put back to an
+    /// earlier content; takes 1/256 of the space, and time. Of encrypted volumes only
     #[arg(long)]
     pub integrity: bool,
 }

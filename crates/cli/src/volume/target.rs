@@ -43,8 +43,8 @@ pub struct AddressArguments {
     vhost_user: Option<UnixAddress>,
 }
 
-/// What TCP needs and a unix socket has no use for. To be the last of a command's arguments, for those behind would come
-/// under its heading.
+/// What TCP needs and a unix socket has no use for. To be the last of a command's arguments, for those behind would
+/// come under its heading.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Over TCP")]
 pub struct TlsArguments {

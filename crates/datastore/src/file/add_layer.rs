@@ -1,9 +1,10 @@
 //! Putting a new, empty layer on a volume that nobody uses.
 //!
-//! The layer that was the top takes no writes from then on, and what it holds has to be all there: in its own file, not in a log.
-//! So the order is: the old top is durable -> the new files are, and their names -> the descriptor that says so -> the old
-//! top's log goes. A power cut leaves the old volume or the new one, and at most files that no descriptor names: those of a
-//! layer that came to nothing, or a log that is not needed any more. Whoever adds the next layer removes them first.
+//! The layer that was the top takes no writes from then on, and what it holds has to be all there: in its own file, not
+//! in a log. So the order is: the old top is durable -> the new files are, and their names -> the descriptor that says
+//! so -> the old top's log goes. A power cut leaves the old volume or the new one, and at most files that no descriptor
+//! names: those of a layer that came to nothing, or a log that is not needed any more. Whoever adds the next layer
+//! removes them first.
 
 use std::path::Path;
 use std::time::Duration;
@@ -35,12 +36,12 @@ pub struct AddLayerOptions<'a> {
     pub least_generation: u64,
 }
 
-/// Puts a new, empty layer on the volume at `path`, which takes the writes from then on; the content stays what it was. Says what
-/// the volume is now.
+/// Puts a new, empty layer on the volume at `path`, which takes the writes from then on; the content stays what it was.
+/// Says what the volume is now.
 ///
 /// # Errors
-/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were not closed in order; if it has
-/// [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume is then what it was.
+/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were not closed in
+/// order; if it has [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume is then what it was.
 pub fn add_layer(path: &Path, options: &AddLayerOptions<'_>) -> Result<Descriptor, DatastoreError> {
     add_layer_on(HOST, path, options)
 }
@@ -112,8 +113,9 @@ fn refuse_unsettled_tags(
     }
 }
 
-/// Removes what an interrupted addition has left. The descriptor that does not name it is authentic, and durable since the volume
-/// was opened: with one that a power cut may still take back, the log of the layer below would be no leftover.
+/// Removes what an interrupted addition has left. The descriptor that does not name it is authentic, and durable since
+/// the volume was opened: with one that a power cut may still take back, the log of the layer below would be no
+/// leftover.
 fn remove_leftovers(directory: &VolumeDirectory, descriptor: &Descriptor) -> Result<(), DatastoreError> {
     for name in directory.names()?.iter().filter(|name| is_leftover(descriptor, name)) {
         match directory.handle.remove(name) {

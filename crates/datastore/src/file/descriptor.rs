@@ -33,8 +33,9 @@ pub(super) const DESCRIPTOR_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX + D
 /// The most layers of a volume, branches included.
 const LAYERS_MAX: usize = 256;
 
-/// The most layers of a chain that is opened: the up to four files of the top and three of each other one go to a worker with the files of its
-/// guest's sessions in one message, which takes 253 (`SCM_MAX_FD`), and a block that is nowhere is looked for in each.
+/// The most layers of a chain that is opened: the up to four files of the top and three of each other one go to a
+/// worker with the files of its guest's sessions in one message, which takes 253 (`SCM_MAX_FD`), and a block that is
+/// nowhere is looked for in each.
 pub const CHAIN_LAYERS_MAX: usize = 32;
 
 /// Whether space is taken at once or when it is needed.
@@ -97,8 +98,8 @@ pub struct LayerRecord {
     pub id: LayerId,
     /// The layer below, if any. A layer that has one also has a record of its discards, `discards-<id>`.
     pub parent: Option<LayerId>,
-    /// The size that the volume had when another layer was put on this one, which does not change any more; nothing for the top, which
-    /// has the volume's. Format version 1 knew none.
+    /// The size that the volume had when another layer was put on this one, which does not change any more; nothing for
+    /// the top, which has the volume's. Format version 1 knew none.
     #[serde(default)]
     pub size_bytes: Option<VolumeSize>,
     /// The DEKs that seal its blocks, oldest first; writes use the last. None in a clear volume.
@@ -111,8 +112,8 @@ pub struct LayerRecord {
     pub integrity: Option<Integrity>,
 }
 
-/// How a layer's blocks are tagged; the tags are in `tags-<id>`. That there are some is said here, so that taking the file away is no way
-/// to have blocks go unverified.
+/// How a layer's blocks are tagged; the tags are in `tags-<id>`. That there are some is said here, so that taking the
+/// file away is no way to have blocks go unverified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Integrity {
     /// HMAC-SHA256 of each block, 128 bits of it.
@@ -246,7 +247,8 @@ impl Descriptor {
         }
     }
 
-    /// Refuses two layers that cannot lie on each other. A volume only grows, so a layer has at least its parent's size.
+    /// Refuses two layers that cannot lie on each other. A volume only grows, so a layer has at least its parent's
+    /// size.
     fn validate_pair(&self, layer: &LayerRecord, parent: &LayerRecord) -> Result<(), String> {
         if parent.id == self.top {
             return Err(format!("layer {} lies on the top layer", layer.id));

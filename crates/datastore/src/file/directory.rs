@@ -103,8 +103,9 @@ impl VolumeDirectory {
         EncodedDescriptor::parse(&self.path, bytes)
     }
 
-    /// Replaces the descriptor: after a power cut there is the old one or the new one, whole. The new content is durable
-    /// before its name is, and the name before this returns. Where there is no room, that which is kept for it is used.
+    /// Replaces the descriptor: after a power cut there is the old one or the new one, whole. The new content is
+    /// durable before its name is, and the name before this returns. Where there is no room, that which is kept for it
+    /// is used.
     pub(super) fn write_descriptor(&self, encoded: &[u8]) -> Result<(), DatastoreError> {
         let action = "write the descriptor of";
         let write = || match self.write_new(encoded) {

@@ -41,16 +41,16 @@ pub struct OpenLayer {
 }
 
 impl OpenLayer {
-    /// All of its open files, in the order that [`from_files`](Self::from_files) takes them in: blocks, log, tags, discards; then the
-    /// same of each layer below.
+    /// All of its open files, in the order that [`from_files`](Self::from_files) takes them in: blocks, log, tags,
+    /// discards; then the same of each layer below.
     pub fn files(&self) -> Vec<BorrowedFd<'_>> {
         let own = std::iter::once(&self.file).chain(&self.log).chain(&self.tags).chain(&self.discards);
         let own = own.map(AsFd::as_fd);
         own.chain(self.lower.iter().flat_map(Self::files)).collect()
     }
 
-    /// A layer from what another process knows of it and of those below it, and has sent along; nothing if files are missing. What
-    /// is left of `files` is something else's.
+    /// A layer from what another process knows of it and of those below it, and has sent along; nothing if files are
+    /// missing. What is left of `files` is something else's.
     pub fn from_files(
         facts: LayerFacts,
         lower: &[LayerFacts],
@@ -222,8 +222,8 @@ pub(super) struct Shared {
 }
 
 impl FileDisk {
-    /// The blocks of a layer that another process may have opened, alone: the layers below and the files beside it are for the stages
-    /// above ([`OpenLayer::into_blocks`]).
+    /// The blocks of a layer that another process may have opened, alone: the layers below and the files beside it are
+    /// for the stages above ([`OpenLayer::into_blocks`]).
     pub fn new(layer: OpenLayer) -> Result<Self, LogError> {
         let LockedLayer { file, log, facts, .. } = layer.into();
         Self::over(file, log, facts)
@@ -260,8 +260,8 @@ impl FileDisk {
         self.shared.syncs.have_failed()
     }
 
-    /// What brings first writes from the log to the layer, to be run beside the channels ([`Destager`]); nothing where there is no
-    /// log, or nothing may be written.
+    /// What brings first writes from the log to the layer, to be run beside the channels ([`Destager`]); nothing where
+    /// there is no log, or nothing may be written.
     pub fn destager(&self, thread: &Thread) -> Result<Option<Destager>, IoError> {
         match &self.shared.log {
             Some(_) if !self.shared.read_only => Destager::open(Arc::clone(&self.shared), thread).map(Some),
@@ -276,8 +276,8 @@ impl FileDisk {
         }
     }
 
-    /// Has the destager end; see [`Destager::ended`]. Once the log was emptied, nothing can be appended to it: the channels are to be
-    /// gone by then.
+    /// Has the destager end; see [`Destager::ended`]. Once the log was emptied, nothing can be appended to it: the
+    /// channels are to be gone by then.
     pub fn end_destaging(&self, end: End) {
         if let Some(log) = &self.shared.log {
             log.end_destaging(end);
@@ -317,8 +317,8 @@ impl Disk<Sealed> for FileDisk {
         Ok(Box::new(FileChannel::open(Arc::clone(&self.shared), thread, depth)?))
     }
 
-    /// The file system's own map. Where it says "data", there may still be zeroes; where it says "hole", there is nothing:
-    /// ext4, XFS, btrfs and tmpfs report exactly the written blocks (tested), and unwritten extents as holes.
+    /// The file system's own map. Where it says "data", there may still be zeroes; where it says "hole", there is
+    /// nothing: ext4, XFS, btrfs and tmpfs report exactly the written blocks (tested), and unwritten extents as holes.
     fn allocation(
         &self,
         extent: Extent,

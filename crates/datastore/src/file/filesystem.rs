@@ -14,8 +14,8 @@ use super::error::DatastoreError;
 /// What the error message offers.
 pub(super) const SUPPORTED: &str = "ext4, XFS, btrfs or tmpfs";
 
-/// What is written at once and is at least this long is not written twice, to the log and to its place: that would cost more than
-/// the log saves.
+/// What is written at once and is at least this long is not written twice, to the log and to its place: that would cost
+/// more than the log saves.
 const FILL_BYTES_MIN: u64 = 64 << 10;
 
 /// A file system whose promises are tested.
@@ -47,9 +47,9 @@ impl fmt::Display for FileSystemKind {
 pub struct FileSystem {
     /// Which one.
     pub kind: FileSystemKind,
-    /// From how many bytes on a first write goes in place, because the file system makes each block whole or not at all that is written
-    /// where there was none: the extent turns from unwritten to written in one step, after the data. `docs/decisions/0008` says how that was
-    /// tested. None where it does not.
+    /// From how many bytes on a first write goes in place, because the file system makes each block whole or not at all
+    /// that is written where there was none: the extent turns from unwritten to written in one step, after the data.
+    /// `docs/decisions/0008` says how that was tested. None where it does not.
     pub fill_bytes_min: Option<u64>,
     /// Whether no two syncs of one file may be under way at once: the file system would acknowledge some of them early.
     pub syncs_in_turn: bool,

@@ -40,8 +40,8 @@ impl VolumeHead {
         self.access
     }
 
-    /// Opens and locks the layers anew, after whoever did its I/O has died: waits `lock_wait` at most for the last of that
-    /// I/O. The descriptor is read and authenticated anew too. It must be that of the same volume, and no older.
+    /// Opens and locks the layers anew, after whoever did its I/O has died: waits `lock_wait` at most for the last of
+    /// that I/O. The descriptor is read and authenticated anew too. It must be that of the same volume, and no older.
     pub fn reopen(
         &mut self,
         protection: Protection<'_>,
@@ -70,9 +70,9 @@ impl VolumeHead {
         }
     }
 
-    /// Grows the volume; what is new reads as zeroes. The top layer's files grow first, and durably: a power cut before the
-    /// descriptor is replaced leaves a file that is longer than needed, which harms nothing. Whoever does the I/O is told
-    /// afterwards, with [`FileDisk::set_size`](super::FileDisk::set_size); until then it uses the old size.
+    /// Grows the volume; what is new reads as zeroes. The top layer's files grow first, and durably: a power cut before
+    /// the descriptor is replaced leaves a file that is longer than needed, which harms nothing. Whoever does the I/O
+    /// is told afterwards, with [`FileDisk::set_size`](super::FileDisk::set_size); until then it uses the old size.
     pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
         let path = self.directory.path.clone();
         let from = self.descriptor.size_bytes;

@@ -120,8 +120,8 @@ impl Directory for HostDirectory {
     }
 }
 
-/// Has btrfs overwrite blocks where they are: copied on write, every overwrite takes new space and metadata, at a fifth of the speed
-/// (measured). It can be asked of an empty file only. Other file systems have no such flag, and need none.
+/// Has btrfs overwrite blocks where they are: copied on write, every overwrite takes new space and metadata, at a fifth
+/// of the speed (measured). It can be asked of an empty file only. Other file systems have no such flag, and need none.
 fn overwrite_in_place(file: &OwnedFd) {
     if let Ok(flags) = ioctl_getflags(file) {
         let _ = ioctl_setflags(file, flags | IFlags::NOCOW);

@@ -32,8 +32,8 @@ pub(super) fn are_of(descriptor: &Descriptor, name: &str) -> bool {
     descriptor.layers.iter().flat_map(names).any(|of_layer| of_layer == name)
 }
 
-/// Makes the files of a new top layer, each of them durably; their names are durable when the directory is. `path` is what a person
-/// calls the volume.
+/// Makes the files of a new top layer, each of them durably; their names are durable when the directory is. `path` is
+/// what a person calls the volume.
 pub(super) fn make(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
@@ -101,7 +101,8 @@ pub(super) fn grow(
     Ok(())
 }
 
-/// Gives a layer's file the length that its volume needs, and the space if it is thick; `from_bytes` is its length so far.
+/// Gives a layer's file the length that its volume needs, and the space if it is thick; `from_bytes` is its length so
+/// far.
 fn size_layer(
     layer: &dyn StoredFile,
     from_bytes: u64,
@@ -129,8 +130,8 @@ fn size_tags(tags: &dyn StoredFile, descriptor: &Descriptor, path: &Path) -> Res
     sized.map_err(no_room_or("give their size to the tags of", bytes, path))
 }
 
-/// Gives the record of a layer's discards its length and all of its space, also where the layer is thin: a discard must not fail for
-/// want of room. What is there already is kept.
+/// Gives the record of a layer's discards its length and all of its space, also where the layer is thin: a discard must
+/// not fail for want of room. What is there already is kept.
 fn size_discards(discards: &dyn StoredFile, size: VolumeSize, path: &Path) -> Result<(), DatastoreError> {
     let bytes = discards::file_bytes(size.block_aligned_bytes());
     discards.allocate(0, bytes).map_err(no_room_or("give its size to the record of discards of", bytes, path))

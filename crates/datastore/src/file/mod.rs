@@ -15,7 +15,8 @@
 //! One process can have all of an open volume ([`OpenVolume`]), or two share it: who answers for it keeps a
 //! [`VolumeHead`] (paths, descriptor), and who does the I/O gets an [`OpenLayer`] and keys, and no path.
 //!
-//! Each function has a twin `…_on` for another file system than the host's ([`storage`]): a simulated one, that loses power.
+//! Each function has a twin `…_on` for another file system than the host's ([`storage`]): a simulated one, that loses
+//! power.
 
 mod add_layer;
 mod bits;

@@ -87,8 +87,8 @@ pub struct OpenVolume {
     pub deks: Deks,
 }
 
-/// The DEKs that seal the blocks of a volume's layers, by epoch, oldest first; none for a clear volume. Those of the top layer are the
-/// last: its epochs are the newest.
+/// The DEKs that seal the blocks of a volume's layers, by epoch, oldest first; none for a clear volume. Those of the
+/// top layer are the last: its epochs are the newest.
 pub type Deks = Vec<(KeyEpoch, SecretBytes)>;
 
 impl OpenVolume {

@@ -1,8 +1,8 @@
 //! What a volume asks of a file system: names, and files that are opened by them.
 //!
 //! The host's own is [`HOST`]; a simulated one loses power at any of these calls. What is asked for here is done
-//! when the call returns, and durable when the sync that covers it returns. I/O on blocks does not pass through here: it goes
-//! through the thread's queues, to which an open file is a [`DataFile`].
+//! when the call returns, and durable when the sync that covers it returns. I/O on blocks does not pass through here:
+//! it goes through the thread's queues, to which an open file is a [`DataFile`].
 
 use std::os::fd::AsFd;
 use std::path::Path;

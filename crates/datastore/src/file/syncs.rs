@@ -1,8 +1,8 @@
 //! The syncs of a volume that are under way, on all its channels.
 //!
-//! The kernel tells the failure of an fsync once, and marks clean what it could not write. Of two syncs that are under way
-//! together one may hear of it and the other succeed, and the success may be seen first. So a flush that has succeeded
-//! is a success only when every sync that was under way beside it has ended too, and none of them has failed.
+//! The kernel tells the failure of an fsync once, and marks clean what it could not write. Of two syncs that are under
+//! way together one may hear of it and the other succeed, and the success may be seen first. So a flush that has
+//! succeeded is a success only when every sync that was under way beside it has ended too, and none of them has failed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,15 +81,16 @@ impl Syncs {
         (ticket, files.map(|file| file.is_some_and(Unsynced::take)))
     }
 
-    /// Nobody will hear how a sync of these files ends: whoever has waited for it syncs them again ([`Self::abandoned`]).
+    /// Nobody will hear how a sync of these files ends: whoever has waited for it syncs them again
+    /// ([`Self::abandoned`]).
     pub(super) fn abandon<const FILES: usize>(&self, ticket: SyncTicket, files: [Option<&Unsynced>; FILES]) {
         files.into_iter().flatten().for_each(Unsynced::set);
         self.abandoned.fetch_add(1, Ordering::SeqCst);
         self.end(ticket, false);
     }
 
-    /// How many syncs were abandoned. If it has changed since before a flush began, what the flush has waited for may not
-    /// be durable.
+    /// How many syncs were abandoned. If it has changed since before a flush began, what the flush has waited for may
+    /// not be durable.
     pub(super) fn abandoned(&self) -> u64 {
         self.abandoned.load(Ordering::SeqCst)
     }
@@ -104,8 +105,8 @@ impl Syncs {
         book.waiting.drain(..).for_each(|waker| waker.wake());
     }
 
-    /// A durable write has ended, with this; what it may tell its submitter. Without room nothing that was acknowledged is lost, and
-    /// room can come back. What was promised durable beside a failed fsync is not.
+    /// A durable write has ended, with this; what it may tell its submitter. Without room nothing that was acknowledged
+    /// is lost, and room can come back. What was promised durable beside a failed fsync is not.
     pub(super) fn end_of_durable_write(
         &self,
         ticket: SyncTicket,

@@ -1,7 +1,7 @@
 //! Tags: what they are, what they are bound to, and sectors of bits that bear one.
 //!
-//! A sidecar that says something of blocks says it in bits, in sectors of 512 bytes, the unit that a device writes whole. Each
-//! vouches for itself:
+//! A sidecar that says something of blocks says it in bits, in sectors of 512 bytes, the unit that a device writes
+//! whole. Each vouches for itself:
 //!
 //! ```text
 //! offset  bytes  content
@@ -78,7 +78,8 @@ pub(super) struct Tagger {
 }
 
 impl Tagger {
-    /// Derives them; `None` where there is no DEK to derive from. Another purpose, which `info` says, never gets these keys.
+    /// Derives them; `None` where there is no DEK to derive from. Another purpose, which `info` says, never gets these
+    /// keys.
     pub fn derive(deks: &Deks, info: &[u8]) -> Result<Option<Self>, CryptoError> {
         let keys = deks.iter().map(|(epoch, dek)| {
             let key = hkdf_sha256(dek, &[], info, BLOCK_TAG_KEY_BYTES)?;
@@ -116,7 +117,8 @@ impl Tagger {
         Ok(())
     }
 
-    /// Reports the bits of each sector of a page that one of the keys has tagged, and the others without: they say nothing.
+    /// Reports the bits of each sector of a page that one of the keys has tagged, and the others without: they say
+    /// nothing.
     pub fn verify_page(
         &self,
         header: impl Fn(u64) -> [u8; HEADER_BYTES],

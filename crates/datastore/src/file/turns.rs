@@ -1,9 +1,9 @@
 //! Syncs of a file one after the other, where they may not run side by side.
 //!
 //! btrfs (Linux 6.18) acknowledges some of the syncs of one file that run beside each other before anything was flushed
-//! (`docs/decisions/0008-first-write-log.md`). There a file has at most one sync under way, on whichever thread, and a durable write
-//! is a write and then a sync like any other. Who asks for a sync gets the next one that begins, and shares it with all
-//! who ask until then.
+//! (`docs/decisions/0008-first-write-log.md`). There a file has at most one sync under way, on whichever thread, and a
+//! durable write is a write and then a sync like any other. Who asks for a sync gets the next one that begins, and
+//! shares it with all who ask until then.
 //!
 //! ```text
 //! asked ---> waits for the one under way ---> begun: answers all who asked before ---> succeeded, or failed for good
@@ -141,8 +141,8 @@ impl FileTurns {
     }
 }
 
-/// A file as one queue has it below. What is under way holds on to it, also when the queue is gone, so a sync that nobody
-/// hears of has ended when this is dropped.
+/// A file as one queue has it below. What is under way holds on to it, also when the queue is gone, so a sync that
+/// nobody hears of has ended when this is dropped.
 #[derive(Debug)]
 struct FileInTurn {
     turns: Arc<FileTurns>,

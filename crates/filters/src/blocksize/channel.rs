@@ -200,7 +200,8 @@ impl BlocksizeChannel {
         let mut memory = done.memory;
         let is_read = matches!(active.work, Work::Reading { .. } | Work::ReadingEdges { .. });
         if is_read && memory.is_none() {
-            // A transfer brings its memory back. Should one ever not, what was read is lost, and nothing is done with it.
+            // A transfer brings its memory back. Should one ever not, what was read is lost, and nothing is done with
+            // it.
             active.error.get_or_insert(IoError::Short { done_bytes: 0, wanted_bytes: BLOCK_BYTES });
         }
         if let Work::ReadingEdges { buffers, .. } = &mut active.work {

@@ -109,8 +109,8 @@ impl ParkChannel {
         }
     }
 
-    /// Lets nothing wait any more, now or later: what finds no room comes back with [`IoError::NoSpace`]. For a queue that
-    /// ends.
+    /// Lets nothing wait any more, now or later: what finds no room comes back with [`IoError::NoSpace`]. For a queue
+    /// that ends.
     pub fn give_up(&mut self) {
         self.patience = Patience::None;
     }

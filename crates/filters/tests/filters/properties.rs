@@ -111,7 +111,8 @@ impl Subject {
                 Request::WriteZeroes { extent, may_unmap: extent.length() % 2 == 0, durable: false }
             }
             _ => {
-                // This stack frees every whole block at once; the last block is whole for nobody if the disk ends in it.
+                // This stack frees every whole block at once; the last block is whole for nobody if the disk ends in
+                // it.
                 let blocks = extent.narrowed_to(BLOCK_BYTES);
                 if !blocks.is_empty() {
                     self.oracle[blocks.offset() as usize..blocks.end() as usize].fill(0);

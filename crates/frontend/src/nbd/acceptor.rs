@@ -41,8 +41,8 @@ pub struct Acceptor<'a> {
 type Service = Box<dyn FnOnce(&Ring) + Send>;
 
 impl<'a> Acceptor<'a> {
-    /// Accepts until `order` is another than to serve, and the lane woken, and then stops. Whether it began, and how it is woken, goes to
-    /// `started`.
+    /// Accepts until `order` is another than to serve, and the lane woken, and then stops. Whether it began, and how it
+    /// is woken, goes to `started`.
     pub fn run(
         config: NbdConfig,
         listener: Listener,

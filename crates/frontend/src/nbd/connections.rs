@@ -3,8 +3,8 @@
 //! A client that lost its connection connects again and repeats what was not answered. What it had asked for on the old
 //! connection may still be under way: an old write could land on a newer one. So a connection enters transmission only
 //! after every connection whose client is gone has ended. It does not matter whether the server has noticed that the
-//! client is gone: the newcomer looks at the sockets of the others itself, and what a dead client left unread in them is
-//! never executed.
+//! client is gone: the newcomer looks at the sockets of the others itself, and what a dead client left unread in them
+//! is never executed.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -114,8 +114,8 @@ impl fmt::Debug for NbdServer {
 }
 
 impl NbdServer {
-    /// Starts to serve `disk` to those who connect to `listener`, on [so many](NbdConfig::lanes) lanes. When it returns,
-    /// clients are accepted. It makes no thread and no ring of its own, then or later.
+    /// Starts to serve `disk` to those who connect to `listener`, on [so many](NbdConfig::lanes) lanes. When it
+    /// returns, clients are accepted. It makes no thread and no ring of its own, then or later.
     pub fn start(
         config: NbdConfig,
         listener: Listener,
@@ -153,8 +153,8 @@ impl NbdServer {
         &self.uri
     }
 
-    /// Stops: accepts no more connections, answers what is in flight and refuses what is new, flushes the disk, and gives
-    /// all lanes back. Clients that stay longer than the configured time are cut off.
+    /// Stops: accepts no more connections, answers what is in flight and refuses what is new, flushes the disk, and
+    /// gives all lanes back. Clients that stay longer than the configured time are cut off.
     pub fn stop(mut self) -> Result<(), StopError> {
         self.stop_and_join(Order::Drain)
     }

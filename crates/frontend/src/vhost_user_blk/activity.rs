@@ -1,9 +1,9 @@
 //! Which front end runs the device: at most one, and never one that missed a run.
 //!
 //! While a guest migrates on one host, two front ends are connected: the source, whose queues run, and the destination,
-//! which waits. The source's queues are drained before the destination's start. Each time the device begins to run for a
-//! front end, that is a new *run*, with a number. A front end that ran before may run again only if it had the last run:
-//! after another one has run, the guest it holds is older than the disk, and would destroy it.
+//! which waits. The source's queues are drained before the destination's start. Each time the device begins to run for
+//! a front end, that is a new *run*, with a number. A front end that ran before may run again only if it had the last
+//! run: after another one has run, the guest it holds is older than the disk, and would destroy it.
 //!
 //! The number is with the front end's session, and in its in-flight area ([`super::in_flight`]), where it survives the
 //! end of a connection and of this process. A server that has just started knows of no run and believes the first one

@@ -30,8 +30,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A disk with a serial number, of which at most the first 20 bytes are shown, and at most `queues` queues. What its
-    /// owner should hear of is written into `book`.
+    /// A disk with a serial number, of which at most the first 20 bytes are shown, and at most `queues` queues. What
+    /// its owner should hear of is written into `book`.
     pub fn new(disk: Arc<dyn Disk<Plain>>, serial: &str, queues: u16, book: Arc<TroubleBook>) -> Self {
         let disk = Arc::new(ParkDisk::new(disk, Patience::UntilThereIsRoom, book));
         let mut padded = [0; SERIAL_BYTES];

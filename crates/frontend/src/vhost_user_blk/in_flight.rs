@@ -8,9 +8,9 @@
 //! - A request is in flight from the store of its flag on, which follows its number.
 //! - Answers are put into the used ring in batches. The heads of a batch are linked first, the newest first; then the
 //!   used index is stored, which is what the driver sees; then the flags are cleared; then the area's copy of the used
-//!   index follows. A successor that finds the two indices apart knows how long the last batch is and that the driver has
-//!   seen it, and clears its flags before anything else: a write that the driver knows to be done is never done again,
-//!   where it would destroy a newer one.
+//!   index follows. A successor that finds the two indices apart knows how long the last batch is and that the driver
+//!   has seen it, and clears its flags before anything else: a write that the driver knows to be done is never done
+//!   again, where it would destroy a newer one.
 //!
 //! Behind the queues lies a note of ours, of what a successor cannot learn from the front end: the run of the device
 //! that it knows ([`super::activity`]), and whether the driver turned the write cache off.

@@ -1,8 +1,9 @@
 //! A vhost-user server of a virtio block device.
 //!
 //! One server serves one disk, on a unix socket, to one front end at a time (a second one may be connected and wait for
-//! its turn, as in a migration): QEMU, or whatever else speaks the protocol. The guest's memory is mapped here, and what a request transfers goes straight between it and the disk.
-//! The front end and the guest may say anything: what cannot be served ends their own queue or session, never more.
+//! its turn, as in a migration): QEMU, or whatever else speaks the protocol. The guest's memory is mapped here, and
+//! what a request transfers goes straight between it and the disk. The front end and the guest may say anything: what
+//! cannot be served ends their own queue or session, never more.
 //!
 //! Layout, from the wire up:
 //! - pure protocol: [`protocol`] (numbers and limits), [`message`], [`device`] (features, configuration space);

@@ -1,7 +1,7 @@
 //! Numbers of the protocols, and the limits of this server.
 //!
-//! Sources: "Vhost-user Protocol" of QEMU (`docs/interop/vhost-user.rst`), and "Virtual I/O Device (VIRTIO) Version 1.2",
-//! 2.7 (split virtqueues) and 5.2 (block device), whose names these are.
+//! Sources: "Vhost-user Protocol" of QEMU (`docs/interop/vhost-user.rst`), and "Virtual I/O Device (VIRTIO) Version
+//! 1.2", 2.7 (split virtqueues) and 5.2 (block device), whose names these are.
 
 use std::time::Duration;
 

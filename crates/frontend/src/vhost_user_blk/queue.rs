@@ -111,8 +111,8 @@ impl Queue {
         }
     }
 
-    /// Takes no more from the ring, answers what was taken, and ends: the entry at which to go on. What waits for room is
-    /// dealt with as `unfinished` says.
+    /// Takes no more from the ring, answers what was taken, and ends: the entry at which to go on. What waits for room
+    /// is dealt with as `unfinished` says.
     pub fn stop(self, unfinished: Unfinished) -> u16 {
         // Nobody else sets it: this takes the queue.
         let _ = self.stopping.set(unfinished);
@@ -236,8 +236,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Answers what was taken, as far as there is a place for answers, and waits until the disk is done. It does not wait
-    /// for room.
+    /// Answers what was taken, as far as there is a place for answers, and waits until the disk is done. It does not
+    /// wait for room.
     fn drain(&mut self, unfinished: Unfinished) {
         self.transfers.give_up(unfinished);
         loop {

@@ -1,9 +1,9 @@
 //! The places of the front ends that are connected, and who has to wait for whom.
 //!
-//! A front end that lost its connection connects again and tells each ring to go on where the used ring ended. What the old
-//! session has taken and not answered would then be done twice, and an old write might land on a newer one. So a new
-//! session begins only when every session whose front end is gone has ended. It does not matter whether that session has
-//! noticed: the newcomer looks at the sockets of the others itself.
+//! A front end that lost its connection connects again and tells each ring to go on where the used ring ended. What the
+//! old session has taken and not answered would then be done twice, and an old write might land on a newer one. So a
+//! new session begins only when every session whose front end is gone has ended. It does not matter whether that
+//! session has noticed: the newcomer looks at the sockets of the others itself.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

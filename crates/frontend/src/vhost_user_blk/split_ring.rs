@@ -125,8 +125,8 @@ pub struct SplitRing {
 }
 
 impl SplitRing {
-    /// Takes a queue up at an entry of its available ring. Where an in-flight area knows better at which, that counts; it
-    /// comes with the queue's number there.
+    /// Takes a queue up at an entry of its available ring. Where an in-flight area knows better at which, that counts;
+    /// it comes with the queue's number there.
     pub fn new(
         memory: &Arc<GuestMemory>,
         layout: Layout,

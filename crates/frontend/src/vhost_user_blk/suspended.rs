@@ -1,5 +1,5 @@
-//! What a server hands to its successor in a planned upgrade: every session as it stands between two messages, its queues
-//! drained, with the files it holds. The front end and the guest notice a pause.
+//! What a server hands to its successor in a planned upgrade: every session as it stands between two messages, its
+//! queues drained, with the files it holds. The front end and the guest notice a pause.
 //!
 //! The state is a plain tree for serde; files are named by their index. A successor reads its own version and the one
 //! before, so that an upgrade by one release works; it refuses anything newer, so that a downgrade fails before

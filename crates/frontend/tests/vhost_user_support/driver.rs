@@ -13,8 +13,8 @@ use super::front_end::{EVENT_INDEX, INDIRECT, event};
 /// Entries of a queue.
 pub const QUEUE_SIZE: u16 = 256;
 
-/// Memory of one queue's parts: descriptors, available ring at 0x2000, used ring at 0x4000, from 0x8000 on 256 bytes for
-/// each slot (header, status, indirect table).
+/// Memory of one queue's parts: descriptors, available ring at 0x2000, used ring at 0x4000, from 0x8000 on 256 bytes
+/// for each slot (header, status, indirect table).
 pub const QUEUE_BYTES: u64 = 1 << 16;
 
 /// Where the content of slots starts.

@@ -113,8 +113,8 @@ pub enum ImageFormat {
     Raw,
 }
 
-/// How often an image is tried to be made. qemu-img counts how fast it derives keys, and gives up ("unable to get accurate
-/// CPU usage") where the machine is too busy.
+/// How often an image is tried to be made. qemu-img counts how fast it derives keys, and gives up ("unable to get
+/// accurate CPU usage") where the machine is too busy.
 const CREATE_ATTEMPTS: u32 = 10;
 
 /// Images of QEMU's, served by its storage daemon with O_DIRECT and io_uring.

@@ -103,8 +103,8 @@ pub struct Settings {
     pub without_features: u64,
     /// Protocol features not to agree on.
     pub without_protocol_features: u64,
-    /// Some descriptor's memory goes on from one region into the next. libvhost-user (QEMU 7.2) takes such a chain for a
-    /// circle where it fills its indirect table.
+    /// Some descriptor's memory goes on from one region into the next. libvhost-user (QEMU 7.2) takes such a chain for
+    /// a circle where it fills its indirect table.
     pub splits_regions: bool,
 }
 

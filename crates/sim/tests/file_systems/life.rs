@@ -1,8 +1,8 @@
 //! The life of a volume on a recorded file system.
 //!
 //! It is created, written on several queues, grown while it is in use, closed and opened again, renamed, and at last
-//! perhaps deleted. At every moment of the device it is known which of its names may exist, how large it may be, and what it may
-//! hold. The stages are the product's, from the guest's bytes down to io_uring.
+//! perhaps deleted. At every moment of the device it is known which of its names may exist, how large it may be, and
+//! what it may hold. The stages are the product's, from the guest's bytes down to io_uring.
 
 use std::path::PathBuf;
 use std::rc::Rc;

@@ -164,8 +164,8 @@ impl Trial {
         Ok(())
     }
 
-    /// The life goes on after the cut, from the mounting on, and is cut again: also while the file system and the volume
-    /// recover.
+    /// The life goes on after the cut, from the mounting on, and is cut again: also while the file system and the
+    /// volume recover.
     fn go_on(&mut self, cut: &Cut<'_>, knowledge: &mut Knowledge<'_>) -> Result<(), String> {
         let recorder = Recorder::start(self.file_system, &cut.image)?;
         let allowed = knowledge.go_to(cut.moment);

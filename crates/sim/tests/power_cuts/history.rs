@@ -1,7 +1,7 @@
 //! The life of a volume on a simulated file system, recorded moment by moment.
 //!
-//! It is created, written, grown while it is in use, closed and opened again, renamed, and at last perhaps deleted. At every
-//! moment it is known which of its names may exist, how large it may be, and what it may hold.
+//! It is created, written, grown while it is in use, closed and opened again, renamed, and at last perhaps deleted. At
+//! every moment it is known which of its names may exist, how large it may be, and what it may hold.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};

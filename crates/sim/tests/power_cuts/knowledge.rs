@@ -1,4 +1,5 @@
-//! What is known of a volume at each moment of its life: what was acknowledged, what it may be called and how large it may be.
+//! What is known of a volume at each moment of its life: what was acknowledged, what it may be called and how large it
+//! may be.
 
 use std::collections::BTreeSet;
 

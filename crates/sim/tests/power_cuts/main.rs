@@ -3,8 +3,8 @@
 //!
 //! The stages are the product's (bytes and sectors, cipher, file volume), the file system and the disk are simulated.
 //! `cargo test -p strongroom-sim --test power_cuts -- --nocapture` prints what was done; with `--features full` it does
-//! 100,000 cuts. `POWER_CUTS_SEED` is the first history's seed, otherwise 1: other seeds are other lives, and the seed that a
-//! failure prints is that life again.
+//! 100,000 cuts. `POWER_CUTS_SEED` is the first history's seed, otherwise 1: other seeds are other lives, and the seed
+//! that a failure prints is that life again.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! A file system that breaks one rule of the datastore on purpose: the datastore that breaks it, as its disk sees it. Each has to be
-//! caught. What a thread's queues break is in `broken_queue`.
+//! A file system that breaks one rule of the datastore on purpose: the datastore that breaks it, as its disk sees it.
+//! Each has to be caught. What a thread's queues break is in `broken_queue`.
 
 use std::any::Any;
 use std::collections::BTreeMap;

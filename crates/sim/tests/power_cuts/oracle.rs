@@ -1,8 +1,8 @@
 //! What a volume may hold after a power cut: the slow, obvious oracle.
 //!
-//! For each sector of 512 bytes it keeps every content that the sector may show: the last one that is known to be durable,
-//! and all newer ones. A write joins when it is submitted. A flush that succeeds makes durable what had ended before it was
-//! submitted, and a durable write itself; then whatever is older leaves.
+//! For each sector of 512 bytes it keeps every content that the sector may show: the last one that is known to be
+//! durable, and all newer ones. A write joins when it is submitted. A flush that succeeds makes durable what had ended
+//! before it was submitted, and a durable write itself; then whatever is older leaves.
 //!
 //! No two requests that are in flight together touch the same sector, so the versions of a sector have an order.
 

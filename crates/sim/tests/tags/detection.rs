@@ -1,4 +1,5 @@
-//! What tags detect, and what goes unnoticed without: each kind of damage is done to a volume with tags and to one without.
+//! What tags detect, and what goes unnoticed without: each kind of damage is done to a volume with tags and to one
+//! without.
 
 use std::sync::Arc;
 

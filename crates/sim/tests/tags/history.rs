@@ -1,4 +1,5 @@
-//! The life of a volume with tags, recorded moment by moment: written, discarded, flushed, closed in order and opened again.
+//! The life of a volume with tags, recorded moment by moment: written, discarded, flushed, closed in order and opened
+//! again.
 
 use std::collections::BTreeSet;
 use std::path::Path;

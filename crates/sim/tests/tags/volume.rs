@@ -1,4 +1,5 @@
-//! A volume on a simulated file system, its sealed blocks with their tags, and a queue that is driven one request after another.
+//! A volume on a simulated file system, its sealed blocks with their tags, and a queue that is driven one request after
+//! another.
 
 use std::path::Path;
 use std::rc::Rc;

@@ -20,12 +20,13 @@ pub const FORMAT_OLDEST: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Confine yourself and make your threads. Files: the listening socket, then the lease of the user, if there is one.
+    /// Confine yourself and make your threads. Files: the listening socket, then the lease of the user, if there is
+    /// one.
     Start(Start),
     /// These are the keys. Each epoch's key follows in a packet of its own.
     Keys(Keys),
-    /// Serve the volume. Files: the top layer's, its log's, its tags' and that of its discards if it has them; the same of each layer
-    /// below; then those of the sessions to go on with.
+    /// Serve the volume. Files: the top layer's, its log's, its tags' and that of its discards if it has them; the same
+    /// of each layer below; then those of the sessions to go on with.
     Serve {
         /// What the top layer is.
         layer: LayerFacts,

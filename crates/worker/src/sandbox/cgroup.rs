@@ -54,8 +54,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes one below the caller's own. `name` tells the workers of one supervisor apart; `tasks_max` bounds the worker's
-    /// threads together with those that the kernel makes for its rings ([`super::TASKS_MAX`] will do).
+    /// Makes one below the caller's own. `name` tells the workers of one supervisor apart; `tasks_max` bounds the
+    /// worker's threads together with those that the kernel makes for its rings ([`super::TASKS_MAX`] will do).
     ///
     /// What the kernel does not offer, such as memory limits on a host that has them in hierarchies of version 1,
     /// is in [`Self::warnings`].

@@ -11,9 +11,9 @@ use super::{Measure, Report, SandboxError};
 /// as many again while an upgrade hands them over, and some hundred NBD connections.
 pub const DESCRIPTORS_MAX: u64 = 4096;
 
-/// Tasks of a worker. The filter of system calls lets it make none, but the kernel makes some for a ring whose file cannot
-/// be asked without waiting: up to four for each processor, and fewer where this ends them. If it could make none,
-/// that I/O would fail, so that the bound is far above the number of threads and rings.
+/// Tasks of a worker. The filter of system calls lets it make none, but the kernel makes some for a ring whose file
+/// cannot be asked without waiting: up to four for each processor, and fewer where this ends them. If it could make
+/// none, that I/O would fail, so that the bound is far above the number of threads and rings.
 pub const TASKS_MAX: u32 = 4096;
 
 const UNLIMITED: Rlimit = Rlimit { current: None, maximum: None };
@@ -43,8 +43,8 @@ fn limit(resource: Resource, most: u64) -> rustix::io::Result<()> {
     setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
 }
 
-/// Sees to it that nothing of the process is swapped out: by its cgroup where that says so, or by locking its memory as it
-/// is touched.
+/// Sees to it that nothing of the process is swapped out: by its cgroup where that says so, or by locking its memory as
+/// it is touched.
 pub(super) fn never_swap(report: &mut Report) -> Result<(), SandboxError> {
     if own_cgroup().is_some_and(|cgroup| is_without_swap(&cgroup)) {
         return Ok(());

@@ -1,8 +1,8 @@
 //! A network, IPC, host name, mounts and cgroups with nothing in them, and a root directory that is empty.
 //!
-//! No process-id namespace: a process cannot move itself into one, and a worker that made one for its children could make
-//! no threads any more. What it would hide is behind the empty root (`/proc`), another user, Landlock's signal scope and
-//! the denial of every call that takes a process's number.
+//! No process-id namespace: a process cannot move itself into one, and a worker that made one for its children could
+//! make no threads any more. What it would hide is behind the empty root (`/proc`), another user, Landlock's signal
+//! scope and the denial of every call that takes a process's number.
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::io::Errno;

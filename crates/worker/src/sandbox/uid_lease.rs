@@ -1,8 +1,8 @@
 //! A user that no other running worker has.
 //!
-//! One file for each number, in a directory of root's alone; whoever has its lock has the number. The lock is on the open
-//! file (`flock`), so it ends with its last holder, whatever that one died of: hand [`UidLease::as_fd`] to the worker,
-//! and the number is free when both supervisor and worker are gone, no earlier.
+//! One file for each number, in a directory of root's alone; whoever has its lock has the number. The lock is on the
+//! open file (`flock`), so it ends with its last holder, whatever that one died of: hand [`UidLease::as_fd`] to the
+//! worker, and the number is free when both supervisor and worker are gone, no earlier.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -14,8 +14,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// The first number. From here to the end of the positive 32-bit numbers nothing hands out users: distributions, dynamic
-/// users of systemd, containers and subordinate users (to 600 100 000 by default) all lie below; see systemd's
+/// The first number. From here to the end of the positive 32-bit numbers nothing hands out users: distributions,
+/// dynamic users of systemd, containers and subordinate users (to 600 100 000 by default) all lie below; see systemd's
 /// UIDS-GIDS, which ends its container range one before.
 const FIRST: u32 = 0x7000_0000;
 /// How many: two for each VM, one of them during an upgrade, and more VMs than a host can have.

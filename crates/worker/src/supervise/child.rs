@@ -26,8 +26,8 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// From SIGKILL to its end: the kernel finishes its I/O first.
 const ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// From its last report to its end, and from SIGKILL where it had something in the disk for as long as a drain takes: whatever
-/// still does not end waits for a disk that does not answer.
+/// From its last report to its end, and from SIGKILL where it had something in the disk for as long as a drain takes:
+/// whatever still does not end waits for a disk that does not answer.
 const LINGERS: Duration = Duration::from_secs(5);
 /// What every worker of a volume is started with.
 #[derive(Debug)]
@@ -89,7 +89,8 @@ pub enum ChildError {
 pub struct End(pub ExitStatus);
 
 impl End {
-    /// Whether the worker did this itself. SIGKILL is another's doing: a person's, or the kernel's when memory is short.
+    /// Whether the worker did this itself. SIGKILL is another's doing: a person's, or the kernel's when memory is
+    /// short.
     pub fn is_own_doing(&self) -> bool {
         const SIGKILL: i32 = 9;
         self.0.signal() != Some(SIGKILL)

@@ -37,7 +37,8 @@ struct Connection {
 }
 
 impl ControlSocket {
-    /// Listens in the volume's directory. Whoever holds the volume is alone there, so what is found there is a dead one's.
+    /// Listens in the volume's directory. Whoever holds the volume is alone there, so what is found there is a dead
+    /// one's.
     pub fn bind(head: &VolumeHead) -> Result<Self, Errno> {
         let directory = rustix::io::fcntl_dupfd_cloexec(head, 0)?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

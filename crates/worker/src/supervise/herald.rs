@@ -11,7 +11,8 @@ use crate::condition::{Condition, Parked, State};
 /// After how long something that lasts is said again, and the least time between two lines on what comes and goes.
 const REMINDS_EVERY: Duration = Duration::from_secs(60);
 
-/// How long a new worker has to say that requests still wait: clients connect to it within a second, and do again what waited.
+/// How long a new worker has to say that requests still wait: clients connect to it within a second, and do again what
+/// waited.
 const CONFIRMS_WITHIN: Duration = Duration::from_secs(5);
 
 /// Says it, and remembers what it has said.

@@ -1,9 +1,9 @@
-//! Keeps a volume served: starts a worker, starts another when that one dies, exchanges it for that of a newer program, and
-//! ends it in order.
+//! Keeps a volume served: starts a worker, starts another when that one dies, exchanges it for that of a newer program,
+//! and ends it in order.
 //!
-//! The supervisor answers for the volume. It has the KEK, the volume's directory and its lock, and the listening socket; the
-//! worker has the layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at the volume
-//! before its successor has it:
+//! The supervisor answers for the volume. It has the KEK, the volume's directory and its lock, and the listening
+//! socket; the worker has the layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at
+//! the volume before its successor has it:
 //!
 //! ```text
 //! worker dies -> another is started and confined, while the layer's lock is waited for: it is free when the last of the
@@ -136,7 +136,8 @@ impl Supervisor {
         self.exposure.listener.address()
     }
 
-    /// Keeps the volume served until `stop` is readable. Then what is in flight is done and flushed, and the volume free.
+    /// Keeps the volume served until `stop` is readable. Then what is in flight is done and flushed, and the volume
+    /// free.
     pub fn run(mut self, stop: &impl AsFd) -> Result<(), SuperviseError> {
         loop {
             if self.wait(stop.as_fd())? {
@@ -264,8 +265,8 @@ impl Supervisor {
                 drop((control, exposure));
                 Ok(())
             }
-            // The disk may be one that does not answer, and to remove a file of it would be to wait for it. What is left of
-            // the sockets is the next one's to replace, as after a kill.
+            // The disk may be one that does not answer, and to remove a file of it would be to wait for it. What is
+            // left of the sockets is the next one's to replace, as after a kill.
             Some(failure) => {
                 std::mem::forget((control, exposure.listener));
                 Err(SuperviseError::Stop(failure))

@@ -35,8 +35,8 @@ impl Program {
         &self.path
     }
 
-    /// A command that runs it, in a process group of its own (a Control-C is for the supervisor) and with nothing of our
-    /// environment.
+    /// A command that runs it, in a process group of its own (a Control-C is for the supervisor) and with nothing of
+    /// our environment.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         command.arg0(self.path.file_name().unwrap_or(self.path.as_os_str()));

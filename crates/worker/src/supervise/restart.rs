@@ -11,8 +11,8 @@ use super::{Phase, SuperviseError, Supervisor, protection, start_worker};
 const LOCK_RETRY: Duration = Duration::from_millis(1);
 /// After how long it is said that the lock is still waited for, and how often again.
 const LOCK_REMINDER: Duration = Duration::from_secs(5);
-/// The pause before the second attempt to start a worker that died before it served, or soon after; twice as long before
-/// each further one.
+/// The pause before the second attempt to start a worker that died before it served, or soon after; twice as long
+/// before each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause: a person who repairs something does not wait longer for it to be noticed.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -20,8 +20,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A worker that served for so long and then crashes is not one that crashes at once.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Crashes of one worker after another. What crashes a worker may be a request that is in flight, and is done again by every
-/// successor: those are started ever more slowly, so that a guest that does this has no processor of ours for itself.
+/// Crashes of one worker after another. What crashes a worker may be a request that is in flight, and is done again by
+/// every successor: those are started ever more slowly, so that a guest that does this has no processor of ours for
+/// itself.
 #[derive(Debug)]
 pub struct Crashes {
     count: u32,

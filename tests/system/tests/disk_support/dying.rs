@@ -1,5 +1,5 @@
-//! A disk that can hang, fail and vanish: a loop device over a file that qemu-storage-daemon exports through FUSE. (There may be
-//! no device-mapper where tests run; root is needed all the same, to mount.)
+//! A disk that can hang, fail and vanish: a loop device over a file that qemu-storage-daemon exports through FUSE.
+//! (There may be no device-mapper where tests run; root is needed all the same, to mount.)
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -149,8 +149,8 @@ impl NbdClient {
     }
 }
 
-/// A client that writes, reads back and compares until it is told to stop, and connects again whenever it must. An answered
-/// write that is not there, and an error that a server answers with, fail the test.
+/// A client that writes, reads back and compares until it is told to stop, and connects again whenever it must. An
+/// answered write that is not there, and an error that a server answers with, fail the test.
 pub struct VerifiedIo {
     stop: Arc<AtomicBool>,
     operations: Arc<AtomicU64>,

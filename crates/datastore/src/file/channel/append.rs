@@ -136,7 +136,8 @@ impl Appender {
                 false => {
                     drop(memory);
                     let Some(smaller) = self.pool.take(reservation.blocks as usize * BLOCK) else {
-                        // There was memory for more; if this is none all the same, the space is lost until it is trimmed.
+                        // There was memory for more; if this is none all the same, the space is lost until it is
+                        // trimmed.
                         return log.ended(&reservation, &[], false);
                     };
                     smaller

@@ -1,7 +1,8 @@
 //! One queue's way into a file volume.
 //!
-//! A request is one operation on the layer's file, or several: what goes through the first-write log is appended in records
-//! ([`append`]), what the log answers for is read from there ([`read`]), and a flush syncs every file that has something to sync.
+//! A request is one operation on the layer's file, or several: what goes through the first-write log is appended in
+//! records ([`append`]), what the log answers for is read from there ([`read`]), and a flush syncs every file that has
+//! something to sync.
 
 mod append;
 mod read;
@@ -29,7 +30,8 @@ use super::syncs::{SyncTicket, Unsynced};
 enum Step {
     /// A read of the layer, as the whole of a request.
     Read { tag: u64, epoch: Option<Epoch> },
-    /// A write of the layer. `fills` names blocks that were "nothing here". A durable one is an fsync of its own blocks.
+    /// A write of the layer. `fills` names blocks that were "nothing here". A durable one is an fsync of its own
+    /// blocks.
     Write { tag: u64, epoch: Option<Epoch>, fills: Option<Extent>, sync: Option<SyncTicket> },
     /// A change of the layer's allocation; a durable one is followed by a flush.
     Space { tag: u64, extent: Extent, durable: bool },

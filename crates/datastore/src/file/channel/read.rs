@@ -1,7 +1,7 @@
 //! Reading blocks that the first-write log answers for.
 //!
-//! A read whose blocks lie in the log one after the other is a read of the log. Any other one reads the layer, and beside it from
-//! the log what is newer there; when all parts have come, the newer blocks are put over the older ones.
+//! A read whose blocks lie in the log one after the other is a read of the log. Any other one reads the layer, and
+//! beside it from the log what is newer there; when all parts have come, the newer blocks are put over the older ones.
 
 use std::collections::VecDeque;
 

@@ -339,7 +339,8 @@ impl TagsChannel {
             FileWork::Mark => {
                 state.regions.end_marking(result.is_ok());
                 if let Err(error) = result {
-                    // A durable write that found no room has failed alone; any other may have taken writes of others with it.
+                    // A durable write that found no room has failed alone; any other may have taken writes of others
+                    // with it.
                     if error != IoError::NoSpace {
                         state.passes.fail();
                     }
@@ -452,8 +453,8 @@ impl Channel<Sealed> for TagsChannel {
 }
 
 impl Drop for TagsChannel {
-    /// Nobody will hear how that ends which is under way. What was read does no harm. What was being written may land at any
-    /// time: its locks stay held, and no flush succeeds any more.
+    /// Nobody will hear how that ends which is under way. What was read does no harm. What was being written may land
+    /// at any time: its locks stay held, and no flush succeeds any more.
     fn drop(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();

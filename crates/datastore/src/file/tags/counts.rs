@@ -14,8 +14,8 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 pub struct TagCounts {
     /// Blocks that matched their tags when they were read.
     pub verified: u64,
-    /// Blocks that did not, and could not be expected to: they were in flight when power or process failed. They were taken as
-    /// they are, and tagged anew unless the volume is open for reading only.
+    /// Blocks that did not, and could not be expected to: they were in flight when power or process failed. They were
+    /// taken as they are, and tagged anew unless the volume is open for reading only.
     pub adopted: u64,
     /// Reads of blocks that are not what was last written there.
     pub mismatched: u64,

@@ -24,10 +24,12 @@ use crate::file::storage::StoredFile;
 use crate::file::tagging::{Binding, NUMBERS_PER_SECTOR, PAGE_BYTES, bits_mut};
 use crate::file::turns::SyncOrder;
 
-/// Pages of tags in memory: 16 MiB at most, which vouch for 4 GiB. What is read and written beyond that reads its tags too.
+/// Pages of tags in memory: 16 MiB at most, which vouch for 4 GiB. What is read and written beyond that reads its tags
+/// too.
 const PAGES_MAX: usize = 4096;
 
-/// How long a region must be left alone for its mark to be taken away. Each first write after that waits for a mark again.
+/// How long a region must be left alone for its mark to be taken away. Each first write after that waits for a mark
+/// again.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// What has to be known of a sidecar to use it.
@@ -38,7 +40,8 @@ pub struct TagsFacts {
     pub volume: VolumeId,
     /// The layer that its tags are bound to.
     pub layer: LayerId,
-    /// Whoever had it before has written all tags and names nothing unsettled: marks say only what a flush has to cover.
+    /// Whoever had it before has written all tags and names nothing unsettled: marks say only what a flush has to
+    /// cover.
     pub handed_over: bool,
     /// Whether no two syncs of its file may be under way at once, as of the layer's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -202,8 +205,9 @@ impl TagsDisk {
         self.shared.state().passes.have_failed()
     }
 
-    /// Leaves the sidecar as whoever comes next must find it: all tags in the file, and no mark on what a flush has covered. It
-    /// waits for the file. No channel may have anything in flight; one that is used afterwards fails its flushes.
+    /// Leaves the sidecar as whoever comes next must find it: all tags in the file, and no mark on what a flush has
+    /// covered. It waits for the file. No channel may have anything in flight; one that is used afterwards fails its
+    /// flushes.
     ///
     /// It says whether a successor need not take anything for unsettled ([`TagsFacts::handed_over`]).
     pub fn close(&self) -> bool {
@@ -327,7 +331,8 @@ impl Disk<Sealed> for TagsDisk {
         Ok(Box::new(TagsChannel::open(Arc::clone(&self.shared), thread, depth)?))
     }
 
-    /// What the disk below says; but where there are tags, nobody may take a hole for granted: what is read there is compared.
+    /// What the disk below says; but where there are tags, nobody may take a hole for granted: what is read there is
+    /// compared.
     fn allocation(
         &self,
         extent: Extent,
@@ -354,7 +359,8 @@ impl Disk<Sealed> for TagsDisk {
     }
 }
 
-/// Whether nothing is marked: whoever had the sidecar last has closed it in order, so that each block is the one its tag fits.
+/// Whether nothing is marked: whoever had the sidecar last has closed it in order, so that each block is the one its
+/// tag fits.
 pub(in crate::file) fn marks_nothing(
     file: &dyn StoredFile,
     facts: TagsFacts,
@@ -373,8 +379,8 @@ fn page_of_memory() -> Result<Buffer, IoError> {
     pool.take(PAGE_BYTES).ok_or(IoError::from(Errno::NOMEM))
 }
 
-/// Reports the regions that are marked. A sector whose tag does not match marks nothing: whoever writes to the datastore could
-/// otherwise have anything adopted.
+/// Reports the regions that are marked. A sector whose tag does not match marks nothing: whoever writes to the
+/// datastore could otherwise have anything adopted.
 fn read_marks(
     file: &dyn StoredFile,
     binding: &Binding,

@@ -5,8 +5,8 @@
 //! -> now and then: marks taken away from what has been quiet -> all who wait are answered
 //! ```
 //!
-//! Data and tags of what has ended before the pass became durable in any order; the marks that were there before it, and are taken
-//! away after it, cover that.
+//! Data and tags of what has ended before the pass became durable in any order; the marks that were there before it,
+//! and are taken away after it, cover that.
 
 use strongroom_io::{FileOperation, IoError};
 
@@ -127,8 +127,8 @@ impl TagsChannel {
         }
     }
 
-    /// Writes a page of marks that says more than is so; `true` while one is on its way. What is not written now is the next
-    /// time, and harms nothing meanwhile.
+    /// Writes a page of marks that says more than is so; `true` while one is on its way. What is not written now is the
+    /// next time, and harms nothing meanwhile.
     fn unmark(&mut self, state: &mut State) -> bool {
         if self.unmarking {
             return true;

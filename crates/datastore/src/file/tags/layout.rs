@@ -7,8 +7,8 @@
 //! 1 MiB          tags: that of block N, 16 bytes, at 1 MiB + 16 N
 //! ```
 //!
-//! A region is 16 MiB of the layer. The marks have room for the largest volume, so that a tag's place never changes. A sector
-//! of zeroes marks nothing; a tag of zeroes says "nothing here", and so does a hole.
+//! A region is 16 MiB of the layer. The marks have room for the largest volume, so that a tag's place never changes. A
+//! sector of zeroes marks nothing; a tag of zeroes says "nothing here", and so does a hole.
 
 use strongroom_types::{BLOCK_BYTES, Extent, MAX_VOLUME_BYTES};
 
@@ -20,7 +20,8 @@ pub const TAGS_PER_PAGE: u64 = (PAGE_BYTES / TAG_BYTES) as u64;
 /// What one page of tags vouches for.
 pub const PAGE_DATA_BYTES: u64 = TAGS_PER_PAGE * BLOCK_BYTES;
 
-/// What is marked as a whole. Larger regions are marked less often, smaller ones leave less unsettled after a power cut.
+/// What is marked as a whole. Larger regions are marked less often, smaller ones leave less unsettled after a power
+/// cut.
 pub const REGION_BYTES: u64 = 16 << 20;
 
 /// Where the marks begin.

@@ -1,9 +1,11 @@
 //! Which regions of a layer may disagree with their tags on disk, and which may disagree for good.
 //!
-//! - **Marked**: the file says durably that blocks of the region, or their tags, may be on their way. A region is marked before
-//!   anything in it changes, and the mark is taken away when a flush has covered all of it and it has been quiet since.
-//! - **Unsettled**: it was marked when the volume was opened after a crash, or a write of it has failed. A block whose tag does
-//!   not match may then be what was in flight, which cannot be told from tampering: it is taken as it is (*adopted*).
+//! - **Marked**: the file says durably that blocks of the region, or their tags, may be on their way. A region is
+//!   marked before anything in it changes, and the mark is taken away when a flush has covered all of it and it has
+//!   been quiet since.
+//! - **Unsettled**: it was marked when the volume was opened after a crash, or a write of it has failed. A block whose
+//!   tag does not match may then be what was in flight, which cannot be told from tampering: it is taken as it is
+//!   (*adopted*).
 
 use std::ops::Range;
 

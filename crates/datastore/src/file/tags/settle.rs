@@ -1,8 +1,8 @@
-//! Settling: after a crash every block of the unsettled regions is read once, and adopted where it does not match, so that from
-//! then on all of them are verified.
+//! Settling: after a crash every block of the unsettled regions is read once, and adopted where it does not match, so
+//! that from then on all of them are verified.
 //!
-//! It reads beside the guest, one transfer at a time, on one channel. Whatever it has not come to yet is adopted when the guest
-//! reads it.
+//! It reads beside the guest, one transfer at a time, on one channel. Whatever it has not come to yet is adopted when
+//! the guest reads it.
 
 use strongroom_io::{IoError, Request};
 use strongroom_types::Extent;

@@ -246,7 +246,8 @@ impl TagsChannel {
         self.step(slot, request, state)
     }
 
-    /// Sees to the pages of a request's tags: takes the tags out of them, or puts them in. What is not in memory is loaded.
+    /// Sees to the pages of a request's tags: takes the tags out of them, or puts them in. What is not in memory is
+    /// loaded.
     fn place(&mut self, slot: Slot, request: &mut Active, state: &mut State) -> Placed {
         // Whether what is on its way finds room is still to be heard of.
         request.wants_room &= request.stores > 0;
@@ -285,8 +286,8 @@ impl TagsChannel {
         }
     }
 
-    /// Has the file make a place for a page, unless it has one. Otherwise a flush would be the first to hear that there is no room, and
-    /// not the write.
+    /// Has the file make a place for a page, unless it has one. Otherwise a flush would be the first to hear that there
+    /// is no room, and not the write.
     fn find_place(&mut self, place: PageSlot, slot: Slot, request: &mut Active, state: &mut State) -> bool {
         // The sidecar of a layer that takes its space at once does too.
         if state.pages.has_place(place) || !self.shared.limits().discards {

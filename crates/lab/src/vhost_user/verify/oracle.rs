@@ -1,7 +1,7 @@
 //! What each sector may hold.
 //!
-//! Changes of one sector never overlap in time, so they have an order of their own, and no order between requests has to
-//! be known. A change never begins under a read, so a read may find in a sector: what had been acknowledged when the
+//! Changes of one sector never overlap in time, so they have an order of their own, and no order between requests has
+//! to be known. A change never begins under a read, so a read may find in a sector: what had been acknowledged when the
 //! read began, or what was in flight there then; and zeroes, where one of these was a zeroing or a discard. After a
 //! discard that is what was there before, or zeroes, until the next write.
 

@@ -1,8 +1,8 @@
 //! The denial of every system call that a worker does not need, on all its threads.
 //!
 //! Two filters, of which the kernel takes the stricter answer:
-//! - [`table::ALLOWED`] lets through what is in it, with the arguments that it says. The rest is answered EPERM: a library
-//!   that asks for something unforeseen gets an error, and a guest's I/O goes on.
+//! - [`table::ALLOWED`] lets through what is in it, with the arguments that it says. The rest is answered EPERM: a
+//!   library that asks for something unforeseen gets an error, and a guest's I/O goes on.
 //! - [`table::DEADLY`] ends the process. What is in it no line of the program and no library of it calls, so whoever
 //!   does runs code that is not ours, and gets no second try. The kernel logs it (SIGSYS, `type=1326`).
 
