@@ -37,7 +37,8 @@ fn epoch(number: u32) -> KeyEpoch {
 fn discards(path: &Path, layer_bytes: u64) -> Arc<Discards> {
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     file.set_len(file_bytes(layer_bytes)).unwrap();
-    let facts = DiscardsFacts { volume: VolumeId::from_bytes([1; 16]), layer: LayerId::from_bytes([2; 16]) };
+    let (volume, layer) = (VolumeId::from_bytes([1; 16]), LayerId::from_bytes([2; 16]));
+    let facts = DiscardsFacts { volume, layer, is_durable: false };
     let keys = DiscardKeys::derive(&Vec::new()).unwrap();
     Arc::new(Discards::open(file.into(), facts, keys, layer_bytes).unwrap())
 }

@@ -181,10 +181,11 @@ impl Worker {
         let layer_files = stack.duplicate_files().map_err(BirthError::from)?;
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
         // The guest waits: what is in the log stays there for the successor.
-        if let Err(error) = destaging.end(End::Now) {
-            tracing::warn!(%error, "the first-write log was not left in order; the successor searches it");
+        let ended = destaging.end(End::Now);
+        if let Err(error) = ended {
+            tracing::warn!(%error, "the first-write log was not left in order; the successor sees to it");
         }
-        stack.close();
+        stack.close(ended.is_ok());
         let (layer, lower) = (stack.facts(), stack.lower_facts().to_vec());
         let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
         Ok(socket.send(&Report::Suspended { layer, lower, sessions }, &files)?)

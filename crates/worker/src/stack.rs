@@ -80,9 +80,15 @@ impl Stack {
             || self.chain.as_ref().is_some_and(ChainDisk::has_failed_record)
     }
 
-    /// Leaves the tags, if there are any, for a successor to go on with; nothing may be in flight. What the layer is to
-    /// the successor is in the facts from then on.
-    pub fn close(&mut self) {
+    /// Leaves log and tags, if there are any, for a successor to go on with; nothing may be in flight. `in_order` says that
+    /// destaging has ended so. What the layer is to the successor is in the facts from then on.
+    pub fn close(&mut self, in_order: bool) {
+        if let Some(log) = &mut self.facts.log {
+            log.handed_over = in_order && !self.layer.has_failed_flush();
+        }
+        if let (Some(chain), Some(discards)) = (&self.chain, &mut self.facts.discards) {
+            discards.is_durable = !chain.has_failed_record();
+        }
         if let (Some(tags), Some(facts)) = (&self.tags, &mut self.facts.tags) {
             facts.handed_over = tags.close();
         }

@@ -21,7 +21,7 @@ use super::error::DatastoreError;
 use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
 use super::storage::{HOST, Storage};
 use super::tags::TagKeys;
-use super::{layer_files, log, tags};
+use super::{discards, layer_files, log, tags};
 
 /// What layer to add, and how.
 #[derive(Clone, Copy, Debug)]
@@ -157,9 +157,15 @@ fn with_a_layer(
 
 /// Makes durable whatever was written to the layer that is the top so far. Nobody syncs it again.
 fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), DatastoreError> {
-    let beside = old_top.tags.iter().chain(&old_top.discards);
-    let synced = std::iter::once(&old_top.file).chain(beside).try_for_each(|file| file.sync());
-    synced.map_err(system("sync a layer of", path))
+    let synced = std::iter::once(&old_top.file).chain(&old_top.tags).try_for_each(|file| file.sync());
+    synced.map_err(system("sync a layer of", path))?;
+    let Some((file, facts)) = old_top.discards.as_ref().zip(old_top.facts.discards) else { return Ok(()) };
+    let bytes = discards::file_bytes(old_top.facts.size_bytes.block_aligned_bytes());
+    discards::make_durable(&**file, bytes).map_err(|error| DatastoreError::UnwrittenDiscards {
+        path: path.to_owned(),
+        layer: facts.layer,
+        error,
+    })
 }
 
 /// Makes the files of the new top, and then the descriptor that names them.

@@ -124,6 +124,10 @@ pub struct LogFacts {
     pub bytes: u64,
     /// From how many bytes on a first write goes in place; none does where the file system might tear its blocks.
     pub fill_bytes_min: Option<u64>,
+    /// Whoever had it before has left it in order, and none of his syncs has failed: what is found in it need not be written again to
+    /// be made durable.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub handed_over: bool,
 }
 
 /// The blocks of a layer, and the files beside them that are for the stages above.

@@ -295,6 +295,16 @@ pub enum DatastoreError {
         /// Why not.
         error: IoError,
     },
+    /// A record of discards that cannot be made durable.
+    #[error("the record of discards of layer {layer} of {path} cannot be made durable: {error}")]
+    UnwrittenDiscards {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// Why not.
+        error: IoError,
+    },
     /// A size below the present one.
     #[error("{path} has {from} and cannot shrink to {to}: what lies beyond would be lost")]
     Shrink {
@@ -356,6 +366,7 @@ impl DatastoreError {
             Self::LogNotEmpty { .. } => "log_not_empty",
             Self::TagsNotSettled { .. } => "tags_not_settled",
             Self::UnreadableTags { .. } => "unreadable_tags",
+            Self::UnwrittenDiscards { .. } => "unwritten_discards",
             Self::Shrink { .. } => "shrink",
             Self::Stranger { .. } => "stranger",
             Self::ReadOnly { .. } => "read_only",

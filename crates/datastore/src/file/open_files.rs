@@ -146,7 +146,8 @@ impl Opening<'_> {
             let log = self.lock(&log_name(id), missing, "open the log of")?;
             log::check_identity(path, id, &*log, record)?;
             locked.log = Some(log);
-            locked.facts.log = Some(LogFacts { bytes, fill_bytes_min: file_system.fill_bytes_min });
+            locked.facts.log =
+                Some(LogFacts { bytes, fill_bytes_min: file_system.fill_bytes_min, handed_over: false });
         }
         if layer.integrity.is_some() {
             let missing = DatastoreError::MissingTags { path: path.clone(), layer: id };
@@ -165,7 +166,12 @@ impl Opening<'_> {
             let discards = self.lock(&discards_name(id), missing, "open the record of discards of")?;
             check_discards_length(path, layer, &*discards, descriptor)?;
             locked.discards = Some(discards);
-            locked.facts.discards = Some(DiscardsFacts { volume: descriptor.volume, layer: id });
+            locked.facts.discards = Some(DiscardsFacts {
+                volume: descriptor.volume,
+                layer: id,
+                // What a layer below has recorded was made durable when another was put on it.
+                is_durable: options.access == Access::ReadOnly,
+            });
         }
         Ok(locked)
     }

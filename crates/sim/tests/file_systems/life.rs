@@ -81,7 +81,7 @@ impl OpenStack {
         if let Some((destaging, _lanes)) = self.destaging.take() {
             destaging.end(end).unwrap();
         }
-        self.stack.close();
+        self.stack.close(true);
     }
 
     pub fn size_bytes(&self) -> u64 {

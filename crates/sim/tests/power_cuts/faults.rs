@@ -20,7 +20,7 @@ use super::{Count, cut};
 
 const EIO: IoError = IoError::Device(strongroom_io::Errno(5));
 const STEPS: usize = 500;
-const SEEDS: std::ops::RangeInclusive<u64> = if cfg!(feature = "full") { 1..=500 } else { 1..=12 };
+const SEEDS: std::ops::RangeInclusive<u64> = if cfg!(feature = "full") { 1..=2000 } else { 1..=12 };
 const CUTS: usize = 20;
 
 /// Lives in trouble, with their cuts. What failed must have failed in one of these ways.

@@ -284,7 +284,10 @@ impl Block {
                 [nothing] if nothing.is_nothing => {}
                 [nothing, first] if nothing.is_nothing && first.request == rewrite.request => {
                     let Some(content) = &first.content else { return FirstWrite::Other };
-                    states.push((sector, content[..found.len()] == *found));
+                    // Zeroes that were written look as nothing does.
+                    if content.iter().any(|byte| *byte != 0) {
+                        states.push((sector, content[..found.len()] == *found));
+                    }
                 }
                 _ => return FirstWrite::Other,
             }

@@ -64,6 +64,9 @@ pub struct DiscardsFacts {
     pub volume: VolumeId,
     /// The layer that it is bound to.
     pub layer: LayerId,
+    /// Nobody has written to it since it was durable, or whoever had it before has left it in order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_durable: bool,
 }
 
 /// The keys that vouch for what is recorded. Clones share them.
@@ -156,33 +159,21 @@ impl Discards {
     ) -> Result<Self, IoError> {
         let binding = Binding { volume: facts.volume, layer: facts.layer };
         let discards = Self { file, keys, binding, state: Mutex::default() };
+        if !facts.is_durable {
+            make_durable(&*discards.file, file_bytes(layer_bytes))?;
+        }
         discards.load(file_bytes(layer_bytes))?;
         Ok(discards)
     }
 
     fn load(&self, bytes: u64) -> Result<(), IoError> {
-        let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
-        let mut memory = pool.take(LOAD_BYTES).ok_or(IoError::from(Errno::NOMEM))?;
         let mut state = self.state();
-        let mut at = 0;
-        while at < bytes {
-            // Most of it was never written.
-            at = match self.file.next_data(at) {
-                Ok(data) => data.max(at) / PAGE_BYTES as u64 * PAGE_BYTES as u64,
-                Err(Errno::NXIO) => break,
-                Err(errno) => return Err(errno.into()),
-            };
-            let wanted_bytes = (bytes.saturating_sub(at)).min(LOAD_BYTES as u64);
-            let into = &mut memory.bytes_mut()[..wanted_bytes as usize];
-            let done_bytes = self.file.read_at(at, into)? as u64;
-            if done_bytes < wanted_bytes {
-                return Err(IoError::Short { done_bytes, wanted_bytes });
-            }
-            for (number, page) in (at / PAGE_BYTES as u64..).zip(into.chunks_exact(PAGE_BYTES)) {
+        for_each_part(&*self.file, bytes, |at, part| {
+            for (number, page) in (at / PAGE_BYTES as u64..).zip(part.chunks_exact(PAGE_BYTES)) {
                 self.take_page(&mut state, number, page)?;
             }
-            at += wanted_bytes;
-        }
+            Ok(())
+        })?;
         if state.damaged.count() > 0 {
             tracing::error!(
                 volume = %self.binding.volume,
@@ -326,6 +317,52 @@ impl State {
         self.failures += 1;
         self.last_failure = Some(error);
     }
+}
+
+/// Makes what is found durable: writes it once more, and syncs it. Whoever wrote it may have been killed before it was durable, or have
+/// had a sync that failed, after which no later one need help; and what is taken for recorded is not recorded again.
+pub(super) fn make_durable(file: &dyn StoredFile, bytes: u64) -> Result<(), IoError> {
+    let mut found_any = false;
+    for_each_part(file, bytes, |at, part| {
+        if part.iter().any(|byte| *byte != 0) {
+            found_any = true;
+            file.write_at(at, part)?;
+        }
+        Ok(())
+    })?;
+    if found_any {
+        file.sync()?;
+    }
+    Ok(())
+}
+
+/// Reads all that was ever written, by parts of whole pages.
+fn for_each_part(
+    file: &dyn StoredFile,
+    bytes: u64,
+    mut take: impl FnMut(u64, &[u8]) -> Result<(), IoError>,
+) -> Result<(), IoError> {
+    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
+    let mut at = 0;
+    while at < bytes {
+        at = match file.next_data(at) {
+            Ok(data) => data.max(at) / PAGE_BYTES as u64 * PAGE_BYTES as u64,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno.into()),
+        };
+        if at >= bytes {
+            break;
+        }
+        let wanted_bytes = (bytes - at).min(LOAD_BYTES as u64);
+        let mut part = pool.take(wanted_bytes as usize).ok_or(IoError::from(Errno::NOMEM))?;
+        let done_bytes = file.read_at(at, part.bytes_mut())? as u64;
+        if done_bytes < wanted_bytes {
+            return Err(IoError::Short { done_bytes, wanted_bytes });
+        }
+        take(at, part.bytes())?;
+        at += wanted_bytes;
+    }
+    Ok(())
 }
 
 fn no_cipher(error: CryptoError) -> IoError {

@@ -94,7 +94,7 @@ impl Log {
         match superblock.next {
             None => {
                 recover(&*file, &superblock, &mut state, size, &pool)?;
-                if !read_only {
+                if !read_only && !facts.handed_over {
                     rewrite(&*file, &state, &pool)?;
                     write_superblock(&*file, &superblock, &pool)?;
                 }

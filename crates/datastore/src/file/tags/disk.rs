@@ -157,6 +157,9 @@ impl TagsDisk {
         let TagsFacts { volume, layer, handed_over, syncs_in_turn } = facts;
         let binding = Binding { volume, layer };
         let mut regions = Regions::default();
+        if !read_only && !handed_over {
+            make_marks_durable(&*file, size_bytes)?;
+        }
         read_marks(&*file, &binding, &keys, size_bytes, |region| {
             regions.found_marked(region, !handed_over);
         })?;
@@ -377,6 +380,25 @@ pub(in crate::file) fn marks_nothing(
 fn page_of_memory() -> Result<Buffer, IoError> {
     let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
     pool.take(PAGE_BYTES).ok_or(IoError::from(Errno::NOMEM))
+}
+
+/// Writes the marks that are found once more, and syncs them. Whoever wrote them may have been killed before they were durable, or have
+/// had a sync that failed, after which no later one need help; and a region that is found marked is not marked again.
+fn make_marks_durable(file: &dyn StoredFile, size_bytes: u64) -> Result<(), IoError> {
+    let mut page = page_of_memory()?;
+    let mut found_any = false;
+    for marks_page in 0..size_bytes.div_ceil(REGION_BYTES).div_ceil(REGIONS_PER_MARKS_PAGE) {
+        let offset = marks_offset(marks_page);
+        file.read_at(offset, page.bytes_mut())?;
+        if page.bytes().iter().any(|byte| *byte != 0) {
+            found_any = true;
+            file.write_at(offset, page.bytes())?;
+        }
+    }
+    if found_any {
+        file.sync()?;
+    }
+    Ok(())
 }
 
 /// Reports the regions that are marked. A sector whose tag does not match marks nothing: whoever writes to the
