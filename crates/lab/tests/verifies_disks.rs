@@ -34,6 +34,13 @@ fn caught(lie: Lie, seed: u64) -> Finding {
     }
 }
 
+/// The same of what stays wrong. What was in flight may overwrite the sector before it is looked at again; then nobody can
+/// tell, and it is tried once more.
+fn caught_for_good(lie: Lie, seed: u64) -> Finding {
+    let findings = (0..5).map(|attempt| caught(lie, seed + 100 * attempt));
+    findings.into_iter().find(|finding| finding.stays).expect("it stays wrong")
+}
+
 #[test]
 fn an_honest_disk_passes_however_it_is_spoken_to() {
     let plain = feature::RING_EVENT_IDX | feature::RING_INDIRECT_DESC;
@@ -59,8 +66,8 @@ fn a_server_without_any_extras_is_spoken_to_as_well() {
 
 #[test]
 fn lost_writes_are_caught() {
-    let finding = caught(Lie::LostWrite, 1);
-    assert!(finding.stays && matches!(finding.wrong, Wrong::Old { .. } | Wrong::Zeroes { .. }), "{finding}");
+    let finding = caught_for_good(Lie::LostWrite, 1);
+    assert!(matches!(finding.wrong, Wrong::Old { .. } | Wrong::Zeroes { .. }), "{finding}");
     assert!(finding.to_string().contains("lost write"));
 }
 
@@ -73,15 +80,14 @@ fn stale_reads_are_caught() {
 
 #[test]
 fn torn_sectors_are_caught() {
-    let finding = caught(Lie::TornSector, 3);
-    assert!(finding.stays && matches!(finding.wrong, Wrong::Torn { from: 408 | 416, .. }), "{finding}");
+    let finding = caught_for_good(Lie::TornSector, 3);
+    assert!(matches!(finding.wrong, Wrong::Torn { from: 408 | 416, .. }), "{finding}");
 }
 
 #[test]
 fn misdirected_writes_are_caught() {
     // At the place where the write should have gone, it is lost.
-    let finding = caught(Lie::MisdirectedWrite, 4);
-    assert!(finding.stays, "{finding}");
+    let finding = caught_for_good(Lie::MisdirectedWrite, 4);
     let misplaced = matches!(finding.wrong, Wrong::Misplaced(stamp) if stamp.sector + 8 == finding.sector);
     assert!(misplaced || matches!(finding.wrong, Wrong::Old { .. } | Wrong::Zeroes { .. }), "{finding}");
 }
@@ -94,18 +100,18 @@ fn reads_that_touch_nothing_are_caught() {
 
 #[test]
 fn discards_that_reach_too_far_are_caught() {
-    let finding = caught(Lie::WideDiscard, 6);
-    assert!(finding.stays && matches!(finding.wrong, Wrong::Zeroes { .. }), "{finding}");
+    let finding = caught_for_good(Lie::WideDiscard, 6);
+    assert!(matches!(finding.wrong, Wrong::Zeroes { .. }), "{finding}");
 }
 
 #[test]
 fn lost_zeroes_are_caught() {
-    let finding = caught(Lie::LostZeroes, 7);
-    assert!(finding.stays && matches!(finding.wrong, Wrong::Old { .. }), "{finding}");
+    let finding = caught_for_good(Lie::LostZeroes, 7);
+    assert!(matches!(finding.wrong, Wrong::Old { .. }), "{finding}");
 }
 
 #[test]
 fn flipped_bits_are_caught() {
-    let finding = caught(Lie::Noise, 8);
-    assert!(finding.stays && matches!(finding.wrong, Wrong::Foreign | Wrong::Torn { .. }), "{finding}");
+    let finding = caught_for_good(Lie::Noise, 8);
+    assert!(matches!(finding.wrong, Wrong::Foreign | Wrong::Torn { .. }), "{finding}");
 }
