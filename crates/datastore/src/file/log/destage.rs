@@ -36,8 +36,9 @@ const POOL_BYTES: usize = 4 * CHUNK_BYTES;
 const PIECE_BLOCKS: u32 = 256;
 /// Written at once.
 const RUN_BLOCKS: usize = 64;
-/// Writes to the layer under way: enough that a disk is not idle, and few enough that a guest's requests do not queue behind them.
-const WRITES_MAX: usize = 16;
+/// Writes to the layer under way: enough that a cycle is over before writers stand still (`docs/decisions/0008` has the
+/// figures), and fewer than a thread's operations in flight.
+const WRITES_MAX: usize = 48;
 /// Once it is busy, it goes on until no more segments are in use than this.
 const SEGMENTS_CALM: usize = SEGMENTS / 2;
 /// A guest that has not written so long is not disturbed by a cycle.
