@@ -7,8 +7,9 @@
 //!   8192  16 x segment          segments, used in turn; records lie in them one after the other, none across a border
 //! ```
 //!
-//! Everything is little-endian, and every part lies on a 4096-byte boundary. Checks are XXH3-64: they tell a torn write from
-//! a whole one, and no more. Who can write to the datastore can forge them, as he can overwrite any block.
+//! Everything is little-endian, and every part lies on a 4096-byte boundary. Checks are XXH3-64: they tell a
+//! torn write from a whole one, and no more. Who can write to the datastore can forge them, as he can
+//! overwrite any block.
 //!
 //! Superblock:
 //! ```text

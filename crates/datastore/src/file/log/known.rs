@@ -1,8 +1,9 @@
 //! Which blocks are known to be written: those are overwritten in place.
 //!
-//! The truth is the file system's map of the layer (`SEEK_DATA`); this is a cache of it, a bit a block, loaded when a block of
-//! a chunk is first written. It errs to one side: what is not known to be written goes through the log, which is
-//! always right. So an entry is forgotten where a discard may have changed the map while it was read.
+//! The truth is the file system's map of the layer (`SEEK_DATA`); this is a cache of it, a bit a block,
+//! loaded when a block of a chunk is first written. It errs to one side: what is not known to be written
+//! goes through the log, which is always right. So an entry is forgotten where a discard may have changed
+//! the map while it was read.
 
 use rustix::io::Errno;
 use strongroom_types::{BLOCK_BYTES, Extent};
@@ -32,8 +33,8 @@ pub(super) enum Knowledge {
 }
 
 pub(super) struct Known {
-    /// By place, the chunk that has it, counted from 1: a chunk has one place, by its number, and shares it with others. What was
-    /// never touched takes no memory.
+    /// By place, the chunk that has it, counted from 1: a chunk has one place, by its number, and shares it
+    /// with others. What was never touched takes no memory.
     chunks: Vec<u64>,
     written: Vec<Written>,
     /// A bit a region: space was taken for all of it.
@@ -94,8 +95,8 @@ impl Known {
         }
     }
 
-    /// Whether space should be taken for a region in which so many blocks are about to be written; it counts as taken then. A lone block
-    /// is not worth it: where a second one comes, more will.
+    /// Whether space should be taken for a region in which so many blocks are about to be written; it counts
+    /// as taken then. A lone block is not worth it: where a second one comes, more will.
     pub fn should_reserve(&mut self, region: u64, blocks: u64) -> bool {
         let (chunk, bit) = (region / 8, region % 8);
         let Some(place) = self.place(chunk) else { return blocks > 1 };

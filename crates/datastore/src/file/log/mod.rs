@@ -1,9 +1,10 @@
 //! The first-write log of a thin layer: what makes first writes whole, and fast.
 //!
-//! A first write has no old content to fall back on: torn by a power cut it would leave a block that is part ciphertext and
-//! part zeroes, and decrypts to noise. It is also slow, because the file system finds space for it. So blocks that are "nothing
-//! here" are written into a log first: a file that was written before, to which records of many blocks are appended, each block with a
-//! check. They are acknowledged from there, and brought to the layer later, sorted by address ([`destage`]).
+//! A first write has no old content to fall back on: torn by a power cut it would leave a block that is part
+//! ciphertext and part zeroes, and decrypts to noise. It is also slow, because the file system finds space
+//! for it. So blocks that are "nothing here" are written into a log first: a file that was written before,
+//! to which records of many blocks are appended, each block with a check. They are acknowledged from there,
+//! and brought to the layer later, sorted by address ([`destage`]).
 //!
 //! ```text
 //!             route                    append                       destage
@@ -17,12 +18,13 @@
 //!
 //! What may not be:
 //! - a block's content is brought to its place before its record is durable: torn there, it would be nowhere;
-//! - a block is overwritten in place while the log could still be read after a crash: its old entry would win;
+//! - a block is overwritten in place while the log could still be read after a crash: its old entry would
+//!   win;
 //! - a segment's space is used again before the tail has durably passed it, or while it is read;
 //! - a tail passes an entry that a newer one has replaced which is not durable yet.
 //!
-//! Bounded memory: an index entry for each block of a log of at most 64 MiB, 640 KiB for what is known of the layer's map, and a
-//! few MiB of buffers while something is appended or destaged.
+//! Bounded memory: an index entry for each block of a log of at most 64 MiB, 640 KiB for what is known of
+//! the layer's map, and a few MiB of buffers while something is appended or destaged.
 
 pub(super) mod destage;
 pub(super) mod epochs;
@@ -58,7 +60,8 @@ pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
 pub(super) use state::{LogBlock, Reservation, Route, Run};
 
-/// The most blocks of a record, which with its header make 256 KiB: with more, the first of them would wait for the last.
+/// The most blocks of a record, which with its header make 256 KiB: with more, the first of them would wait
+/// for the last.
 pub(super) const RECORD_BLOCKS_MAX: u32 = 63;
 
 /// So many segments in use, and the log is emptied although the guest is busy.
@@ -81,7 +84,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Opens the log of a layer that is locked. Whoever may write takes the mark away that it was closed empty.
+    /// Opens the log of a layer that is locked. Whoever may write takes the mark away that it was closed
+    /// empty.
     pub(super) fn open(
         file: Arc<dyn StoredFile>,
         facts: LogFacts,
@@ -192,7 +196,8 @@ impl Log {
         if self.answers_for_nothing() { VecDeque::new() } else { self.state().runs(blocks) }
     }
 
-    /// The blocks of an extent that it answers for, in order. Each with content is to be let go of by [`Self::release`].
+    /// The blocks of an extent that it answers for, in order. Each with content is to be let go of by
+    /// [`Self::release`].
     pub(super) fn pin(&self, blocks: Extent, live: &mut Vec<LogBlock>) {
         self.state().pin(blocks, live);
     }

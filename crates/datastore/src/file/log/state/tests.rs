@@ -1,5 +1,5 @@
 use super::*;
-use crate::file::log::format::{LOG_BYTES_MIN, content_check};
+use crate::file::log::format::{LOG_BYTES_MIN, LogEntry, content_check};
 
 /// Three blocks of content a segment.
 fn state() -> State {
@@ -79,7 +79,7 @@ fn a_block_that_became_nothing_is_so_also_where_an_older_content_may_still_land(
     let (_, planned) = state.plan(u32::MAX, true).unwrap();
     assert_eq!(planned.len(), 1);
     // What was found after a crash says the same, though the content's record is behind the tail.
-    let mut found = super::super::state::State::new(LOG_BYTES_MIN, 1 << 20, 1);
+    let mut found = State::new(LOG_BYTES_MIN, 1 << 20, 1);
     found.recover(0, 9, &[(0, LogEntry::Nothing { first: 5, count: 1 }, 0)]);
     assert_eq!(live(&found, 5).map(|live| live.at), Some(None));
 }
@@ -127,7 +127,8 @@ fn what_a_failed_record_would_make_nothing_goes_through_the_log_until_it_is_trim
     let (segments, planned) = state.plan(u32::MAX, true).unwrap();
     let failed = state.reserve(0, &waker()).unwrap();
     state.fail(&failed, &[LogEntry::Nothing { first: 4, count: 1 }]);
-    // The content is in the layer by now. Written there anew, it would be nothing after a crash that finds the record.
+    // The content is in the layer by now. Written there anew, it would be nothing after a crash that finds
+    // the record.
     state.trim(&segments, &planned);
     assert_eq!(state.route(extent_of(4, 5), false), Ok(Route::Log));
     state.give_up(extent_of(4, 5));

@@ -1,0 +1,122 @@
+//! When a cycle begins, and with what.
+
+use std::time::Instant;
+
+use strongroom_io::{FileOperation, IoError};
+use strongroom_memory::BufferPool;
+
+use super::super::SEGMENTS_BUSY;
+use super::super::format::{BLOCK, SEGMENTS};
+use super::super::state::Planned;
+use super::cycle::{Cycle, PIECE_BLOCKS, Piece};
+use super::{Destager, End, Job, POOL_BYTES};
+
+/// The most blocks of a cycle, which are held in memory: a segment of the largest log.
+pub(super) const CYCLE_BLOCKS_MAX: u32 = 1024;
+/// Once it is busy, it goes on until no more segments are in use than this.
+const SEGMENTS_CALM: usize = SEGMENTS / 2;
+
+impl Destager {
+    /// Begins a cycle, if it is time for one.
+    pub(super) fn begin(&mut self) -> bool {
+        if self.ended.is_some() {
+            return false;
+        }
+        if self.shared.syncs.have_failed() {
+            // The log keeps what it has until the volume is opened anew.
+            let mut state = self.log.state();
+            state.stalled = Some(IoError::FlushFailed);
+            state.wake_waiting();
+            drop(state);
+            return self.end_if_asked(Err(IoError::FlushFailed));
+        }
+        let mut state = self.log.state();
+        let ending = state.ending;
+        if state.is_empty() {
+            self.is_busy = false;
+            state.is_watched = false;
+            drop(state);
+            self.give_memory_back();
+            return ending.is_some() && self.close();
+        }
+        drop(state);
+        if ending == Some(End::Now) {
+            return self.end_if_asked(Ok(()));
+        }
+        let planned = self.plan(ending.is_some());
+        planned.is_some_and(|(segments, planned)| {
+            self.prepare(segments, planned);
+            true
+        })
+    }
+
+    /// The memory of the last cycles: a volume may have none for hours.
+    fn give_memory_back(&mut self) {
+        if self.pool.resident_bytes() > 0
+            && let Ok(pool) = BufferPool::new(POOL_BYTES)
+        {
+            self.pool = pool;
+        }
+    }
+
+    /// What to bring to the layer now. If there is nothing, it will be looked at again.
+    fn plan(&mut self, is_ending: bool) -> Option<(Vec<usize>, Vec<Planned>)> {
+        let now = Instant::now();
+        let mut state = self.log.state();
+        state.is_watched = true;
+        if !is_ending && let Some(retry_at) = self.retry_at.filter(|at| *at > now) {
+            self.reactor.wake_at(retry_at);
+            return None;
+        }
+        self.is_busy = match state.segments_in_use() {
+            busy if busy >= SEGMENTS_BUSY => true,
+            calm if calm <= SEGMENTS_CALM => false,
+            _ => self.is_busy,
+        };
+        if self.last_records.0 != state.records {
+            self.last_records = (state.records, now);
+        }
+        let quiet_at = self.last_records.1.checked_add(self.quiet);
+        let all = is_ending || quiet_at.is_some_and(|at| at <= now);
+        let plan = if all || self.is_busy { state.plan(CYCLE_BLOCKS_MAX, all) } else { None };
+        if plan.is_none() {
+            // When it is quiet, or a record that is under way has arrived.
+            let again_at = if all { now.checked_add(self.quiet) } else { quiet_at };
+            if let Some(at) = again_at {
+                self.reactor.wake_at(at);
+            }
+        }
+        plan
+    }
+
+    /// Has the log made durable, and the segments read.
+    fn prepare(&mut self, segments: Vec<usize>, planned: Vec<Planned>) {
+        let mut pieces = Vec::new();
+        let mut offsets = Vec::new();
+        if planned.iter().any(|planned| planned.live.at.is_some()) {
+            let state = self.log.state();
+            for &segment in &segments {
+                let end = state.used_blocks(segment);
+                for first in (0..end).step_by(PIECE_BLOCKS as usize) {
+                    let blocks = PIECE_BLOCKS.min(end - first);
+                    pieces.push(Piece { segment, first, blocks, content: None });
+                    offsets.push((blocks, state.offset(segment, first)));
+                }
+            }
+        }
+        let cycle = self.cycle.insert(Cycle::new(segments, planned, pieces, self.shared.syncs.next()));
+        self.log.epochs.turn(&self.waker);
+        let buffers: Option<Vec<_>> =
+            offsets.iter().map(|(blocks, _)| self.pool.take(*blocks as usize * BLOCK)).collect();
+        if buffers.is_none() {
+            debug_assert!(false, "the pool has room for a cycle");
+            cycle.failure = Some(IoError::NoSpace);
+        }
+        // Also where no mark says so: another's sync of what is planned may still be under way.
+        let (ticket, _) = self.shared.syncs.begin_for([Some(&self.log.unsynced)]);
+        self.sync(self.file, ticket);
+        for (piece, (into, (_, offset))) in buffers.into_iter().flatten().zip(offsets).enumerate() {
+            self.send(self.file, Job::Read(piece), FileOperation::Read { offset, into });
+        }
+    }
+}

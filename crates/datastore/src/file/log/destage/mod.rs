@@ -1,0 +1,277 @@
+//! Bringing first writes from the log to the layer.
+//!
+//! A cycle takes the oldest segments, and goes through these steps, each of which needs the one before:
+//!
+//! 1. what the log holds is made durable (`fdatasync`), because from now on a block may be torn in its place; beside it
+//!    the segments are read, and transfers in place that began before end;
+//! 2. space is taken ahead where blocks gather, then the blocks are written to the layer, in the order of their
+//!    addresses, and what became "nothing here" is punched;
+//! 3. the layer is made durable, with no other sync failed beside;
+//! 4. a superblock with a tail beyond the segments is made durable;
+//! 5. the blocks are overwritten in place from now on, and the segments are free.
+//!
+//! A block that is written anew meanwhile goes through the log again, and stays there.
+
+mod begin;
+mod cycle;
+mod place;
+mod tail;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strongroom_io::{
+    FileDone, FileIo, FileOperation, FileQueue, FileToken, InFlight, IoError, Reactor, Slot, Thread, Waker,
+};
+use strongroom_memory::{BufferPool, CHUNK_BYTES};
+
+use self::cycle::{Cycle, Step};
+use super::Log;
+use super::format::Superblock;
+use crate::file::disk::Shared;
+use crate::file::syncs::SyncTicket;
+
+/// The segments of a cycle, rounded up to what a pool gives, and the writes under way.
+const POOL_BYTES: usize = 4 * CHUNK_BYTES;
+/// Writes to the layer under way: enough that a cycle is over before writers stand still (`docs/decisions/0008` has the
+/// figures), and fewer than a thread's operations in flight.
+const WRITES_MAX: usize = 48;
+/// A guest that has not written so long is not disturbed by a cycle.
+const QUIET: Duration = Duration::from_millis(250);
+/// After a failure, before the next attempt.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How destaging ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// When the log is empty: the layer is complete then.
+    Empty,
+    /// When what was begun is done.
+    Now,
+}
+
+/// Empties the log of a layer while its channels fill it. It is run by a thread of its own, or beside
+/// channels: [`Self::poll`] does what there is to do, and the reactor wakes the thread when there is more.
+///
+/// Dropped while it works, it leaves the log as it is, and no other one can be had until the volume is
+/// opened anew.
+pub struct Destager {
+    shared: Arc<Shared>,
+    log: Arc<Log>,
+    queue: Box<dyn FileQueue>,
+    layer: FileToken,
+    file: FileToken,
+    pool: BufferPool,
+    reactor: Rc<dyn Reactor>,
+    waker: Arc<Waker>,
+    sent: InFlight<Job>,
+    file_done: Vec<FileDone>,
+    cycle: Option<Cycle>,
+    quiet: Duration,
+    is_busy: bool,
+    /// The count of records when it was last looked at, and when that changed.
+    last_records: (u64, Instant),
+    retry_at: Option<Instant>,
+    ended: Option<Result<(), IoError>>,
+}
+
+enum Job {
+    Sync(SyncTicket),
+    /// The superblock, written durably.
+    Superblock(SyncTicket, Superblock),
+    Read(usize),
+    /// Taking space ahead. Without it the writes take what they need.
+    Ahead,
+    Write,
+}
+
+impl Destager {
+    pub(in crate::file) fn open(shared: Arc<Shared>, thread: &Thread) -> Result<Self, IoError> {
+        let Some(log) = shared.log.clone() else { return Err(IoError::Closed) };
+        let mut queue = shared.sync_order.queue(thread)?;
+        let layer = queue.register(Arc::clone(&shared.layer) as _)?;
+        let file = queue.register(Arc::clone(&log.file) as _)?;
+        let waker = thread.reactor.waker();
+        {
+            let mut state = log.state();
+            if state.destager.is_some() || state.stalled == Some(IoError::Closed) {
+                return Err(IoError::Closed);
+            }
+            state.destager = Some(Arc::clone(&waker));
+        }
+        Ok(Self {
+            shared,
+            log,
+            queue,
+            layer,
+            file,
+            pool: BufferPool::new(POOL_BYTES).map_err(|_| IoError::NoSpace)?,
+            reactor: Rc::clone(&thread.reactor),
+            waker,
+            sent: InFlight::with_depth(2 * WRITES_MAX),
+            file_done: Vec::new(),
+            cycle: None,
+            quiet: QUIET,
+            is_busy: false,
+            last_records: (0, Instant::now()),
+            retry_at: None,
+            ended: None,
+        })
+    }
+
+    /// How long the guest must not have written before what is in the log is brought to the layer though
+    /// there is room.
+    pub fn set_quiet(&mut self, quiet: Duration) {
+        self.quiet = quiet;
+    }
+
+    /// Does what can be done now. Once it returns, whatever there will be to do wakes the thread's reactor.
+    pub fn poll(&mut self) {
+        loop {
+            let mut file_done = std::mem::take(&mut self.file_done);
+            self.queue.poll(&mut file_done);
+            let mut moved = !file_done.is_empty();
+            for done in file_done.drain(..) {
+                self.finish(done);
+            }
+            self.file_done = file_done;
+            moved |= self.advance();
+            self.queue.kick();
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Whether it has ended, as [`FileDisk::end_destaging`](crate::file::FileDisk::end_destaging) asked; an
+    /// error says that the log is not empty.
+    pub fn ended(&self) -> Option<Result<(), IoError>> {
+        self.ended
+    }
+
+    fn send(&mut self, file: FileToken, job: Job, operation: FileOperation) {
+        let slot = self.sent.insert(job);
+        self.queue.submit(FileIo { tag: slot.tag(), file, operation });
+    }
+
+    fn sync(&mut self, file: FileToken, ticket: SyncTicket) {
+        self.send(file, Job::Sync(ticket), FileOperation::SyncData);
+    }
+
+    fn finish(&mut self, done: FileDone) {
+        let Some(job) = Slot::from_tag(done.tag).and_then(|slot| self.sent.take(slot)) else { return };
+        let Some(cycle) = &mut self.cycle else { return };
+        let mut result = done.result;
+        match job {
+            Job::Sync(ticket) => {
+                self.shared.syncs.end(ticket, result.is_err());
+                cycle.settles_before = self.shared.syncs.next();
+            }
+            Job::Superblock(ticket, superblock) => {
+                if result.is_ok() {
+                    self.log.written(superblock);
+                }
+                result = self.shared.syncs.end_of_durable_write(ticket, result);
+            }
+            Job::Read(piece) => cycle.pieces[piece].content = done.buffer,
+            Job::Ahead => return,
+            Job::Write => {}
+        }
+        cycle.failure = cycle.failure.or(result.err());
+    }
+
+    /// Goes on to what can be done next; whether there was anything.
+    fn advance(&mut self) -> bool {
+        let Some(Cycle { step, failure, .. }) = self.cycle else { return self.begin() };
+        let is_idle = self.sent.is_empty();
+        let can_stop = matches!(step, Step::Preparing | Step::Allocating | Step::Writing);
+        if failure.is_some() || can_stop && self.log.state().ending == Some(End::Now) {
+            return is_idle && self.abandon();
+        }
+        match step {
+            Step::Preparing => {
+                let ready = is_idle && self.log.epochs.is_over() && self.syncs_are_over();
+                if ready && let Some(cycle) = &mut self.cycle {
+                    let end_bytes = self.shared.limits().size_bytes;
+                    cycle.ahead = self.log.state().space_ahead(&cycle.planned, end_bytes);
+                    cycle.step = Step::Allocating;
+                }
+                ready
+            }
+            Step::Allocating => self.allocate_some(),
+            Step::Writing => self.write_some(),
+            Step::SyncingLayer => {
+                let ready = is_idle && self.syncs_are_over();
+                if ready {
+                    self.trim();
+                }
+                ready
+            }
+            Step::Trimming => is_idle && self.trimmed(),
+            Step::Closing => is_idle && self.closed(),
+        }
+    }
+
+    /// Whether what was synced is durable: of two syncs beside each other one can hear of the other's
+    /// failure.
+    fn syncs_are_over(&mut self) -> bool {
+        let syncs = &self.shared.syncs;
+        let Some(cycle) = &mut self.cycle else { return false };
+        if !syncs.have_ended_before(cycle.settles_before, &self.waker) {
+            return false;
+        }
+        if syncs.have_failed() {
+            cycle.failure = Some(IoError::FlushFailed);
+            return false;
+        }
+        true
+    }
+
+    /// Gives a cycle up; what it has written is written again.
+    fn abandon(&mut self) -> bool {
+        let Some(Cycle { failure, .. }) = self.cycle.take() else { return false };
+        let Some(error) = failure else { return true };
+        let mut state = self.log.state();
+        if state.stalled != Some(error) {
+            tracing::warn!(%error, "first writes cannot be brought from the log to the layer; they stay in the log");
+        }
+        state.stalled = Some(error);
+        state.wake_waiting();
+        drop(state);
+        self.retry_at = Instant::now().checked_add(RETRY);
+        self.end_if_asked(Err(error));
+        true
+    }
+
+    fn end_if_asked(&mut self, result: Result<(), IoError>) -> bool {
+        let is_asked = self.log.state().ending.is_some();
+        if is_asked && self.ended.is_none() {
+            self.ended = Some(result);
+        }
+        is_asked
+    }
+}
+
+impl Drop for Destager {
+    fn drop(&mut self) {
+        let mut slots = (0..).map_while(Slot::from_tag);
+        let was_working = !self.sent.is_empty();
+        while !self.sent.is_empty()
+            && let Some(slot) = slots.next()
+        {
+            match self.sent.take(slot) {
+                Some(Job::Sync(ticket)) => self.shared.syncs.abandon(ticket, [Some(&self.log.unsynced)]),
+                Some(Job::Superblock(ticket, _)) => self.shared.syncs.end(ticket, false),
+                Some(Job::Read(_) | Job::Ahead | Job::Write) | None => {}
+            }
+        }
+        let mut state = self.log.state();
+        state.destager = None;
+        if was_working {
+            // What it has sent may land at any time.
+            state.stalled = Some(IoError::Closed);
+        }
+        state.wake_waiting();
+    }
+}
