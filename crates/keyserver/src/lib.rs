@@ -1,0 +1,2 @@
+//! The embedded key server: KMIP objects, its certificate authority, grants, backup, audit.
+#![forbid(unsafe_code)]
