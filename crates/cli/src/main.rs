@@ -23,6 +23,10 @@ mod terminal;
 mod volume;
 mod worker;
 
+/// Keys pass through buffers of TLS and of parsers, which wipe nothing.
+#[global_allocator]
+static ALLOCATOR: strongroom_memory::WipingAllocator = strongroom_memory::WipingAllocator::new();
+
 fn main() -> std::process::ExitCode {
     program::run()
 }

@@ -6,7 +6,7 @@
 //! - [`GuestMemory`] and [`GuestSlice`]: memory that a guest shares with us. It changes while we look, so it
 //!   never becomes a `&[u8]`; it is copied or handed to a cipher as raw segments, and what we write into it
 //!   is marked dirty.
-//! - [`secret`]: the one type that plain keys live in.
+//! - [`secret`]: the one type that plain keys live in. [`WipingAllocator`]: for what passes through other memory.
 //!
 //! This room knows nothing of I/O, ciphers or files. It is one of the few that may use `unsafe`; each use
 //! says why it is sound.
@@ -16,8 +16,10 @@ mod guest;
 mod pool;
 mod reserve;
 pub mod secret;
+mod wiping_allocator;
 mod words;
 
 pub use guest::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion, GuestSlice, Segment};
 pub use pool::{Buffer, BufferPool, CHUNK_BYTES, MAX_BUFFER_BYTES, PoolError};
 pub use reserve::ReservedPool;
+pub use wiping_allocator::WipingAllocator;
