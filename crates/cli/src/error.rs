@@ -7,7 +7,7 @@ use serde_json::json;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
-use strongroom_keys::KeyError;
+use strongroom_keys::{KeyError, ProviderKey};
 use strongroom_memory::secret::SecretError;
 use strongroom_ring::RingError;
 use strongroom_types::SizeError;
@@ -49,6 +49,16 @@ pub enum CliError {
         path: PathBuf,
         /// The key file.
         key_file: PathBuf,
+    },
+    /// The provider holds another key than the volume's.
+    #[error(
+        "what {key} gives is not the key of {path}; if nobody has put another one there, the volume's descriptor was edited"
+    )]
+    WrongProviderKey {
+        /// The volume.
+        path: PathBuf,
+        /// Where the key should be.
+        key: Box<ProviderKey>,
     },
     /// An encrypted volume, no key, and nobody to ask for one.
     #[error("{path} needs its key: {next}")]
@@ -188,7 +198,9 @@ impl CliError {
             Self::Key(error) => error.code(),
             Self::Secret(_) => "no_secret_memory",
             Self::Process(_) => "process",
-            Self::WrongPassphrase { .. } | Self::WrongKeyFile { .. } => "wrong_key",
+            Self::WrongPassphrase { .. } | Self::WrongKeyFile { .. } | Self::WrongProviderKey { .. } => {
+                "wrong_key"
+            }
             Self::NoKey { .. } => "no_key",
             Self::PassphrasesDiffer => "passphrases_differ",
             Self::File { .. } => "file",

@@ -1,4 +1,4 @@
-//! Where a volume's key comes from: a passphrase typed or read from a descriptor, or a key file. Never the command line
+//! Where a volume's key comes from: a key provider, a passphrase typed or read from a descriptor, or a key file. Never the command line
 //! or the environment, which others can read; and wherever it comes from, straight into secret memory.
 
 use std::fs::File;
@@ -7,10 +7,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use strongroom_datastore::file::{DatastoreError, Descriptor, Protection};
-use strongroom_keys::{Kek, KekSource, KeyError, PASSPHRASE_BYTES_MAX, read_key_file};
+use strongroom_keys::{
+    Kek, KekSource, KeyError, KeyRequestId, Keyring, PASSPHRASE_BYTES_MAX, ProviderKey, ProviderName,
+    read_key_file,
+};
 use strongroom_memory::secret::SecretBytes;
+use strongroom_types::KekId;
 
 use crate::error::CliError;
+use crate::keyring;
 use crate::terminal::{Terminal, TerminalError};
 
 /// How often a person may mistype.
@@ -27,6 +32,11 @@ pub struct KeyArguments {
     /// Read the passphrase from file descriptor N, as in: --passphrase-fd 3 3<FILE; one line end after it is left out
     #[arg(long, value_name = "N")]
     passphrase_fd: Option<u32>,
+
+    /// Take the key from key provider NAME. For a new volume a key is made there; of one that exists it is known which
+    /// provider has its key, and nothing need be given
+    #[arg(long, value_name = "NAME")]
+    key_provider: Option<ProviderName>,
 
     /// Not encrypted: whoever reads the datastore reads the guest's data
     #[arg(long)]
@@ -71,7 +81,10 @@ impl VolumeKey {
 impl KeyArguments {
     /// Whether the command line says anything of a key.
     pub fn are_given(&self) -> bool {
-        self.key_file.is_some() || self.passphrase_fd.is_some() || self.unencrypted
+        self.key_file.is_some()
+            || self.passphrase_fd.is_some()
+            || self.key_provider.is_some()
+            || self.unencrypted
     }
 
     /// The key for a volume that will be created at `path`. A person at a terminal is asked twice.
@@ -82,6 +95,9 @@ impl KeyArguments {
         if let Some(key_file) = &self.key_file {
             let source = KekSource::KeyFile {};
             return Ok(VolumeKey::Kek(source.kek(&read_key_file(key_file)?)?));
+        }
+        if let Some(provider) = &self.key_provider {
+            return Ok(VolumeKey::Kek(keyring::configured().create(provider, KeyRequestId::random())?));
         }
         let passphrase = match self.passphrase_fd {
             Some(descriptor) => read_passphrase(descriptor)?,
@@ -107,7 +123,16 @@ impl KeyArguments {
             let error = KeyError::WrongSource { given, wanted: source.name() };
             Err(DatastoreError::Key { path: path.clone(), error }.into())
         };
+        if self.key_provider.is_some() && !matches!(source, KekSource::Provider(_)) {
+            return refuse_other_source("key provider");
+        }
         match (source, &self.key_file, self.passphrase_fd) {
+            (KekSource::Provider(key), None, None) => {
+                self.refuse_another_provider(&path, key)?;
+                provided_kek(&*keyring::configured(), &path, key, encryption.kek.id).map(VolumeKey::Kek)
+            }
+            (KekSource::Provider(_), Some(_), _) => refuse_other_source("key file"),
+            (KekSource::Provider(_), None, Some(_)) => refuse_other_source("passphrase"),
             (KekSource::KeyFile {}, Some(key_file), _) => {
                 let kek = source.kek(&read_key_file(key_file)?)?;
                 let wrong = |_| CliError::WrongKeyFile { path, key_file: key_file.clone() };
@@ -127,6 +152,31 @@ impl KeyArguments {
             (KekSource::Passphrase(_), None, None) => ask_until_right(&path, descriptor, source),
         }
     }
+
+    fn refuse_another_provider(&self, path: &Path, key: &ProviderKey) -> Result<(), CliError> {
+        match &self.key_provider {
+            Some(given) if *given != key.provider => Err(CliError::Usage(format!(
+                "the key of {} is kept by key provider {}, not by {given}",
+                path.display(),
+                key.provider
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The KEK of the volume at `path`, which a provider keeps.
+fn provided_kek(
+    keyring: &dyn Keyring,
+    path: &Path,
+    key: &ProviderKey,
+    wanted: KekId,
+) -> Result<Kek, CliError> {
+    let error = |error| DatastoreError::Key { path: path.to_owned(), error };
+    let kek = keyring.fetch(key).map_err(error)?;
+    kek.expect_id(wanted)
+        .map_err(|_| CliError::WrongProviderKey { path: path.to_owned(), key: Box::new(key.clone()) })?;
+    Ok(kek)
 }
 
 fn ask_until_right(path: &Path, descriptor: &Descriptor, source: &KekSource) -> Result<VolumeKey, CliError> {
@@ -217,6 +267,36 @@ mod tests {
         assert_eq!(read(b" spaces \t"), b" spaces \t");
         assert_eq!(read(b""), b"");
         assert_eq!(read(&[b'x'; 4000]).len(), PASSPHRASE_BYTES_MAX + 2);
+    }
+
+    /// One key, or none.
+    #[derive(Debug)]
+    struct OneKey(Option<u8>);
+
+    impl Keyring for OneKey {
+        fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+            let unavailable =
+                || KeyError::Unavailable { key: Box::new(key.clone()), reason: "it rests".to_owned() };
+            let fill = self.0.ok_or_else(unavailable)?;
+            Kek::from_provider(SecretBytes::from_slice_and_wipe(&mut [fill; 32])?, key.clone())
+        }
+
+        fn create(&self, provider: &ProviderName, _: KeyRequestId) -> Result<Kek, KeyError> {
+            let key = "4711".parse().unwrap();
+            self.fetch(&ProviderKey { provider: provider.clone(), key, wrapped: None })
+        }
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_had_is_named_and_a_wrong_one_told() {
+        let made = OneKey(Some(1)).create(&"corp".parse().unwrap(), KeyRequestId::random()).unwrap();
+        let KekSource::Provider(key) = made.source() else { panic!("{made:?}") };
+        let fetch = |keyring| provided_kek(&keyring, Path::new("ds/vm1"), key, made.id());
+        assert_eq!(fetch(OneKey(Some(1))).unwrap().id(), made.id());
+        let error = fetch(OneKey(None)).unwrap_err();
+        assert_eq!(error.code(), "key_unavailable");
+        assert_eq!(error.to_string(), "cannot open ds/vm1: key-unavailable: key provider corp, key 4711: it rests");
+        assert_eq!(fetch(OneKey(Some(2))).unwrap_err().code(), "wrong_key");
     }
 
     #[test]

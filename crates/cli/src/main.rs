@@ -13,6 +13,7 @@
 mod completions;
 mod error;
 mod image;
+mod keyring;
 mod keys;
 mod manual;
 mod output;

@@ -7,6 +7,8 @@ use strongroom_memory::secret::SecretError;
 use strongroom_types::{KekId, KeyEpoch};
 use thiserror::Error;
 
+use crate::provider::{ProviderKey, ProviderName};
+
 /// Why a key cannot be had or used.
 #[derive(Debug, Error)]
 pub enum KeyError {
@@ -25,6 +27,30 @@ pub enum KeyError {
         given: &'static str,
         /// What the descriptor names.
         wanted: &'static str,
+    },
+    /// The volume's KEK cannot be had now: the volume is *key-unavailable*.
+    #[error("key-unavailable: {key}: {reason}")]
+    Unavailable {
+        /// Where it is.
+        key: Box<ProviderKey>,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A provider made no key.
+    #[error("key provider {provider} made no key: {reason}")]
+    NotMade {
+        /// Which.
+        provider: ProviderName,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// What a provider keeps is no KEK.
+    #[error("{key}, is no AES-256 key: it has {bytes} bytes instead of {}", crate::KEK_BYTES)]
+    ProviderKeyLength {
+        /// Where it is.
+        key: Box<ProviderKey>,
+        /// How long it is.
+        bytes: usize,
     },
     /// An envelope does not open: edited, or moved from elsewhere.
     #[error(
@@ -81,6 +107,9 @@ impl KeyError {
         match self {
             Self::WrongKek { .. } => "wrong_key",
             Self::WrongSource { .. } => "wrong_key_source",
+            Self::Unavailable { .. } => "key_unavailable",
+            Self::NotMade { .. } => "key_not_made",
+            Self::ProviderKeyLength { .. } => "key_length",
             Self::Envelope { .. } => "not_authentic",
             Self::PassphraseLength(_) => "passphrase_length",
             Self::KeyFileUnreadable { .. } | Self::KeyFileMode { .. } | Self::KeyFileForm { .. } => {

@@ -9,6 +9,7 @@ use strongroom_types::KekId;
 
 use crate::error::KeyError;
 use crate::hex;
+use crate::provider::ProviderKey;
 
 /// Bytes of a KEK: an AES-256 key.
 pub const KEK_BYTES: usize = 32;
@@ -33,6 +34,8 @@ pub enum KekSource {
     Passphrase(PassphraseParameters),
     /// A file that holds the key itself.
     KeyFile {},
+    /// A key provider keeps it.
+    Provider(ProviderKey),
 }
 
 /// How a passphrase becomes a KEK: Argon2id (RFC 9106), version 0x13, 32 bytes out.
@@ -63,12 +66,17 @@ impl KekSource {
         match self {
             Self::Passphrase(_) => "passphrase",
             Self::KeyFile {} => "key file",
+            Self::Provider(_) => "key provider",
         }
     }
 
-    /// The KEK that `input` (a passphrase, or a key file's key) gives.
+    /// The KEK that `input` (a passphrase, or a key file's key) gives. That of a provider is fetched by a
+    /// [`Keyring`](crate::Keyring).
     pub fn kek(&self, input: &SecretBytes) -> Result<Kek, KeyError> {
         match self {
+            Self::Provider(_) => {
+                Err(KeyError::WrongSource { given: "passphrase or key file", wanted: self.name() })
+            }
             Self::KeyFile {} => Kek::new(input.duplicate()?, self.clone()),
             Self::Passphrase(parameters) => {
                 if input.is_empty() || input.len() > PASSPHRASE_BYTES_MAX {
@@ -83,7 +91,28 @@ impl KekSource {
     }
 }
 
+/// "passphrase", "key file", or "key provider corp, key 4711".
+impl fmt::Display for KekSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Provider(key) => key.fmt(f),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
 impl Kek {
+    /// The KEK that a provider has handed out.
+    ///
+    /// # Errors
+    /// [`KeyError::ProviderKeyLength`] for anything but the 32 bytes of an AES-256 key.
+    pub fn from_provider(secret: SecretBytes, key: ProviderKey) -> Result<Self, KeyError> {
+        if secret.len() != KEK_BYTES {
+            return Err(KeyError::ProviderKeyLength { key: Box::new(key), bytes: secret.len() });
+        }
+        Self::new(secret, KekSource::Provider(key))
+    }
+
     /// The KEK of these 32 bytes. Its id is derived from them, so that a wrong key is told from a damaged volume.
     fn new(secret: SecretBytes, source: KekSource) -> Result<Self, KeyError> {
         let derived = kdf::hkdf_sha256(&secret, b"", b"strongroom kek id v1", 16)?;
@@ -161,6 +190,30 @@ mod tests {
         let source = KekSource::new_passphrase().unwrap();
         assert!(matches!(source.kek(&secret(b"")), Err(KeyError::PassphraseLength(0))));
         assert!(matches!(source.kek(&secret(&[b'x'; 1025])), Err(KeyError::PassphraseLength(1025))));
+    }
+
+    #[test]
+    fn a_providers_key_is_named_and_has_its_length() {
+        let text = r#"{"kind":"provider","provider":"corp","key":"4711","wrapped":null}"#;
+        let source: KekSource = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&source).unwrap(), text);
+        assert_eq!(
+            (source.name(), source.to_string().as_str()),
+            ("key provider", "key provider corp, key 4711")
+        );
+        assert!(matches!(source.kek(&secret(&[1; 32])), Err(KeyError::WrongSource { .. })));
+        let KekSource::Provider(key) = source.clone() else { panic!("{source}") };
+        let kek = Kek::from_provider(secret(&[1; 32]), key.clone()).unwrap();
+        assert_eq!(kek.source(), &source);
+        // The same bytes are the same key, wherever they come from.
+        assert_eq!(kek.id(), KekSource::KeyFile {}.kek(&secret(&[1; 32])).unwrap().id());
+        let short = Kek::from_provider(secret(&[1; 16]), key).unwrap_err();
+        assert_eq!(
+            short.to_string(),
+            "key provider corp, key 4711, is no AES-256 key: it has 16 bytes instead of 32"
+        );
+        let stranger = text.replace("null", "null,\"x\":1");
+        assert!(serde_json::from_str::<KekSource>(&stranger).is_err());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Keys: key server -> KEK -> DEK.
 //!
-//! - A [`Kek`] wraps DEKs. It lives in memory only. Until key providers arrive it comes from a passphrase
-//!   (Argon2id) or a key file; [`KekSource`] is what a descriptor says about that, and holds nothing secret.
+//! - A [`Kek`] wraps DEKs. It lives in memory only. It comes from a key provider, a passphrase (Argon2id) or a key file;
+//!   [`KekSource`] is what a descriptor says about that, and holds nothing secret.
+//! - A [`Keyring`] reaches the key providers. It is implemented elsewhere: there is no network in here.
 //! - An [`Envelope`] seals one DEK together with what it is for, so that it cannot be put to another use: purpose,
 //!   volume, layer, epoch, cipher and unit size are authenticated with it.
 //! - A [`DescriptorKey`] authenticates a volume's descriptor under its KEK.
@@ -18,9 +19,14 @@ mod error;
 mod hex;
 mod kek;
 mod key_file;
+mod provider;
 
 pub use descriptor_key::{DESCRIPTOR_TAG_BYTES, DescriptorKey};
 pub use envelope::{Cipher, DEK_BYTES, Envelope, EnvelopeContext, Purpose};
 pub use error::KeyError;
 pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParameters};
 pub use key_file::read_key_file;
+pub use provider::{
+    KeyRequestId, Keyring, PROVIDER_KEY_ID_BYTES_MAX, PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId,
+    ProviderName, ProviderNameError, WRAPPED_KEK_BYTES_MAX, WrappedKek,
+};

@@ -16,11 +16,12 @@ use crate::output::Output;
 /// Which volume, how large, and under which key.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --key-file, --passphrase-fd or --unencrypted you are asked for a passphrase, twice.
+    after_help = "Without --key-provider, --key-file, --passphrase-fd or --unencrypted you are asked for a passphrase, twice.
 Whoever loses the passphrase or the key file loses the volume: there is no other way in.
 
 Examples:
   strongroom volume create ./ds/vm1 --size 20G
+  strongroom volume create ./ds/vm1 --size 20G --key-provider corp
   (umask 077; head -c 32 /dev/urandom > vm1.key)
   strongroom volume create ./ds/vm1 --size 20G --key-file vm1.key"
 )]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use strongroom_datastore::file::{DescribedVolume, Descriptor, Integrity, Provisioning};
+use strongroom_keys::KekSource;
 use strongroom_worker::control::{Answer, Client, Request, Status};
 
 /// An answer comes at once, unless a volume is being resized or upgraded just now.
@@ -42,8 +43,12 @@ pub struct VolumeFacts {
 pub struct EncryptionFacts {
     /// The cipher of the layer that takes writes.
     pub cipher: String,
-    /// Where its key comes from: `passphrase` or `key_file`.
+    /// Where its key comes from: `passphrase`, `key_file` or `key_provider`.
     pub key_source: String,
+    /// Which provider keeps it.
+    pub key_provider: Option<String>,
+    /// What that provider calls it.
+    pub provider_key_id: Option<String>,
     /// Which key-encryption key.
     pub kek_id: String,
     /// Which data-encryption key seals what is written.
@@ -80,9 +85,16 @@ fn exposure_of(path: &Path) -> Option<Status> {
 fn encryption_facts(descriptor: &Descriptor) -> Option<EncryptionFacts> {
     let kek = &descriptor.encryption.as_ref()?.kek;
     let writes = descriptor.layer(descriptor.top).and_then(|layer| layer.epochs.last());
+    let provided = match &kek.source {
+        KekSource::Provider(key) => Some((key.provider.to_string(), key.key.to_string())),
+        KekSource::Passphrase(_) | KekSource::KeyFile {} => None,
+    };
+    let (key_provider, provider_key_id) = provided.unzip();
     Some(EncryptionFacts {
         cipher: writes.map(|record| record.cipher.to_string()).unwrap_or_default(),
         key_source: kek.source.name().replace(' ', "_"),
+        key_provider,
+        provider_key_id,
         kek_id: kek.id.to_string(),
         key_epoch: writes.map(|record| record.epoch.number()),
     })

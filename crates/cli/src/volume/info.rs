@@ -84,12 +84,11 @@ impl fmt::Display for Info {
         match &volume.encryption {
             Some(facts) => {
                 writeln!(f, "  encryption    {}", facts.cipher)?;
-                writeln!(
-                    f,
-                    "  key           from a {}, id {}",
-                    facts.key_source.replace('_', " "),
-                    facts.kek_id
-                )?;
+                let source = match (&facts.key_provider, &facts.provider_key_id) {
+                    (Some(provider), Some(key)) => format!("key provider {provider}, where it is {key}"),
+                    _ => format!("a {}", facts.key_source.replace('_', " ")),
+                };
+                writeln!(f, "  key           from {source}, id {}", facts.kek_id)?;
             }
             None => writeln!(f, "  encryption    NONE: whoever reads the datastore reads the guest's data")?,
         }
