@@ -1,2 +1,5 @@
 //! The embedded key server: KMIP objects, its certificate authority, grants, backup, audit.
 #![forbid(unsafe_code)]
+
+pub mod access;
+pub mod grant;
