@@ -5,9 +5,9 @@ use strongroom_memory::secret::SecretBytes;
 use time::OffsetDateTime;
 
 use super::super::encoding::{
-    GRANT_MAX_BYTES, GRANT_MAX_OBJECTS, GrantError, GrantId, GrantSigner, GrantedOperations,
-    OBJECT_MAX_BYTES, VmGeneration, VmId,
+    GRANT_MAX_BYTES, GRANT_MAX_OBJECTS, GrantError, GrantSigner, GrantedOperations, OBJECT_MAX_BYTES,
 };
+use super::super::terms::{GrantId, VmGeneration, VmId};
 use super::*;
 use crate::access::{CertificateSerial, ClientName, PublicKeySha256};
 
