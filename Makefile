@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-full test-newer-qemu measure measure-first-writes fuzz power-cuts power-cuts-file-systems
+.PHONY: help demo build fips test test-full test-newer-qemu measure measure-first-writes fuzz power-cuts power-cuts-file-systems
 
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -12,6 +12,10 @@ demo: ## from nothing to guests on an encrypted and a plain volume, in under ten
 build: ## the strongroom program, in target/release
 	scripts/install-packages demo
 	cargo build --release --package strongroom-cli
+
+fips: ## the same with the FIPS 140-3 validated module of AWS-LC, in target/fips; docs/COMPLIANCE.md
+	scripts/install-packages fips
+	CARGO_TARGET_DIR=target/fips cargo build --release --package strongroom-cli --features fips
 
 test: ## format, lints, every test but the long ones; what CI runs
 	scripts/install-packages test

@@ -295,7 +295,10 @@ mod tests {
         assert_eq!(fetch(OneKey(Some(1))).unwrap().id(), made.id());
         let error = fetch(OneKey(None)).unwrap_err();
         assert_eq!(error.code(), "key_unavailable");
-        assert_eq!(error.to_string(), "cannot open ds/vm1: key-unavailable: key provider corp, key 4711: it rests");
+        assert_eq!(
+            error.to_string(),
+            "cannot open ds/vm1: key-unavailable: key provider corp, key 4711: it rests"
+        );
         assert_eq!(fetch(OneKey(Some(2))).unwrap_err().code(), "wrong_key");
     }
 

@@ -25,7 +25,10 @@ const USAGE_STATUS: u8 = 2;
 
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let program = env!("CARGO_PKG_VERSION");
-    format!("{program} (volume format: writes {FORMAT_VERSION}, reads up to {FORMAT_VERSION})")
+    let module = strongroom_crypto::module::name();
+    format!(
+        "{program} (volume format: writes {FORMAT_VERSION}, reads up to {FORMAT_VERSION}; ciphers: {module})"
+    )
 });
 
 const EXAMPLES: &str = "\

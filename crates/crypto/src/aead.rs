@@ -4,7 +4,11 @@
 //! seals data-encryption keys, one per layer and re-key, and stays far below that.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes, SecretError};
+#[cfg(not(feature = "fips"))]
+use strongroom_memory::secret::SecretError;
+use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
+#[cfg(feature = "fips")]
+use zeroize::Zeroize;
 
 use crate::error::{Algorithm, CryptoError, check_key, check_limit};
 
@@ -37,9 +41,35 @@ pub fn seal(
     associated_data: &[u8],
     plaintext: &SecretBytes,
 ) -> Result<Sealed, CryptoError> {
-    let mut nonce = [0; NONCE_BYTES];
-    getrandom::fill(&mut nonce).map_err(|error| SecretError::Random(std::io::Error::other(error)))?;
-    seal_with_nonce(kek, nonce, associated_data, plaintext)
+    #[cfg(feature = "fips")]
+    return seal_with_the_modules_nonce(kek, associated_data, plaintext);
+    #[cfg(not(feature = "fips"))]
+    {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).map_err(|error| SecretError::Random(std::io::Error::other(error)))?;
+        seal_with_nonce(kek, nonce, associated_data, plaintext)
+    }
+}
+
+/// FIPS 140-3 wants the nonce made inside the module (IG C.H), which then seals in place only.
+#[cfg(feature = "fips")]
+fn seal_with_the_modules_nonce(
+    kek: &SecretBytes,
+    associated_data: &[u8],
+    plaintext: &SecretBytes,
+) -> Result<Sealed, CryptoError> {
+    use aws_lc_rs::aead::RandomizedNonceKey;
+    let failed = |call| move |_| CryptoError::Library { algorithm: ALGORITHM, call, code: 0 };
+    check_key(ALGORITHM, kek, KEY_BYTES)?;
+    let key = RandomizedNonceKey::new(&AES_256_GCM, kek.expose()).map_err(failed("EVP_AEAD_CTX_init"))?;
+    // With room for the tag from the start, so that no copy of the plain text is left where it grew from.
+    let mut ciphertext_and_tag = Vec::with_capacity(plaintext.len() + TAG_BYTES);
+    ciphertext_and_tag.extend_from_slice(plaintext.expose());
+    let nonce = key
+        .seal_in_place_append_tag(Aad::from(associated_data), &mut ciphertext_and_tag)
+        .map_err(failed("EVP_AEAD_CTX_seal"))
+        .inspect_err(|_| ciphertext_and_tag.zeroize())?;
+    Ok(Sealed { nonce: *nonce.as_ref(), ciphertext_and_tag })
 }
 
 /// Opens what [`seal`] made with the same `kek` and `associated_data`.

@@ -8,10 +8,10 @@
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
-use aws_lc_sys as lc;
 use strongroom_memory::secret::SecretBytes;
 
 use crate::error::{Algorithm, CryptoError, check_key};
+use crate::module::lc;
 
 /// Length of a tag.
 pub const BLOCK_TAG_BYTES: usize = 16;

@@ -22,6 +22,8 @@ pub enum Algorithm {
     Argon2id,
     /// SHA-256 (FIPS 180-4).
     Sha256,
+    /// CTR_DRBG with AES-256 (NIST SP 800-90A).
+    CtrDrbg,
 }
 
 impl fmt::Display for Algorithm {
@@ -35,6 +37,7 @@ impl fmt::Display for Algorithm {
             Self::HkdfSha256 => "HKDF-SHA256",
             Self::Argon2id => "Argon2id",
             Self::Sha256 => "SHA-256",
+            Self::CtrDrbg => "CTR_DRBG",
         })
     }
 }
@@ -127,6 +130,15 @@ pub enum CryptoError {
         call: &'static str,
         /// The library's packed error code, zero if it gave none.
         code: u32,
+    },
+    /// A build of the profile `fips` was asked for what its validated module does not have.
+    #[error(
+        "{algorithm} lies outside the FIPS 140-3 validated module, and this is a FIPS build; take a key from a key \
+         provider or a key file instead"
+    )]
+    OutsideModule {
+        /// The algorithm that the module lacks.
+        algorithm: Algorithm,
     },
     /// A start-up self-test gave a wrong answer: the program must not touch a key.
     #[error(

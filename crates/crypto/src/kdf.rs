@@ -6,6 +6,7 @@ use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
 use zeroize::Zeroize;
 
 use crate::error::{Algorithm, CryptoError, check_limit};
+use crate::module;
 
 /// Derives `length_bytes` from `secret`, which must already be as hard to guess as a key, with HKDF-SHA256.
 ///
@@ -92,7 +93,8 @@ impl Argon2idParams {
 /// # Errors
 /// [`CryptoError::Limit`] before any memory is taken, for `params`, a salt outside
 /// [`ARGON2ID_MIN_SALT_BYTES`] to [`ARGON2ID_MAX_SALT_BYTES`], or a length under 4 or over what a secret can
-/// have; [`CryptoError::OutOfMemory`]; [`CryptoError::Secret`].
+/// have; [`CryptoError::OutsideModule`] in a FIPS build, always; [`CryptoError::OutOfMemory`];
+/// [`CryptoError::Secret`].
 pub fn argon2id(
     passphrase: &SecretBytes,
     salt: &[u8],
@@ -104,6 +106,7 @@ pub fn argon2id(
     let salt_lengths = ARGON2ID_MIN_SALT_BYTES..=ARGON2ID_MAX_SALT_BYTES;
     check_limit(algorithm, "salt length in bytes", salt.len(), salt_lengths)?;
     check_limit(algorithm, "derived length in bytes", length_bytes, MIN_DERIVED_BYTES..=SECRET_MAX_BYTES)?;
+    module::refuse_in_fips(algorithm)?;
 
     argon2id_unlimited(passphrase, salt, params, length_bytes, &[], &[])
 }
@@ -208,7 +211,16 @@ mod tests {
         assert_ne!(hkdf_sha256(&one, b"tlas", b"info", 32).unwrap(), reference);
         assert_ne!(hkdf_sha256(&one, b"salt", b"ofni", 32).unwrap(), reference);
         assert_eq!(hkdf_sha256(&one, b"salt", b"info", 32).unwrap(), reference);
+    }
 
+    #[test]
+    fn every_input_of_argon2id_matters_or_a_fips_build_refuses_it() {
+        let (one, other) = (SecretBytes::random(32).unwrap(), SecretBytes::random(32).unwrap());
+        if module::IS_FIPS_BUILD {
+            let refused = argon2id(&one, &[1; 16], SMALL, 32);
+            assert!(matches!(refused, Err(CryptoError::OutsideModule { algorithm: Algorithm::Argon2id })));
+            return;
+        }
         let reference = argon2id(&one, &[1; 16], SMALL, 32).unwrap();
         assert_ne!(argon2id(&other, &[1; 16], SMALL, 32).unwrap(), reference);
         assert_ne!(argon2id(&one, &[2; 16], SMALL, 32).unwrap(), reference);

@@ -9,6 +9,8 @@
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
 //! | [`mac`] | HMAC-SHA256, SHA-256 | RFC 2104, FIPS 180-4 |
 //! | [`block_tag`] | HMAC-SHA256 of every block of a disk | FIPS 198-1, NIST SP 800-107 |
+//! | [`random`] | what new keys are made of | NIST SP 800-90A to C |
+//! | [`module`] | whose code all of this is: the validated module with the feature `fips` | FIPS 140-3 |
 //! | [`self_test`] | known answers of all of them, at start-up | |
 //!
 //! What it promises:
@@ -34,6 +36,8 @@ pub mod guest;
 pub mod kdf;
 pub mod key_wrap;
 pub mod mac;
+pub mod module;
+pub mod random;
 pub mod self_test;
 #[cfg(test)]
 mod vectors;

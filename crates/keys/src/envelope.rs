@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use strongroom_crypto::aead;
+use strongroom_crypto::{aead, random};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{BLOCK_BYTES, KekId, KeyEpoch, LayerId, VolumeId};
 
@@ -93,7 +93,7 @@ pub struct Envelope {
 impl Envelope {
     /// Makes a DEK from the kernel's randomness and seals it.
     pub fn new(context: &EnvelopeContext, kek: &Kek) -> Result<(Self, SecretBytes), KeyError> {
-        let dek = SecretBytes::random(DEK_BYTES)?;
+        let dek = random::secret(DEK_BYTES)?;
         Ok((Self::seal(context, &dek, kek)?, dek))
     }
 

@@ -1,4 +1,5 @@
 use super::cases;
+use crate::module::IS_FIPS_BUILD;
 use crate::{kdf, mac};
 
 #[test]
@@ -59,10 +60,14 @@ fn argon2id() {
             kdf::argon2id_unlimited(&passphrase, &salt, params, known.len(), &pepper, &associated_data);
         assert_eq!(derived.unwrap(), known);
 
+        // A FIPS build computes none for anybody but this test.
+        if IS_FIPS_BUILD {
+            continue;
+        }
         if pepper.is_empty() && associated_data.is_empty() && salt.len() >= kdf::ARGON2ID_MIN_SALT_BYTES {
             assert_eq!(kdf::argon2id(&passphrase, &salt, params, known.len()).unwrap(), known);
             within_limits += 1;
         }
     }
-    assert_eq!((cases.len(), within_limits), (6, 2));
+    assert_eq!((cases.len(), within_limits), (6, if IS_FIPS_BUILD { 0 } else { 2 }));
 }

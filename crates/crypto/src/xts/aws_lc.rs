@@ -7,12 +7,12 @@
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 
-use aws_lc_sys as lc;
 use strongroom_memory::secret::SecretBytes;
 
 use super::KEY_BYTES;
 use super::kernel::{DataUnits, KeyedXts, XtsKernel};
 use crate::error::{Algorithm, CryptoError, check_key};
+use crate::module::lc;
 
 /// Room for aws-lc's XTS state: two AES key schedules of 244 bytes, four pointers and a flag, well under 1 KiB.
 ///

@@ -1,0 +1,31 @@
+//! Whose code computes: aws-lc, or, with the feature `fips`, the FIPS 140-3 validated module of the same library.
+//!
+//! The feature changes no format and no key: a volume made by one build opens with the other, as far as its keys do. What
+//! the module does not have is refused with [`CryptoError::OutsideModule`] and not computed elsewhere. `docs/COMPLIANCE.md`
+//! says what a validated module proves and what it does not.
+
+use crate::error::{Algorithm, CryptoError};
+
+#[cfg(feature = "fips")]
+pub(crate) use aws_lc_fips_sys as lc;
+#[cfg(not(feature = "fips"))]
+pub(crate) use aws_lc_sys as lc;
+
+/// Whether this is a build of the profile `fips`.
+pub const IS_FIPS_BUILD: bool = cfg!(feature = "fips");
+
+/// What computes, as a person may be told, with its version.
+pub fn name() -> String {
+    let version = aws_lc_rs::awslc_version();
+    if IS_FIPS_BUILD { format!("AWS-LC FIPS {version}") } else { format!("AWS-LC {version}") }
+}
+
+/// Refuses what the validated module does not have, in a build that must take everything from it.
+pub(crate) fn refuse_in_fips(algorithm: Algorithm) -> Result<(), CryptoError> {
+    if IS_FIPS_BUILD { Err(CryptoError::OutsideModule { algorithm }) } else { Ok(()) }
+}
+
+/// Whether the module says of itself that it is in its approved mode; always true of other builds, which claim nothing.
+pub(crate) fn is_in_its_mode() -> bool {
+    !IS_FIPS_BUILD || aws_lc_rs::try_fips_mode().is_ok()
+}
