@@ -1,4 +1,5 @@
-//! The words of the house as types: ids, byte sizes, extents, key epochs and the limits they obey.
+//! The words of the house as types: ids, byte sizes, extents, key epochs and the limits they obey; and the one way
+//! in which a room promises an answer for later.
 //!
 //! Every room may use this one; it does no I/O and depends on no other room. A bare integer or string
 //! does not cross a room's door where one of these types says what it is.
@@ -6,8 +7,10 @@
 
 mod extent;
 mod id;
+mod pending;
 mod size;
 
 pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
 pub use id::{KekId, KeyEpoch, LayerId, VolumeId};
+pub use pending::{Abandoned, Answerer, Pending, pending};
 pub use size::{MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, SizeError, VolumeSize, display_bytes, parse_bytes};

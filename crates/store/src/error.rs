@@ -1,0 +1,109 @@
+//! Why a store did not do what was asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::entry::{LeaseId, Revision};
+
+/// Why a store did not do what was asked. Except for [`Uncertain`](Self::Uncertain), nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Beyond one of the [limits](crate::limits).
+    #[error("{asked} {what}; {most} is the most there may be")]
+    TooLarge {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much was asked for.
+        asked: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// A transaction puts or deletes a key twice.
+    #[error("the key {key} is changed twice in one transaction")]
+    RepeatedKey {
+        /// The key, escaped.
+        key: String,
+    },
+    /// There is no such lease, or no more.
+    #[error("there is no lease {lease}; it has expired or was revoked")]
+    UnknownLease {
+        /// The lease that was named.
+        lease: LeaseId,
+    },
+    /// A lease that would be too short or too long.
+    #[error("a lease of {asked:?} is not within {least:?} and {most:?}")]
+    LeaseTtl {
+        /// The life asked for.
+        asked: Duration,
+        /// The shortest.
+        least: Duration,
+        /// The longest.
+        most: Duration,
+    },
+    /// A watch from a revision whose changes are no longer known. Read everything, and watch from there.
+    #[error("the changes before revision {oldest} are no longer known; read everything and watch from there")]
+    Compacted {
+        /// The first revision whose changes are still known.
+        oldest: Revision,
+    },
+    /// More waits than the store takes. Try again.
+    #[error("the store has too much waiting to be written; try again")]
+    Overloaded,
+    /// There is no room on the file system. Try again when there is.
+    #[error("the store's file system is full: {reason}")]
+    Full {
+        /// What the system said.
+        reason: Arc<str>,
+    },
+    /// The write failed: it may be done or not, and no later one is taken until the store has been opened again.
+    #[error("whether it was stored is not known until the store is opened again: {reason}")]
+    Uncertain {
+        /// What the system said.
+        reason: Arc<str>,
+    },
+    /// A write failed earlier, or a read now.
+    #[error("the store cannot be used: {reason}")]
+    Unavailable {
+        /// What the system said.
+        reason: Arc<str>,
+    },
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
+    /// Another process, or another part of this one, has it open.
+    #[error("the store {store} is in use; only one process can have it open")]
+    InUse {
+        /// Where it lies.
+        store: Arc<str>,
+    },
+    /// The store is damaged. It is left as it is.
+    #[error(
+        "the store {store} is damaged and was left as it is: {reason}. Restore it from a backup, or repair the storage below it"
+    )]
+    Damaged {
+        /// Where it lies.
+        store: Arc<str>,
+        /// What is wrong with it.
+        reason: Arc<str>,
+    },
+    /// Of a later version of this program, or of none.
+    #[error("the store {store} has format {found}, and this program knows {known}")]
+    UnknownFormat {
+        /// Where it lies.
+        store: Arc<str>,
+        /// What it says it is.
+        found: u64,
+        /// What this program knows.
+        known: u64,
+    },
+    /// It could not be made or opened.
+    #[error("the store {store} cannot be {doing}: {reason}")]
+    Open {
+        /// Where it was to lie.
+        store: Arc<str>,
+        /// `made` or `opened`.
+        doing: &'static str,
+        /// What the system said.
+        reason: Arc<str>,
+    },
+}
