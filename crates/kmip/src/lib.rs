@@ -1,2 +1,17 @@
 //! KMIP 1.0 to 1.4: TTLV, messages, client and server.
+//!
+//! Lowest first:
+//! - [`ttlv`]: the binary encoding, with its limits; knows no message.
+//! - [`codec`]: which structure has which fields, since which version.
+//! - [`protocol`]: enumerations, attributes, managed objects, credentials.
+//! - [`message`]: requests and responses with a typed payload for every operation, the same for client and server.
+//!
+//! The room speaks the protocol and knows no policy: who may do what, and what an operation means, is the key
+//! server's. Nothing that comes from a peer makes it panic or take more memory than its limits say, and no byte
+//! string or password can be printed.
 #![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod message;
+pub mod protocol;
+pub mod ttlv;

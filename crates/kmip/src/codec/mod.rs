@@ -1,0 +1,116 @@
+//! Between TTLV fields and typed values: who has which fields, since which version.
+//!
+//! [`Codec`] is a type that is one field; [`Member`] says how often a field may stand in a structure: a `Codec` itself
+//! exactly once, `Option` at most once, `Vec` any number of times. The `structure!` macro makes both directions of a
+//! structure from one list, so that request and response types serve client and server alike.
+
+mod error;
+mod fields;
+mod primitives;
+mod structure;
+
+pub use error::{DecodeError, Problem};
+pub use fields::Fields;
+pub use primitives::RawStructure;
+pub(crate) use structure::structure;
+
+use crate::protocol::ProtocolVersion;
+use crate::ttlv::{Field, Tag, Writer};
+
+/// What reading goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The version in the message's header. A field that came later is one that this message cannot have.
+    pub version: ProtocolVersion,
+    /// What becomes of a field that a structure does not have.
+    pub unknown_fields: UnknownFields,
+}
+
+/// What becomes of a field that a structure does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// Requests: a condition that is not understood must not be passed over.
+    Refuse,
+    /// Responses: a server that says more than was asked has still answered.
+    Skip,
+}
+
+/// A type that is one field of any tag.
+pub trait Codec: Sized {
+    /// Reads the value.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the field has another type or a value that it cannot have.
+    fn decode(field: Field<'_>, rules: Rules) -> Result<Self, DecodeError>;
+
+    /// Writes the value under that tag, leaving out what `version` does not have.
+    fn encode(&self, tag: Tag, version: ProtocolVersion, writer: &mut Writer);
+}
+
+/// A type that can stand in a structure once, at most once, or often.
+pub trait Member: Sized {
+    /// Takes the value out of the fields of its structure.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if it is missing, there too often, or cannot be read.
+    fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError>;
+
+    /// What a structure has that is older than this field.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if there can be no such structure, which no field that must be there allows.
+    fn absent(tag: Tag, fields: &Fields<'_>) -> Result<Self, DecodeError>;
+
+    /// Writes the field or fields.
+    fn put(&self, tag: Tag, version: ProtocolVersion, writer: &mut Writer);
+}
+
+impl<T: Codec> Member for T {
+    fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        match fields.take_one(tag)? {
+            Some(field) => T::decode(field, fields.rules()),
+            None => Err(fields.missing(tag)),
+        }
+    }
+
+    fn absent(tag: Tag, fields: &Fields<'_>) -> Result<Self, DecodeError> {
+        Err(fields.missing(tag))
+    }
+
+    fn put(&self, tag: Tag, version: ProtocolVersion, writer: &mut Writer) {
+        self.encode(tag, version, writer);
+    }
+}
+
+impl<T: Codec> Member for Option<T> {
+    fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        fields.take_one(tag)?.map(|field| T::decode(field, fields.rules())).transpose()
+    }
+
+    fn absent(_: Tag, _: &Fields<'_>) -> Result<Self, DecodeError> {
+        Ok(None)
+    }
+
+    fn put(&self, tag: Tag, version: ProtocolVersion, writer: &mut Writer) {
+        if let Some(value) = self {
+            value.encode(tag, version, writer);
+        }
+    }
+}
+
+impl<T: Codec> Member for Vec<T> {
+    fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError> {
+        let rules = fields.rules();
+        fields.take_all(tag).map(|field| T::decode(field, rules)).collect()
+    }
+
+    fn absent(_: Tag, _: &Fields<'_>) -> Result<Self, DecodeError> {
+        Ok(Vec::new())
+    }
+
+    fn put(&self, tag: Tag, version: ProtocolVersion, writer: &mut Writer) {
+        for value in self {
+            value.encode(tag, version, writer);
+        }
+    }
+}
