@@ -1,0 +1,327 @@
+//! The root key: 32 random bytes that everything else of the key server's state is sealed under.
+//!
+//! It is made once, lives in memory while the server runs, and on the disk only sealed: `root.json` in the state
+//! directory says how, and holds no secret. One file here for each way of sealing:
+//!
+//! | way | what opens it | status shows |
+//! |---|---|---|
+//! | [`tpm`] | this machine's TPM 2.0, perhaps only in a given boot state | `tpm` |
+//! | [`token`] | an AES key that never leaves a PKCS#11 token, and its PIN | `token` |
+//! | [`credential`] | a credential that systemd hands to the service | `credential` |
+//! | [`passphrase`] | a passphrase, through Argon2id | `passphrase` |
+//! | [`plain_file`] | a file beside the data: whoever has the disk has the keys | `unprotected` |
+//!
+//! Every way seals the same root, so that the way can be changed ([`reseal`]) without touching what lies under it.
+//! The other side of that: who once had the root (a copy of a disk from the time when it was `unprotected`, say)
+//! has it still. A person who fears that makes a new server and restores a backup into it.
+//!
+//! Nothing here asks, prints or logs; secrets come in and go out as [`SecretBytes`]. This module may use the crypto
+//! room and devices, and knows nothing of objects, clients or KMIP.
+
+pub mod credential;
+mod error;
+mod hex;
+pub mod passphrase;
+mod place;
+pub mod plain_file;
+mod record;
+mod secret_source;
+pub mod token;
+pub mod tpm;
+mod warning;
+mod wrapped;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use strongroom_crypto::kdf::hkdf_sha256;
+use strongroom_memory::secret::SecretBytes;
+
+pub use error::RootError;
+pub use secret_source::{SECRET_BYTES_MAX, SecretSource, read_descriptor};
+pub use warning::Warning;
+
+use place::Place;
+use record::{Root, Seal};
+
+/// Bytes of the root key: an input of HKDF-SHA256 as strong as AES-256.
+pub const ROOT_BYTES: usize = 32;
+
+/// Bytes of a key that [`RootKey::derive`] gives.
+pub const DERIVED_BYTES: usize = 32;
+
+const DERIVE_INFO: &str = "strongroom key server root v1: ";
+const ID_INFO: &[u8] = b"strongroom key server root id v1";
+const ID_BYTES: usize = 16;
+
+/// The root key, in memory. Wiped on drop; `Debug` shows its id.
+pub struct RootKey {
+    id: RootId,
+    secret: SecretBytes,
+}
+
+impl RootKey {
+    /// A new one, from the kernel's random source.
+    fn generate() -> Result<Self, RootError> {
+        Self::new(SecretBytes::random(ROOT_BYTES)?)
+    }
+
+    fn new(secret: SecretBytes) -> Result<Self, RootError> {
+        if secret.len() != ROOT_BYTES {
+            return Err(RootError::RootLength { actual_bytes: secret.len() });
+        }
+        let id = hkdf_sha256(&secret, b"", ID_INFO, ID_BYTES)?;
+        let mut bytes = [0; ID_BYTES];
+        bytes.copy_from_slice(id.expose());
+        Ok(Self { id: RootId(bytes), secret })
+    }
+
+    /// A key for one purpose: HKDF-SHA256 of the root, [`DERIVED_BYTES`] long. Two labels never share a key; a label
+    /// names purpose and version, as in `objects v1`.
+    ///
+    /// # Errors
+    /// When the kernel gives no secret memory.
+    pub fn derive(&self, label: &str) -> Result<SecretBytes, RootError> {
+        let info = format!("{DERIVE_INFO}{label}");
+        Ok(hkdf_sha256(&self.secret, b"", info.as_bytes(), DERIVED_BYTES)?)
+    }
+
+    /// Which root this is. Derived one way from the key, so it is no secret.
+    pub fn id(&self) -> RootId {
+        self.id
+    }
+
+    /// Refuses another root than `expected`.
+    fn expect(self, expected: RootId) -> Result<Self, RootError> {
+        if self.id == expected {
+            return Ok(self);
+        }
+        Err(RootError::OtherRoot { unsealed: self.id, expected })
+    }
+}
+
+impl fmt::Debug for RootKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "RootKey({}, redacted)", self.id)
+    }
+}
+
+/// Names a root key without telling anything of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RootId(#[serde(with = "hex::array")] [u8; ID_BYTES]);
+
+impl fmt::Display for RootId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&hex::encode(&self.0))
+    }
+}
+
+impl fmt::Debug for RootId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "RootId({self})")
+    }
+}
+
+/// What stands between the state directory and the root: what `status` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protection {
+    /// Sealed by this machine's TPM 2.0.
+    Tpm,
+    /// Sealed by a key in a PKCS#11 token.
+    Token,
+    /// Sealed under a systemd credential.
+    Credential,
+    /// Sealed under a passphrase.
+    Passphrase,
+    /// Not sealed: the root and what it protects lie on the same disk.
+    Unprotected,
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Tpm => "tpm",
+            Self::Token => "token",
+            Self::Credential => "credential",
+            Self::Passphrase => "passphrase",
+            Self::Unprotected => "unprotected",
+        })
+    }
+}
+
+/// How a root is to be sealed.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// By a TPM 2.0.
+    Tpm(tpm::TpmWay),
+    /// By a PKCS#11 token.
+    Token(token::TokenWay),
+    /// Under a systemd credential.
+    Credential(credential::CredentialName),
+    /// Under a passphrase.
+    Passphrase(passphrase::PassphraseWay),
+    /// Not really: the key lies in a file of the state directory.
+    PlainFile,
+}
+
+/// What a process has at hand to open a root with.
+#[derive(Debug, Default)]
+pub struct Access<'a> {
+    /// The passphrase or PIN that a person typed or a descriptor gave; takes precedence over the source on record.
+    pub given: Option<&'a SecretBytes>,
+    /// Where systemd put the service's credentials: `$CREDENTIALS_DIRECTORY`.
+    pub credentials_directory: Option<PathBuf>,
+    /// Who is there when a token's PIN turns out wrong.
+    pub attempt: Attempt,
+}
+
+impl Access<'_> {
+    /// What a service has that was started by systemd, or by nobody.
+    pub fn of_this_service() -> Self {
+        Self {
+            credentials_directory: std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from),
+            ..Self::default()
+        }
+    }
+}
+
+/// How freely a token's tries may be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attempt {
+    /// Nobody watches: a service that is restarted over and over must not use up a token's tries, so nothing is tried
+    /// once the token says that the PIN was wrong before.
+    #[default]
+    Unattended,
+    /// A person gave the PIN just now. The token's last try is still refused.
+    Attended,
+    /// A person gave it and knows that it is the last try.
+    LastTry,
+}
+
+/// What is on record about a root, without opening it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Description {
+    /// Which root.
+    pub id: RootId,
+    /// What protects it.
+    pub protection: Protection,
+    /// By what exactly, for a person: the device, the token, the credential.
+    pub by: String,
+    /// Counts the seals of this root, from 1.
+    pub generation: u64,
+    /// When it was sealed this way, in seconds since 1970.
+    pub sealed_unix_seconds: u64,
+    /// What a person should know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Makes the root of a new key server and seals it.
+///
+/// `state_directory` must exist. What a crash leaves is a whole root or none.
+///
+/// # Errors
+/// [`RootError::Exists`] if it has a root; otherwise why the way did not work, and nothing has changed.
+pub fn create(state_directory: &Path, way: &Way, access: &Access<'_>) -> Result<RootKey, RootError> {
+    let place = Place::lock(state_directory)?;
+    if place.has_record()? {
+        return Err(RootError::Exists { path: place.record_path() });
+    }
+    let root = RootKey::generate()?;
+    seal_and_publish(&place, &root, 1, way, access)?;
+    Ok(root)
+}
+
+/// Opens the root of `state_directory`.
+///
+/// # Errors
+/// [`RootError::Missing`], or what exactly stands in the way and what to do next.
+pub fn open(state_directory: &Path, access: &Access<'_>) -> Result<RootKey, RootError> {
+    let place = Place::lock(state_directory)?;
+    let record = place.read_record()?;
+    place.remove_leftovers(&record);
+    unseal(&place, &record, access)
+}
+
+/// Seals the root of `state_directory` in another way, or in the same way anew (another passphrase, other PCRs).
+///
+/// `root` shows that the caller may: it is what [`open`] gave. The new seal is opened once before it takes the old
+/// one's place, in one step; a crash leaves the one or the other.
+///
+/// # Errors
+/// Why the new way did not work; the old one then stands.
+pub fn reseal(
+    state_directory: &Path,
+    root: &RootKey,
+    way: &Way,
+    access: &Access<'_>,
+) -> Result<(), RootError> {
+    let place = Place::lock(state_directory)?;
+    let record = place.read_record()?;
+    if record.id != root.id {
+        return Err(RootError::OtherRoot { unsealed: root.id, expected: record.id });
+    }
+    seal_and_publish(&place, root, record.generation.saturating_add(1), way, access)
+}
+
+/// What is on record about the root of `state_directory`. Touches no TPM or token.
+///
+/// # Errors
+/// [`RootError::Missing`], or why the record cannot be read.
+pub fn describe(
+    state_directory: &Path,
+    credentials_directory: Option<&Path>,
+) -> Result<Description, RootError> {
+    let place = Place::unlocked(state_directory);
+    let record = place.read_record()?;
+    Ok(Description {
+        id: record.id,
+        protection: record.seal.protection(),
+        by: record.seal.to_string(),
+        generation: record.generation,
+        sealed_unix_seconds: record.sealed_unix_seconds,
+        warnings: warning::of(state_directory, &record.seal, credentials_directory),
+    })
+}
+
+fn seal_and_publish(
+    place: &Place,
+    root: &RootKey,
+    generation: u64,
+    way: &Way,
+    access: &Access<'_>,
+) -> Result<(), RootError> {
+    let mut key_file = None;
+    let seal = match way {
+        Way::Tpm(way) => Seal::Tpm(tpm::seal(root, way)?),
+        Way::Token(way) => Seal::Token(token::seal(root, way, access)?),
+        Way::Credential(name) => Seal::Credential(credential::seal(root, name, access)?),
+        Way::Passphrase(way) => Seal::Passphrase(passphrase::seal(root, way, access)?),
+        Way::PlainFile => {
+            let (seal, key) = plain_file::seal(root, generation)?;
+            key_file = Some(key);
+            Seal::PlainFile(seal)
+        }
+    };
+    let record = Root { id: root.id, generation, sealed_unix_seconds: record::now(), seal };
+    place.publish(&record, key_file.as_ref(), &|place| {
+        // A seal that does not open is worth less than the one that it would replace.
+        unseal(place, &record, access).map(drop)
+    })
+}
+
+fn unseal(place: &Place, record: &Root, access: &Access<'_>) -> Result<RootKey, RootError> {
+    match &record.seal {
+        Seal::Tpm(seal) => tpm::unseal(seal),
+        Seal::Token(seal) => token::unseal(seal, record.id, access),
+        Seal::Credential(seal) => credential::unseal(seal, record.id, access),
+        Seal::Passphrase(seal) => passphrase::unseal(seal, record.id, access),
+        Seal::PlainFile(seal) => plain_file::unseal(seal, record.id, place.directory()),
+    }
+    .and_then(|secret| RootKey::new(secret)?.expect(record.id))
+}
+
+#[cfg(test)]
+mod tests;
