@@ -23,7 +23,7 @@ const MODE: u32 = 0o600;
 /// The state directory as far as the root is concerned; locked against another process that changes the seal.
 pub(super) struct Place {
     directory: PathBuf,
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl Place {
@@ -39,7 +39,7 @@ impl Place {
             .open(&path)
             .map_err(system)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { directory: directory.to_owned(), _lock: Some(lock) }),
+            Ok(()) => Ok(Self { directory: directory.to_owned(), lock: Some(lock) }),
             Err(Errno::WOULDBLOCK) => Err(RootError::Busy { directory: directory.to_owned() }),
             Err(errno) => Err(system(errno.into())),
         }
@@ -47,7 +47,7 @@ impl Place {
 
     /// To read the record only, which is replaced in one step.
     pub fn unlocked(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), _lock: None }
+        Self { directory: directory.to_owned(), lock: None }
     }
 
     pub fn directory(&self) -> &Path {
@@ -189,6 +189,15 @@ impl Place {
         File::open(&self.directory)
             .and_then(|directory| directory.sync_all())
             .map_err(|error| RootError::System { what: "make durable", path: self.directory.clone(), error })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // By word: closing alone would leave it locked while a child that another thread starts has not yet run exec.
+        if let Some(lock) = &self.lock {
+            let _ = rustix::fs::flock(lock, FlockOperation::Unlock);
+        }
     }
 }
 
