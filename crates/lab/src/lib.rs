@@ -4,6 +4,8 @@
 //!   `strongroom-lab vhost-user-verify` runs it against any server.
 //! - [`first_writes`]: how fast a disk is that has never been written, ours and QEMU's. `strongroom-lab first-writes`
 //!   runs it.
+//! - [`kmip_load`]: how often any KMIP server releases a key, and how fast. `strongroom-lab kmip-load` runs it.
+//! - [`latency`]: how long requests took.
 //!
 //! **Promise:** the lab knows the programs it studies only by their public interfaces, so that it judges another's as
 //! it judges ours, and shares no mistake with what it judges.
@@ -12,4 +14,6 @@
 #![forbid(unsafe_code)]
 
 pub mod first_writes;
+pub mod kmip_load;
+pub mod latency;
 pub mod vhost_user;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod first_writes_command;
+mod kmip_load_command;
 mod vhost_user_verify;
 
 use std::error::Error;
@@ -20,12 +21,14 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     FirstWrites(first_writes_command::Arguments),
+    KmipLoad(kmip_load_command::Arguments),
     VhostUserVerify(vhost_user_verify::Arguments),
 }
 
 fn main() -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
+        Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
         Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments).map_err(Into::into),
     };
     match done {

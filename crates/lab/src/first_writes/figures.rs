@@ -79,7 +79,7 @@ impl Spread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::first_writes::latency::Latencies;
+    use crate::latency::Latencies;
 
     #[test]
     fn a_run_becomes_figures() {

@@ -7,12 +7,11 @@
 //!
 //! - [`study`] says what is done in which order; [`steps`] how; [`result`] what comes out; [`report`] prints it.
 //! - [`product`]: what makes disks and serves them; [`service`]: such a server, running; [`session`]: it and its guest.
-//! - [`writer`]: the guest; [`order`]: where it writes; [`latency`], [`figures`]: what it took.
+//! - [`writer`]: the guest; [`order`]: where it writes; [`latency`](crate::latency), [`figures`]: what it took.
 //! - [`processes`]: what the server took of processor and memory.
 
 pub mod error;
 pub mod figures;
-pub mod latency;
 pub mod order;
 pub mod processes;
 pub mod product;

@@ -12,7 +12,7 @@ use rand::{RngCore, SeedableRng};
 use strongroom_types::Extent;
 use thiserror::Error;
 
-use super::latency::Latencies;
+use crate::latency::Latencies;
 use crate::vhost_user::front_end::{CONTENT_BYTES_MAX, FrontEnd, FrontEndError, Wake};
 use crate::vhost_user::protocol::{STATUS_OK, feature};
 use crate::vhost_user::queue::{Operation, QueueError, Shape};
