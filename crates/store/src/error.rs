@@ -55,8 +55,9 @@ pub enum StoreError {
         /// What the system said.
         reason: Arc<str>,
     },
-    /// The write failed: it may be done or not, and no later one is taken until the store has been opened again.
-    #[error("whether it was stored is not known until the store is opened again: {reason}")]
+    /// The write failed, and it may be done or not. After a device's failure nothing is taken until the store has been opened
+    /// again.
+    #[error("whether it was stored is not known: {reason}")]
     Uncertain {
         /// What the system said.
         reason: Arc<str>,

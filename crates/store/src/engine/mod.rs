@@ -190,7 +190,8 @@ impl Shared {
 
     fn why_unusable(&self) -> StoreError {
         let ended = lock(&self.state).ended.clone();
-        ended.unwrap_or_else(|| StoreError::Unavailable { reason: "it is being opened anew".into() })
+        ended
+            .unwrap_or_else(|| StoreError::Full { reason: "it is read again once a write finds room".into() })
     }
 
     /// Tells everybody how far it is now.

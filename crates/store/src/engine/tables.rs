@@ -8,6 +8,7 @@
 //! | `leases` | u64 id | u64 life in milliseconds |
 //! | `leased` | u64 lease, key | nothing |
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -246,6 +247,12 @@ fn refusal(error: DatabaseError, name: &Arc<str>) -> StoreError {
         }
         DatabaseError::Storage(StorageError::Corrupted(reason)) => {
             StoreError::Damaged { store: Arc::clone(name), reason: reason.into() }
+        }
+        // Redb's words for another file's first bytes, and for a file that ends too soon.
+        DatabaseError::Storage(StorageError::Io(error))
+            if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) =>
+        {
+            StoreError::Damaged { store: Arc::clone(name), reason: error.to_string().into() }
         }
         other => cannot_open(name, &other.to_string()),
     }

@@ -18,7 +18,7 @@ use crate::limits::{GROUP_MAX_BYTES, GROUP_MAX_TRANSACTIONS, QUEUE_MAX_BYTES, QU
 use crate::store::PendingCommit;
 use crate::transaction::{Outcome, Transaction};
 
-use super::tables::{self, Opened, Tables};
+use super::tables::{self, Tables};
 use super::{Shared, lock};
 
 /// What the writer is asked for.
@@ -195,7 +195,8 @@ impl Writer {
 
     fn do_group(&self, group: Vec<Request>) {
         let began = Instant::now();
-        let done = self.attempt(&group).or_else(|failed| self.recover(failed));
+        let opened = if self.is_open() { Ok(()) } else { self.open_anew().map(|_| ()) };
+        let done = opened.and_then(|()| self.attempt(&group).or_else(|failed| self.recover(failed)));
         match done {
             Ok((revision, verdicts)) => {
                 self.count(&verdicts, began.elapsed());
@@ -213,6 +214,10 @@ impl Writer {
                 group.into_iter().for_each(|request| request.refuse(&error));
             }
         }
+    }
+
+    fn is_open(&self) -> bool {
+        self.shared.database.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Judges all requests of a group and makes what they change durable.
@@ -267,37 +272,40 @@ impl Writer {
     fn recover(&self, failed: Failed) -> Result<(Revision, Vec<Verdict>), StoreError> {
         let reason: Arc<str> = failed.error.to_string().into();
         tracing::error!(store = %self.shared.name, %reason, "a write failed");
-        if self.shared.medium.take_full() {
-            let reopened = self.open_anew();
-            return match (reopened, failed.committing) {
-                // The last of its writes came through, and opening has made it durable.
-                (Ok(revision), Some((reached, verdicts))) if revision == reached => Ok((revision, verdicts)),
-                (Ok(_), _) => Err(StoreError::Full { reason }),
-                (Err(error), None) => Err(self.end(error)),
-                (Err(error), Some(_)) => {
-                    self.end(error);
-                    Err(StoreError::Uncertain { reason })
-                }
-            };
+        if !self.shared.medium.take_full() {
+            self.shared.end(StoreError::Unavailable { reason: Arc::clone(&reason) });
+            return Err(match failed.committing {
+                Some(_) => StoreError::Uncertain { reason },
+                None => StoreError::Unavailable { reason },
+            });
         }
-        self.end(StoreError::Unavailable { reason: Arc::clone(&reason) });
-        Err(match failed.committing {
-            Some(_) => StoreError::Uncertain { reason },
-            None => StoreError::Unavailable { reason },
-        })
+        match (self.open_anew(), failed.committing) {
+            // The last of its writes came through, and opening has made it durable.
+            (Ok(revision), Some((reached, verdicts))) if revision == reached => Ok((revision, verdicts)),
+            (Ok(_), _) => Err(StoreError::Full { reason }),
+            (Err(_), Some(_)) => Err(StoreError::Uncertain { reason }),
+            (Err(error), None) => Err(error),
+        }
     }
 
+    /// Opens the database again after the medium was full. Where it still is, the next group tries again.
     fn open_anew(&self) -> Result<Revision, StoreError> {
         let mut database = self.shared.database.write().unwrap_or_else(PoisonError::into_inner);
         drop(database.take());
-        let Opened { database: opened, revision, .. } = tables::open(&self.shared.medium, &self.shared.name)?;
-        *database = Some(opened);
-        Ok(revision)
-    }
-
-    fn end(&self, why: StoreError) -> StoreError {
-        self.shared.end(why.clone());
-        why
+        match tables::open(&self.shared.medium, &self.shared.name) {
+            Ok(opened) => {
+                *database = Some(opened.database);
+                Ok(opened.revision)
+            }
+            Err(error) if self.shared.medium.take_full() => {
+                Err(StoreError::Full { reason: error.to_string().into() })
+            }
+            Err(error) => {
+                drop(database);
+                self.shared.end(error.clone());
+                Err(error)
+            }
+        }
     }
 
     fn count(&self, verdicts: &[Verdict], took: Duration) {

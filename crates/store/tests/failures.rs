@@ -1,0 +1,161 @@
+//! What becomes of a store when what it stands on fails: no room, a failed sync, damage.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod support;
+
+use std::panic::AssertUnwindSafe;
+
+use strongroom_store::{Engine, Entry, Is, KeyRange, Outcome, Revision, Store, StoreError, Transaction};
+use support::{Memory, Room};
+
+fn engine(memory: &Memory) -> Engine {
+    Engine::with_backend(memory.clone(), "memory").unwrap()
+}
+
+/// Large enough that a commit takes several writes, and at times a longer file.
+fn large(n: u64) -> Transaction {
+    Transaction::new()
+        .put(format!("k/{n:04}"), vec![n as u8; 40_000])
+        .put(format!("k/{:04}", n / 2), vec![n as u8; 3000])
+}
+
+fn all(store: &dyn Store) -> Vec<Entry> {
+    store.snapshot().unwrap().all(&KeyRange::all()).unwrap()
+}
+
+#[test]
+fn without_room_a_transaction_is_refused_whole_and_the_store_goes_on_when_there_is_some() {
+    let count = fill_up(Room::Blocks);
+    assert!(count.refused > 20 && count.came_through > 20 && count.uncertain == 0, "{count:?}");
+}
+
+#[test]
+fn where_overwriting_takes_room_too_the_store_waits_for_it() {
+    let count = fill_up(Room::Writes);
+    assert!(count.uncertain > 20 && count.came_through > 20, "{count:?}");
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    refused: u32,
+    uncertain: u32,
+    came_through: u32,
+}
+
+/// Transactions with room for ever more of something, and what became of them.
+fn fill_up(room: fn(u64) -> Room) -> Count {
+    let mut count = Count::default();
+    let memory = Memory::default();
+    let store = engine(&memory);
+    let mut reached = 0;
+    for n in 0..400_u64 {
+        let before = all(&store);
+        memory.set_room(room(n % 40));
+        let outcome = store.commit(large(reached + 1));
+        memory.set_room(Room::Any);
+        // With room again, anything that is asked for has the store go on.
+        store.commit(Transaction::new()).unwrap();
+        let found = store.snapshot().unwrap().revision();
+        match outcome {
+            Ok(outcome) => {
+                count.came_through += 1;
+                assert_eq!(outcome, Outcome::Committed(Revision(reached + 1)));
+                assert_eq!(found, Revision(reached + 1));
+            }
+            Err(StoreError::Full { .. }) => {
+                count.refused += 1;
+                assert_eq!((found, all(&store)), (Revision(reached), before));
+            }
+            Err(StoreError::Uncertain { .. }) => {
+                count.uncertain += 1;
+                assert!(found > Revision(reached) || all(&store) == before);
+            }
+            Err(other) => panic!("{other}"),
+        }
+        reached = found.0;
+    }
+    let expected = all(&store);
+    drop(store);
+    assert_eq!(all(&engine(&memory)), expected);
+    count
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_taken_until_it_is_opened_again() {
+    for syncs in 0..3 {
+        let memory = Memory::default();
+        let store = engine(&memory);
+        store.commit(large(1)).unwrap();
+        memory.fail_sync_after(syncs);
+        match store.commit(large(2)) {
+            Ok(_) => assert_eq!(syncs, 2, "a commit takes two syncs"),
+            Err(StoreError::Uncertain { .. }) => {
+                let later = store.commit(Transaction::new().put("later", "x"));
+                assert!(matches!(later, Err(StoreError::Unavailable { .. })), "{later:?}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+        drop(store);
+        let store = engine(&memory.copy());
+        let revision = store.snapshot().unwrap().revision();
+        assert!(revision == Revision(1) || revision == Revision(2), "{revision:?}");
+        assert_eq!(all(&store).len(), revision.0 as usize + 1);
+    }
+}
+
+/// Every page is read when a store is opened, so what is not refused is what it was.
+#[test]
+fn damage_is_refused_or_has_no_effect_and_nothing_is_ever_rolled_back() {
+    let memory = Memory::default();
+    let store = engine(&memory);
+    for n in 1..=12 {
+        store.commit(large(n)).unwrap();
+    }
+    store.commit(Transaction::new().when("k/0001", Is::Present).delete("k/0001")).unwrap();
+    let expected = (store.snapshot().unwrap().revision(), all(&store));
+    // As a process that was killed leaves it; in order is the easier case.
+    let killed = memory.copy();
+    drop(store);
+    for bytes in [killed.bytes(), memory.bytes()] {
+        let (mut refused, mut without_effect) = (0, 0);
+        let places = (320..bytes.len()).step_by(4096 / 3);
+        for place in places {
+            let damaged = Memory::damaged(&bytes, place);
+            match open(&damaged) {
+                Err(StoreError::Damaged { .. }) => refused += 1,
+                Err(other) => panic!("{other}"),
+                Ok(found) => {
+                    without_effect += 1;
+                    assert_eq!(found, expected, "damage at {place}");
+                }
+            }
+        }
+        println!("{refused} refused, {without_effect} without effect");
+        assert!(refused > 100);
+    }
+}
+
+/// What a store has, or why it is refused. Where redb asserts in debug builds what it returns as an error otherwise, that
+/// is a refusal.
+fn open(memory: &Memory) -> Result<(Revision, Vec<Entry>), StoreError> {
+    let opened = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let store = Engine::with_backend(memory.clone(), "damaged")?;
+        Ok((store.snapshot()?.revision(), store.snapshot()?.all(&KeyRange::all())?))
+    }));
+    opened.unwrap_or_else(|_| Err(StoreError::Damaged { store: "".into(), reason: "asserted".into() }))
+}
+
+#[test]
+fn what_is_no_store_is_refused() {
+    for bytes in [vec![0; 4096], vec![0xFF; 1 << 20], b"SQLite format 3\0".repeat(512)] {
+        let refused = open(&Memory::of(bytes));
+        assert!(matches!(refused, Err(StoreError::Damaged { .. })), "{refused:?}");
+    }
+    let memory = Memory::default();
+    drop(engine(&memory));
+    for length in [1, 100, 4096, memory.bytes().len() / 2] {
+        let refused = open(&Memory::of(memory.bytes()[..length].to_vec()));
+        assert!(matches!(refused, Err(StoreError::Damaged { .. } | StoreError::Open { .. })), "{refused:?}");
+    }
+}
