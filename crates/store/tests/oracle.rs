@@ -137,7 +137,7 @@ fn paged(snapshot: &dyn Snapshot, range: &KeyRange, limit: usize) -> Vec<Entry> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_engine_does_as_the_oracle(steps in proptest::collection::vec(step(), 1..40)) {

@@ -1,0 +1,278 @@
+//! Power cuts beneath the metadata store, at every moment of its life: every image opens, holds whatever was acknowledged,
+//! and is one revision of the store whole.
+//!
+//! The engine is the product's with redb in it; the file below it is simulated. `cargo test -p strongroom-sim --test
+//! store_cuts -- --nocapture` prints what was done; with `--features full` it does 20,000 cuts. `POWER_CUTS_SEED` is the
+//! first life's seed, otherwise 1.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it did"
+)]
+
+#[path = "support/campaign.rs"]
+mod campaign;
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use strongroom_sim::{OpenHow, SimFile, SimFs};
+use strongroom_store::{Engine, Entry, Is, KeyRange, Outcome, Revision, StorageBackend, Store, Transaction};
+
+/// Power cuts in all.
+const CUTS: usize = if cfg!(feature = "full") { 20_000 } else { 1_200 };
+/// Of each life. One in eight of them goes on after the cut, and is cut again.
+const CUTS_PER_LIFE: usize = 60;
+const GROUPS_PER_LIFE: usize = 25;
+const FILE: &str = "store.redb";
+
+/// How the backend breaks its word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// No sync does anything.
+    NeverSyncs,
+    /// Every second sync does nothing: the commit is made durable, that it is the latest is not.
+    SkipsSecondSync,
+    /// The other ones do nothing: that it is the latest is durable before it is itself.
+    SkipsFirstSync,
+}
+
+/// A simulated file as redb uses files.
+#[derive(Debug)]
+struct Backend {
+    file: SimFile,
+    rule: Option<Rule>,
+    syncs: AtomicU64,
+}
+
+impl Backend {
+    fn open(fs: &SimFs, rule: Option<Rule>) -> Self {
+        let directory = fs.open_directory(Path::new("/")).unwrap();
+        let file = directory.open(FILE, OpenHow { write: true, create: true, ..OpenHow::default() }).unwrap();
+        directory.sync().unwrap();
+        Self { file, rule, syncs: AtomicU64::new(0) }
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.length()?)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let count = self.file.read_at(offset, out)?;
+        if count < out.len() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        Ok(self.file.set_length(length)?)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let second = self.syncs.fetch_add(1, Ordering::SeqCst) % 2 == 1;
+        let skipped = match self.rule {
+            None => false,
+            Some(Rule::NeverSyncs) => true,
+            Some(Rule::SkipsSecondSync) => second,
+            Some(Rule::SkipsFirstSync) => !second,
+        };
+        if skipped { Ok(()) } else { Ok(self.file.sync()?) }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        Ok(self.file.write_at(offset, data)?)
+    }
+}
+
+/// A store's life, recorded, and what it was at each revision.
+struct Life {
+    fs: SimFs,
+    /// The content after each revision, from the one that it began with on.
+    states: Vec<Vec<Entry>>,
+    begun_at: Revision,
+    /// Moments at which transactions were about to be asked for, with the latest revision that they could make.
+    asked: Vec<(usize, Revision)>,
+    /// Moments by which a revision had been acknowledged.
+    acknowledged: Vec<(usize, Revision)>,
+}
+
+fn content(store: &dyn Store) -> (Revision, Vec<Entry>) {
+    let snapshot = store.snapshot().unwrap();
+    (snapshot.revision(), snapshot.all(&KeyRange::all()).unwrap())
+}
+
+fn transaction(random: &mut StdRng) -> Transaction {
+    let mut transaction = Transaction::new();
+    let mut key = random.random_range(0..8);
+    for _ in 0..random.random_range(1..5) {
+        let name = format!("key/{key:02}");
+        key += random.random_range(1..4);
+        transaction = match random.random_range(0..8) {
+            0..2 => transaction.delete(name),
+            2 => transaction.when(name.clone(), Is::Absent).put(name, "only if absent"),
+            _ => {
+                let length = [20, 300, 3000, 20_000][random.random_range(0..4)];
+                transaction.put(name, vec![random.random(); random.random_range(0..length)])
+            }
+        };
+    }
+    transaction
+}
+
+impl Life {
+    /// What is on the file system goes on, or a new store begins.
+    fn of(fs: SimFs, seed: u64, groups: usize, rule: Option<Rule>) -> Result<Self, String> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let backend = Backend::open(&fs, None);
+        let engine = Engine::with_backend(backend, "begun").map_err(|error| error.to_string())?;
+        drop(engine);
+        fs.record();
+        let engine =
+            Engine::with_backend(Backend::open(&fs, rule), "simulated").map_err(|error| error.to_string())?;
+        let (begun_at, state) = content(&engine);
+        let mut life = Self {
+            fs: fs.clone(),
+            states: vec![state],
+            begun_at,
+            asked: Vec::new(),
+            acknowledged: vec![(0, begun_at)],
+        };
+        for _ in 0..groups {
+            life.do_group(&engine, &mut random);
+        }
+        // That it is closed in order is cut into as well.
+        drop(engine);
+        Ok(life)
+    }
+
+    /// Asks for some transactions at once, and waits for all of them.
+    fn do_group(&mut self, engine: &Engine, random: &mut StdRng) {
+        let count = random.random_range(1..4_u64);
+        let latest = self.latest();
+        self.asked.push((self.fs.moments(), Revision(latest.0 + count)));
+        let transactions: Vec<_> = (0..count).map(|_| transaction(random)).collect();
+        let pending: Vec<_> =
+            transactions.iter().map(|transaction| engine.submit(transaction.clone())).collect();
+        for (pending, transaction) in pending.into_iter().zip(&transactions) {
+            if let Outcome::Committed(revision) = pending.wait().unwrap() {
+                self.follow(transaction, revision);
+            }
+        }
+        self.acknowledged.push((self.fs.moments(), self.latest()));
+        let (revision, found) = content(engine);
+        assert_eq!((revision, Some(&found)), (self.latest(), self.states.last()), "the oracle is right");
+    }
+
+    fn latest(&self) -> Revision {
+        Revision(self.begun_at.0 + self.states.len() as u64 - 1)
+    }
+
+    /// What a committed transaction made of the content.
+    fn follow(&mut self, transaction: &Transaction, revision: Revision) {
+        if revision == self.latest() {
+            return;
+        }
+        let mut state = self.states.last().cloned().unwrap();
+        for operation in &transaction.operations {
+            let key = operation.key();
+            let place = state.binary_search_by(|entry| entry.key.as_slice().cmp(key));
+            match (operation, place) {
+                (strongroom_store::Operation::Put { value, .. }, Ok(at)) => {
+                    state[at].value.clone_from(value);
+                    state[at].mod_revision = revision;
+                    state[at].version += 1;
+                }
+                (strongroom_store::Operation::Put { key, value, .. }, Err(at)) => {
+                    let (key, value) = (key.clone(), value.clone());
+                    let entry = Entry {
+                        key,
+                        value,
+                        create_revision: revision,
+                        mod_revision: revision,
+                        version: 1,
+                        lease: None,
+                    };
+                    state.insert(at, entry);
+                }
+                (strongroom_store::Operation::Delete { .. }, Ok(at)) => drop(state.remove(at)),
+                (strongroom_store::Operation::Delete { .. }, Err(_)) => {}
+            }
+        }
+        self.states.push(state);
+    }
+
+    /// The revisions that a cut at this moment may leave.
+    fn allowed(&self, moment: usize) -> (Revision, Revision) {
+        let least =
+            self.acknowledged.iter().filter(|(at, _)| *at <= moment + 1).map(|(_, revision)| *revision).max();
+        let most = self.asked.iter().filter(|(at, _)| *at <= moment).map(|(_, revision)| *revision).max();
+        let least = least.unwrap_or(self.begun_at);
+        (least, most.unwrap_or(least).max(least))
+    }
+
+    /// Opens what a cut left, and holds it against what was acknowledged.
+    fn check(&self, fs: &SimFs, moment: usize) -> Result<(), String> {
+        let engine =
+            Engine::with_backend(Backend::open(fs, None), "cut").map_err(|error| error.to_string())?;
+        let (revision, found) = content(&engine);
+        let (least, most) = self.allowed(moment);
+        if revision < least || revision > most {
+            return Err(format!("revision {revision}, which should be within {least} and {most}"));
+        }
+        let expected = self.states.get((revision.0 - self.begun_at.0) as usize);
+        if expected != Some(&found) {
+            return Err(format!("revision {revision} is not what it was"));
+        }
+        let next =
+            engine.commit(Transaction::new().put("after", "the cut")).map_err(|error| error.to_string())?;
+        let went_on = next == Outcome::Committed(revision.next());
+        if went_on { Ok(()) } else { Err(format!("after revision {revision} came {next:?}")) }
+    }
+}
+
+/// A life and its cuts.
+fn live(seed: u64, rule: Option<Rule>) -> Result<usize, String> {
+    let life = Life::of(SimFs::new(seed), seed, GROUPS_PER_LIFE, rule)?;
+    cut(&life, seed, CUTS_PER_LIFE, rule.is_none())
+}
+
+fn cut(life: &Life, seed: u64, cuts: usize, again: bool) -> Result<usize, String> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut done = 0;
+    for moment in campaign::moments(&mut random, cuts, life.fs.moments() - 1) {
+        let cut_seed = random.random();
+        let said = |what: String| format!("moment {moment}, cut seed {cut_seed}: {what}");
+        let image = std::panic::catch_unwind(|| life.check(&life.fs.cut_at(moment, cut_seed), moment));
+        image.unwrap_or_else(|_| Err("redb asserts".into())).map_err(said)?;
+        done += 1;
+        if again && random.random_ratio(1, 8) {
+            let next = Life::of(life.fs.cut_at(moment, cut_seed), cut_seed, 5, None).map_err(said)?;
+            done += cut(&next, cut_seed, 4, false).map_err(|what| said(format!("and then {what}")))?;
+        }
+    }
+    Ok(done)
+}
+
+#[test]
+fn every_power_cut_leaves_what_was_acknowledged() {
+    println!("{}", campaign::until(CUTS, |seed| live(seed, None)));
+}
+
+#[test]
+fn a_backend_that_never_syncs_is_caught() {
+    campaign::is_caught(Rule::NeverSyncs, |seed| live(seed, Some(Rule::NeverSyncs)));
+}
+
+#[test]
+fn a_backend_that_skips_the_second_sync_is_caught() {
+    campaign::is_caught(Rule::SkipsSecondSync, |seed| live(seed, Some(Rule::SkipsSecondSync)));
+}
+
+#[test]
+fn a_backend_that_skips_the_first_sync_is_caught() {
+    campaign::is_caught(Rule::SkipsFirstSync, |seed| live(seed, Some(Rule::SkipsFirstSync)));
+}
