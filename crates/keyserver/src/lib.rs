@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod authority;
 pub mod grant;
 pub mod root;

@@ -15,7 +15,7 @@
 //! | 92 | 32 | signer: SHA-256 of the certificate whose key signed |
 //! | 124 | 2 | operations, a bit each ([`GrantedOperation`]), at least one |
 //! | 126 | 1 | number of objects, 1 to 64 |
-//! | 127 | | for each object, in ascending order of bytes, none twice: length (2 bytes, 1 to 1024), then its unique identifier in UTF-8 |
+//! | 127 | | for each object, ascending, none twice: length (2 bytes, 1 to 1024), then its unique identifier, UTF-8 |
 //! | end − 64 | 64 | signature: ECDSA P-256 with SHA-256, r and s of 32 bytes each |
 //!
 //! What is signed is the text `strongroom grant 1`, a zero byte, and everything before the signature. The text

@@ -10,12 +10,13 @@
 //! |---|---|
 //! | [`encoding`] | the bytes of a grant, one encoding for each grant |
 //! | [`verify`] | is it genuine, ours, timely, and for what is asked |
+//! | [`ledger`] | has it been used, has its VM gone on; written down durably |
 //! | [`refusal`] | every reason why not, each with its own name |
 //!
 //! The way of a grant through a request, in this order, because each step rests on those before it:
 //! 1. [`GrantVerifier::check`] with the identity of the host that asks and what the request asks for;
-//! 2. redemption: one transaction of the store writes down that the grant is used and which generation of the
-//!    VM it was for. Durable before any key leaves;
+//! 2. [`ledger::redeem`]: one transaction of the store writes down that the grant is used and which generation
+//!    of the VM it was for. Durable before any key leaves;
 //! 3. the audit record;
 //! 4. the key is released.
 //!
@@ -29,11 +30,13 @@
 //! What may not enter: KMIP, objects, how certificates are verified (room `authority`).
 
 pub mod encoding;
+pub mod ledger;
 pub mod refusal;
 mod terms;
 pub mod verify;
 
 pub use encoding::{Grant, GrantError, GrantSigner, GrantedOperation, GrantedOperations};
+pub use ledger::{RedeemError, Redemption};
 pub use refusal::{Refusal, SignerRefusal};
 pub use terms::{GrantId, UnixSeconds, VmGeneration, VmId};
 pub use verify::{GrantVerifier, Signer, Signers, VerifiedGrant};

@@ -68,6 +68,7 @@ impl Refusal {
             Refusal::Signer(SignerRefusal::NotControl) => "grant-signer-not-control",
             Refusal::Signer(SignerRefusal::Revoked) => "grant-signer-revoked",
             Refusal::Signer(SignerRefusal::Expired) => "grant-signer-expired",
+            Refusal::Signer(SignerRefusal::Unavailable) => "grant-signer-unavailable",
             Refusal::Signer(SignerRefusal::OtherKeyType) => "grant-signer-key-type",
             Refusal::BadSignature => "grant-bad-signature",
             Refusal::NotAHost => "grant-not-a-host",
@@ -98,6 +99,9 @@ pub enum SignerRefusal {
     /// The certificate has expired or is not valid yet.
     #[error("its certificate is not valid now")]
     Expired,
+    /// Whether it may cannot be told: the store cannot be read.
+    #[error("whether it may sign cannot be told now")]
+    Unavailable,
     /// The certificate's key is not one of P-256.
     #[error("its key is not of P-256")]
     OtherKeyType,

@@ -139,4 +139,4 @@ impl VerifiedGrant {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

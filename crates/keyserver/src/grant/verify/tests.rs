@@ -11,13 +11,13 @@ use super::super::terms::{GrantId, VmGeneration, VmId};
 use super::*;
 use crate::access::{CertificateSerial, ClientName, PublicKeySha256};
 
-const NOON: i64 = 1_795_348_800;
+pub(in crate::grant) const NOON: i64 = 1_795_348_800;
 
-fn at(unix_seconds: i64) -> OffsetDateTime {
+pub(in crate::grant) fn at(unix_seconds: i64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(unix_seconds).unwrap()
 }
 
-fn host() -> Identity {
+pub(in crate::grant) fn host() -> Identity {
     Identity {
         client: ClientId::from_bytes([1; 16]),
         role: Role::Host,
@@ -30,14 +30,14 @@ fn host() -> Identity {
 }
 
 /// A control plane with its key, and the only signer there is.
-struct Control {
+pub(in crate::grant) struct Control {
     signer: GrantSigner,
     certificate: CertificateSha256,
     answer: Result<Signer, SignerRefusal>,
 }
 
 impl Control {
-    fn new() -> Self {
+    pub(in crate::grant) fn new() -> Self {
         let pkcs8 =
             EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).unwrap();
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8.as_ref()).unwrap();
@@ -50,7 +50,7 @@ impl Control {
         Self { signer: GrantSigner::new(&secret, certificate).unwrap(), certificate, answer }
     }
 
-    fn sign(&self, grant: &Grant) -> Vec<u8> {
+    pub(in crate::grant) fn sign(&self, grant: &Grant) -> Vec<u8> {
         grant.sign(&self.signer).unwrap()
     }
 }

@@ -1,0 +1,90 @@
+//! The gate in the TLS handshake.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use time::OffsetDateTime;
+
+use super::Authority;
+use super::refusal::Refusal;
+use crate::access::CertificateSha256;
+
+/// Lets in whom the authority's present picture of trust lets in.
+pub(super) struct ClientVerifier {
+    /// Weak, since the authority hands out configurations that hold this.
+    authority: Weak<Authority>,
+    /// Whether a client without certificate is refused at once.
+    mandatory: bool,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientVerifier {
+    pub(super) fn new(authority: &Arc<Authority>, mandatory: bool) -> Self {
+        let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
+        Self { authority: Arc::downgrade(authority), mandatory, algorithms }
+    }
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.mandatory
+    }
+
+    /// None: whoever has a pinned certificate could find no issuer of it in a list, and might then show none.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let authority = self.authority.upgrade().ok_or(Refusal::UnknownAuthority)?;
+        let now = i64::try_from(now.as_secs())
+            .ok()
+            .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
+            .ok_or(Refusal::Malformed)?;
+        match authority.trust().identify(end_entity, intermediates, now) {
+            Ok(_) => Ok(ClientCertVerified::assertion()),
+            Err(refusal) => {
+                authority.tell_refused(CertificateSha256::of(end_entity), refusal);
+                Err(refusal.into())
+            }
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl fmt::Debug for ClientVerifier {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ClientVerifier").field("mandatory", &self.mandatory).finish_non_exhaustive()
+    }
+}

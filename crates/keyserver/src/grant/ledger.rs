@@ -1,0 +1,178 @@
+//! Which grants are used, and how far each VM has gone on: what the server writes down, durably, before it
+//! releases anything under a grant.
+//!
+//! | key in the store | value |
+//! |---|---|
+//! | `grant/used/` expires (8 bytes) id (16 bytes) | nothing: the key says it all |
+//! | `grant/vm/` VM (16 bytes) | highest generation redeemed (8 bytes) |
+//! | `grant/forgotten` | seconds since 1970 (8 bytes): used grants that expired before are forgotten |
+//!
+//! All numbers are big-endian, so used grants lie in the order in which they expire, and forgetting them is
+//! deleting a range. A used grant is remembered until it has expired for every clock within the skew; what is
+//! forgotten is refused ever after by `grant/forgotten`, so that a server whose clock is set back takes no old
+//! grant again.
+
+use strongroom_store::{
+    Condition, Is, KeyRange, Operation, Outcome, Snapshot, Store, StoreError, Transaction,
+};
+use time::OffsetDateTime;
+
+use super::refusal::Refusal;
+use super::terms::{UnixSeconds, VmGeneration, VmId};
+use super::verify::{CLOCK_SKEW_SECONDS, VerifiedGrant};
+
+const USED: &[u8] = b"grant/used/";
+const VM: &[u8] = b"grant/vm/";
+const FORGOTTEN: &[u8] = b"grant/forgotten";
+
+/// How often a redemption is tried again because another one of the same VM came between. Each conflict means
+/// that another grant was redeemed, and a VM has few at a time.
+const REDEEM_ATTEMPTS: usize = 16;
+/// Used grants forgotten in one transaction; within the store's limit of operations.
+const FORGET_PER_TRANSACTION: usize = 100;
+
+/// Why a grant was not redeemed.
+#[derive(Debug, thiserror::Error)]
+pub enum RedeemError {
+    /// It may not be used.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The store failed. Whether the grant is used is not known if the store does not know; the host asks for
+    /// another.
+    #[error("the use of the grant could not be written down, so nothing is released: {0}")]
+    Store(#[from] StoreError),
+    /// Others of the same VM came between every time.
+    #[error("too many grants of one VM at a time; try again with the same grant")]
+    Contended,
+    /// What the ledger says is no number.
+    #[error("the ledger of grants is damaged at {key}")]
+    Damaged {
+        /// The key, escaped.
+        key: String,
+    },
+}
+
+/// What a redemption asks of the store: conditions that hold as long as the grant was not used and its VM has
+/// not gone on, and what is then written. It may be put into a transaction with other things; if that ends in a
+/// conflict, ask [`redemption`] again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redemption {
+    /// What must hold.
+    pub conditions: Vec<Condition>,
+    /// What is written.
+    pub operations: Vec<Operation>,
+}
+
+impl Redemption {
+    /// `transaction` with the redemption in it.
+    #[must_use]
+    pub fn join(self, mut transaction: Transaction) -> Transaction {
+        transaction.conditions.extend(self.conditions);
+        transaction.operations.extend(self.operations);
+        transaction
+    }
+}
+
+/// What it takes to redeem `grant`, as things are in `snapshot`.
+///
+/// # Errors
+/// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::Expired`] if it is so old that it may be
+/// forgotten; [`RedeemError::Store`], [`RedeemError::Damaged`].
+pub fn redemption(snapshot: &dyn Snapshot, grant: &VerifiedGrant) -> Result<Redemption, RedeemError> {
+    let grant = grant.grant();
+    let (expires, generation) = (grant.expires(), grant.generation());
+    let used_key = [USED, &expires.0.to_be_bytes(), grant.id().as_bytes()].concat();
+    if snapshot.get(&used_key)?.is_some() {
+        return Err(Refusal::Replayed.into());
+    }
+    let (forgotten, forgotten_is) = number(snapshot, FORGOTTEN)?;
+    if expires.0 < forgotten.unwrap_or(0) {
+        return Err(Refusal::Expired { expires }.into());
+    }
+    let vm_key = vm_key(grant.vm());
+    let (highest, vm_is) = number(snapshot, &vm_key)?;
+    let highest = highest.map(VmGeneration);
+    if let Some(highest) = highest.filter(|highest| *highest > generation) {
+        return Err(Refusal::Superseded { granted: generation, highest }.into());
+    }
+    let mut transaction = Transaction::new()
+        .when(used_key.clone(), Is::Absent)
+        .when(FORGOTTEN, forgotten_is)
+        .when(vm_key.clone(), vm_is)
+        .put(used_key, []);
+    if highest != Some(generation) {
+        transaction = transaction.put(vm_key, generation.0.to_be_bytes());
+    }
+    Ok(Redemption { conditions: transaction.conditions, operations: transaction.operations })
+}
+
+/// Redeems `grant` in a transaction of its own: when this returns, its use is durable. Blocks for a write to
+/// the device.
+///
+/// # Errors
+/// As [`redemption`], and [`RedeemError::Contended`].
+pub fn redeem(store: &dyn Store, grant: &VerifiedGrant) -> Result<(), RedeemError> {
+    for _ in 0..REDEEM_ATTEMPTS {
+        let redemption = redemption(store.snapshot()?.as_ref(), grant)?;
+        match store.commit(redemption.join(Transaction::new()))? {
+            Outcome::Committed(_) => return Ok(()),
+            Outcome::Conflict(_) => {}
+        }
+    }
+    Err(RedeemError::Contended)
+}
+
+/// The highest generation of a VM that was redeemed, if any was.
+///
+/// # Errors
+/// [`RedeemError::Store`], [`RedeemError::Damaged`].
+pub fn highest_generation(store: &dyn Store, vm: VmId) -> Result<Option<VmGeneration>, RedeemError> {
+    Ok(number(store.snapshot()?.as_ref(), &vm_key(vm))?.0.map(VmGeneration))
+}
+
+/// Forgets the used grants that no clock within the skew takes any more at `now`, and answers how many. For a
+/// timer; once a minute is plenty.
+///
+/// # Errors
+/// [`RedeemError::Store`], [`RedeemError::Damaged`].
+pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, RedeemError> {
+    let before = UnixSeconds::of(now).0.saturating_sub(CLOCK_SKEW_SECONDS);
+    let range = KeyRange::between(USED, [USED, &before.to_be_bytes()[..]].concat());
+    let mut forgotten_count = 0;
+    loop {
+        let snapshot = store.snapshot()?;
+        let page = snapshot.range(&range, FORGET_PER_TRANSACTION)?;
+        if page.entries.is_empty() {
+            return Ok(forgotten_count);
+        }
+        let (forgotten, forgotten_is) = number(snapshot.as_ref(), FORGOTTEN)?;
+        let mut transaction = Transaction::new().when(FORGOTTEN, forgotten_is);
+        // The mark goes first or with the deletions, never after them.
+        if forgotten.is_none_or(|forgotten| forgotten < before) {
+            transaction = transaction.put(FORGOTTEN, before.to_be_bytes());
+        }
+        let count = page.entries.len();
+        transaction = page.entries.into_iter().fold(transaction, |all, entry| all.delete(entry.key));
+        if let Outcome::Committed(_) = store.commit(transaction)? {
+            forgotten_count += count;
+        }
+    }
+}
+
+fn vm_key(vm: VmId) -> Vec<u8> {
+    [VM, vm.as_bytes()].concat()
+}
+
+/// The number under `key`, and the condition that it still is that.
+fn number(snapshot: &dyn Snapshot, key: &[u8]) -> Result<(Option<u64>, Is), RedeemError> {
+    let Some(entry) = snapshot.get(key)? else {
+        return Ok((None, Is::Absent));
+    };
+    match entry.value.as_array() {
+        Some(bytes) => Ok((Some(u64::from_be_bytes(*bytes)), Is::ModifiedAt(entry.mod_revision))),
+        None => Err(RedeemError::Damaged { key: key.escape_ascii().to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
