@@ -5,6 +5,7 @@
 //! - [`codec`]: which structure has which fields, since which version.
 //! - [`protocol`]: enumerations, attributes, managed objects, credentials.
 //! - [`message`]: requests and responses with a typed payload for every operation, the same for client and server.
+//! - [`server`]: the server's transport over mutual TLS.
 //!
 //! The room speaks the protocol and knows no policy: who may do what, and what an operation means, is the key
 //! server's. Nothing that comes from a peer makes it panic or take more memory than its limits say, and no byte
@@ -14,4 +15,5 @@
 pub mod codec;
 pub mod message;
 pub mod protocol;
+pub mod server;
 pub mod ttlv;

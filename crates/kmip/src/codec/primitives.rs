@@ -2,7 +2,9 @@
 
 use super::{Codec, DecodeError, Rules};
 use crate::protocol::ProtocolVersion;
-use crate::ttlv::{BigInteger, ByteString, DateTime, Field, Interval, SecretText, Tag, Type, Value, Writer};
+use crate::ttlv::{
+    BigInteger, ByteString, DateTime, Field, Interval, SecretText, Structure, Tag, Type, Value, Writer,
+};
 
 /// A type whose field is one of TTLV's own.
 macro_rules! primitive {
@@ -57,6 +59,11 @@ impl Codec for Value {
 pub struct RawStructure(ByteString);
 
 impl RawStructure {
+    /// The fields of a structure.
+    pub fn of(structure: Structure<'_>) -> Self {
+        Self(structure.content().into())
+    }
+
     /// The encoded fields.
     pub fn expose(&self) -> &[u8] {
         self.0.expose()
@@ -66,7 +73,7 @@ impl RawStructure {
 impl Codec for RawStructure {
     fn decode(field: Field<'_>, _: Rules) -> Result<Self, DecodeError> {
         let wrong = || DecodeError::wrong_type(field.tag(), Type::Structure, field.kind());
-        Ok(Self(field.structure().ok_or_else(wrong)?.content().into()))
+        field.structure().map(Self::of).ok_or_else(wrong)
     }
 
     fn encode(&self, tag: Tag, _: ProtocolVersion, writer: &mut Writer) {

@@ -5,6 +5,8 @@
 //! [`RequestPayload::Undecodable`] with the reason. An operation that is not known here is kept as
 //! [`RequestPayload::Unknown`].
 
+#[cfg(test)]
+mod examples;
 mod payloads;
 mod request;
 mod response;

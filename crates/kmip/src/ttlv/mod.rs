@@ -18,6 +18,9 @@ mod tag;
 mod tag_table;
 mod writer;
 
+#[cfg(test)]
+mod tests;
+
 pub use bytes::{BigInteger, ByteString, SecretText};
 pub use error::TtlvError;
 pub use item::{Item, Value};

@@ -48,10 +48,9 @@ impl<'a> Structure<'a> {
     /// # Errors
     /// Whatever [`TtlvError`] names.
     pub fn parse(bytes: &'a [u8], expected: Tag, limits: &Limits) -> Result<Self, TtlvError> {
-        let header = *bytes.first_chunk::<HEADER_BYTES>().ok_or_else(|| TtlvError::Truncated {
-            needed_bytes: HEADER_BYTES,
-            available_bytes: bytes.len(),
-        })?;
+        let header = *bytes
+            .first_chunk::<HEADER_BYTES>()
+            .ok_or(TtlvError::Truncated { needed_bytes: HEADER_BYTES, available_bytes: bytes.len() })?;
         message_length_bytes(header, expected, limits)?;
         let mut walk = Walk { limits, items: 0 };
         let behind = walk.field(bytes, 1)?;

@@ -43,6 +43,7 @@ macro_rules! payloads {
     ) => {
         $(#[$attribute])*
         #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(clippy::large_enum_variant, reason = "a message has few payloads, and each is read once")]
         pub enum $name {
             $(
                 #[doc = concat!("[`Operation::", stringify!($operation), "`]")]
