@@ -3,5 +3,8 @@
 
 pub mod access;
 pub mod authority;
+pub mod backup;
+mod durable;
 pub mod grant;
+mod hex;
 pub mod root;

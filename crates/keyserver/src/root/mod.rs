@@ -20,7 +20,6 @@
 
 pub mod credential;
 mod error;
-mod hex;
 pub mod passphrase;
 mod place;
 pub mod plain_file;
@@ -42,6 +41,7 @@ pub use error::RootError;
 pub use secret_source::{SECRET_BYTES_MAX, SecretSource, read_descriptor};
 pub use warning::Warning;
 
+use crate::{durable, hex};
 use place::Place;
 use record::{Root, Seal};
 
@@ -305,7 +305,7 @@ fn seal_and_publish(
             Seal::PlainFile(seal)
         }
     };
-    let record = Root { id: root.id, generation, sealed_unix_seconds: record::now(), seal };
+    let record = Root { id: root.id, generation, sealed_unix_seconds: durable::unix_seconds_now(), seal };
     place.publish(&record, key_file.as_ref(), &|place| {
         // A seal that does not open is worth less than the one that it would replace.
         unseal(place, &record, access).map(drop)

@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use super::error::RootError;
 use super::plain_file::{KEY_FILE_PREFIX, KEY_FILE_SUFFIX, KeyFile};
 use super::record::{RECORD_BYTES_MAX, Root, Seal, Unreadable};
+use crate::durable::{self, PRIVATE_MODE};
 
 const RECORD: &str = "root.json";
 const RECORD_STAGED: &str = "root.json.new";
 const LOCK: &str = "root.lock";
-const MODE: u32 = 0o600;
 
 /// The state directory as far as the root is concerned; locked against another process that changes the seal.
 pub(super) struct Place {
@@ -35,7 +35,7 @@ impl Place {
             .create(true)
             .truncate(false)
             .write(true)
-            .mode(MODE)
+            .mode(PRIVATE_MODE)
             .open(&path)
             .map_err(system)?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -173,22 +173,19 @@ impl Place {
     }
 
     fn write_durably(&self, path: &Path, content: &[u8]) -> Result<(), RootError> {
-        let write = || {
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
-            file.write_all(content)?;
-            file.sync_all()
-        };
-        write().map_err(|error| RootError::System { what: "write", path: path.to_owned(), error })
+        durable::write(path, content).map_err(|error| RootError::System {
+            what: "write",
+            path: path.to_owned(),
+            error,
+        })
     }
 
     fn sync(&self) -> Result<(), RootError> {
-        File::open(&self.directory)
-            .and_then(|directory| directory.sync_all())
-            .map_err(|error| RootError::System { what: "make durable", path: self.directory.clone(), error })
+        durable::sync_directory(&self.directory).map_err(|error| RootError::System {
+            what: "make durable",
+            path: self.directory.clone(),
+            error,
+        })
     }
 }
 

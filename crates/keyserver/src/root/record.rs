@@ -4,7 +4,6 @@
 //! against somebody who edits the file on purpose: the seals are.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
@@ -113,9 +112,4 @@ impl Root {
     fn digest(&self) -> Result<Vec<u8>, serde_json::Error> {
         Ok(digest(&SHA256, &serde_json::to_vec(self)?).as_ref().to_vec())
     }
-}
-
-/// Now, in seconds since 1970; zero on a machine whose clock stands before.
-pub(super) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

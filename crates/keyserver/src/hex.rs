@@ -1,4 +1,4 @@
-//! Bytes in `root.json` and its like: lower-case hexadecimal, two digits a byte. Never for secrets.
+//! Bytes in records such as `root.json`: lower-case hexadecimal, two digits a byte. Never for secrets.
 
 use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

@@ -1,0 +1,176 @@
+//! Custodians: people (or their smart cards) who each hold the private half of an RSA key.
+//!
+//! RSA-OAEP with SHA-256 because whatever custodians hold can open it: PKCS#11 cards, OpenSSL, cloud and on-site HSMs. For
+//! elliptic curves the one format that OpenSSL opens too is CMS, which few cards' tools speak.
+
+use std::fmt;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rsa::{OAEP_SHA256_MGF1SHA256, OaepPublicEncryptingKey, PublicEncryptingKey};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer};
+use serde::{Deserialize, Serialize};
+use strongroom_memory::secret::SecretBytes;
+
+use super::error::BackupError;
+
+/// Most custodians: more than any ceremony gathers, few enough that a header stays small.
+pub const CUSTODIANS_MAX: usize = 16;
+/// Least custodians that a backup takes to open: with one, there would be nobody to say no.
+const THRESHOLD_MIN: usize = 2;
+/// Least RSA modulus: 128 bits of security (NIST SP 800-57 part 1, table 2).
+pub const RSA_BITS_MIN: usize = 3072;
+/// Greatest RSA modulus; the greatest that the library takes.
+pub const RSA_BITS_MAX: usize = 8192;
+
+const NAME_BYTES_MAX: usize = 64;
+
+/// What a custodian is called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CustodianName(String);
+
+impl CustodianName {
+    /// Checks a name: 1 to 64 ASCII letters, digits or one of `. _ @ + -`.
+    ///
+    /// # Errors
+    /// [`BackupError::CustodianName`].
+    pub fn new(name: impl Into<String>) -> Result<Self, BackupError> {
+        let name = name.into();
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte);
+        if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits) {
+            return Ok(Self(name));
+        }
+        Err(BackupError::CustodianName { name })
+    }
+}
+
+impl TryFrom<String> for CustodianName {
+    type Error = BackupError;
+
+    fn try_from(name: String) -> Result<Self, BackupError> {
+        Self::new(name)
+    }
+}
+
+impl From<CustodianName> for String {
+    fn from(name: CustodianName) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for CustodianName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// A custodian and the key that shares are encrypted to.
+#[derive(Debug)]
+pub struct Custodian {
+    name: CustodianName,
+    key: OaepPublicEncryptingKey,
+    key_sha256: [u8; 32],
+}
+
+impl Custodian {
+    /// Takes a public key or a certificate as PEM.
+    ///
+    /// # Errors
+    /// [`BackupError::CustodianKey`] unless it is RSA of [`RSA_BITS_MIN`] to [`RSA_BITS_MAX`] bits.
+    pub fn new(name: CustodianName, pem: &[u8]) -> Result<Self, BackupError> {
+        let unfit = |why| BackupError::CustodianKey { name: name.to_string(), why };
+        let public = match SubjectPublicKeyInfoDer::from_pem_slice(pem) {
+            Ok(public) => public.to_vec(),
+            Err(_) => public_key_of_certificate(pem).map_err(unfit)?,
+        };
+        Self::of_public_key(name, &public)
+    }
+
+    /// Takes a SubjectPublicKeyInfo.
+    pub(super) fn of_public_key(name: CustodianName, public: &[u8]) -> Result<Self, BackupError> {
+        let unfit = |why| BackupError::CustodianKey { name: name.to_string(), why };
+        let key = PublicEncryptingKey::from_der(public).map_err(|_| unfit("it is not an RSA key"))?;
+        if !(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&key.key_size_bits()) {
+            return Err(unfit("it is too short or too long"));
+        }
+        let key = OaepPublicEncryptingKey::new(key).map_err(|_| unfit("the library refuses it"))?;
+        let mut key_sha256 = [0; 32];
+        key_sha256.copy_from_slice(digest(&SHA256, public).as_ref());
+        Ok(Self { name, key, key_sha256 })
+    }
+
+    /// What they are called.
+    pub fn name(&self) -> &CustodianName {
+        &self.name
+    }
+
+    /// SHA-256 of the public key's SubjectPublicKeyInfo, by which a custodian knows it again.
+    pub fn key_sha256(&self) -> [u8; 32] {
+        self.key_sha256
+    }
+
+    /// Encrypts `share` so that only this custodian can open it.
+    pub(super) fn encrypt(&self, share: &SecretBytes) -> Result<Vec<u8>, BackupError> {
+        let mut sealed = vec![0; self.key.ciphertext_size()];
+        let sealed = self
+            .key
+            .encrypt(&OAEP_SHA256_MGF1SHA256, share.expose(), &mut sealed, None)
+            .map_err(|_| BackupError::Library { call: "RSA-OAEP encryption" })?;
+        Ok(sealed.to_vec())
+    }
+}
+
+fn public_key_of_certificate(pem: &[u8]) -> Result<Vec<u8>, &'static str> {
+    if PrivateKeyDer::from_pem_slice(pem).is_ok() {
+        return Err("it is a private key, which its custodian should give to nobody");
+    }
+    let certificate = CertificateDer::from_pem_slice(pem)
+        .map_err(|_| "it is neither a public key nor a certificate in PEM")?;
+    let (_, parsed) =
+        x509_parser::parse_x509_certificate(&certificate).map_err(|_| "its certificate cannot be read")?;
+    Ok(parsed.public_key().raw.to_vec())
+}
+
+/// Who opens a backup: any `threshold` of the custodians.
+#[derive(Debug)]
+pub struct Custody {
+    threshold: u8,
+    custodians: Vec<Custodian>,
+}
+
+impl Custody {
+    /// Any `threshold` of `custodians`: 2 at least, [`CUSTODIANS_MAX`] at most, no two with one name or key.
+    ///
+    /// # Errors
+    /// [`BackupError::Threshold`], [`BackupError::SameCustodian`].
+    pub fn new(threshold: usize, custodians: Vec<Custodian>) -> Result<Self, BackupError> {
+        let total = custodians.len();
+        if total > CUSTODIANS_MAX || !(THRESHOLD_MIN..=total).contains(&threshold) {
+            return Err(BackupError::Threshold { threshold, custodians: total });
+        }
+        for (at, first) in custodians.iter().enumerate() {
+            for second in &custodians[at + 1..] {
+                let what = match () {
+                    () if first.name == second.name => "name",
+                    () if first.key_sha256 == second.key_sha256 => "key",
+                    () => continue,
+                };
+                let (first, second) = (first.name.to_string(), second.name.to_string());
+                return Err(BackupError::SameCustodian { first, second, what });
+            }
+        }
+        // At most CUSTODIANS_MAX, which fits.
+        Ok(Self { threshold: threshold as u8, custodians })
+    }
+
+    /// How many it takes.
+    pub fn threshold(&self) -> u8 {
+        self.threshold
+    }
+
+    /// All of them, in the order of their shares.
+    pub fn custodians(&self) -> &[Custodian] {
+        &self.custodians
+    }
+}

@@ -1,0 +1,94 @@
+//! The last completed backup, and what has changed since: `backup.json` in the state directory.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::custodian::CustodianName;
+use super::error::BackupError;
+use super::header::BackupId;
+use super::records::Counts;
+use crate::durable;
+
+const FILE: &str = "backup.json";
+const FILE_STAGED: &str = "backup.json.new";
+const FORMAT: u32 = 1;
+
+/// A completed backup, as the server remembers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastBackup {
+    format: u32,
+    /// Which backup.
+    pub id: BackupId,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_seconds: u64,
+    /// How many changes the server had seen.
+    pub generation: u64,
+    /// How many shares open it.
+    pub threshold: u8,
+    /// Who holds a share.
+    pub custodians: Vec<CustodianName>,
+    /// What is in it.
+    pub counts: Counts,
+}
+
+/// Whether what the server holds would survive it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "backup", rename_all = "kebab-case")]
+pub enum BackupStatus {
+    /// There is no completed backup: if this machine is lost, so is every key.
+    Unbacked,
+    /// There is one.
+    Backed {
+        /// The last one.
+        last: LastBackup,
+        /// Changes that it does not have.
+        changes_since: u64,
+    },
+}
+
+impl LastBackup {
+    pub(super) fn new(
+        id: BackupId,
+        created_unix_seconds: u64,
+        generation: u64,
+        threshold: u8,
+        custodians: Vec<CustodianName>,
+        counts: Counts,
+    ) -> Self {
+        Self { format: FORMAT, id, created_unix_seconds, generation, threshold, custodians, counts }
+    }
+
+    /// Remembers it, durably and in one step.
+    pub(super) fn record(&self, state_directory: &Path) -> Result<(), BackupError> {
+        let path = state_directory.join(FILE);
+        let write = || {
+            let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+            durable::replace(&path, &state_directory.join(FILE_STAGED), &text)
+        };
+        write().map_err(|error| BackupError::System { what: "write", path: path.clone(), error })
+    }
+}
+
+/// What is on record in `state_directory`, for a server that has seen `generation` changes.
+///
+/// A record of a later generation than the server's is of another life of it, and counts as none.
+///
+/// # Errors
+/// [`BackupError::System`] if the record cannot be read or is none.
+pub fn status(state_directory: &Path, generation: u64) -> Result<BackupStatus, BackupError> {
+    let path = state_directory.join(FILE);
+    let system = |error| BackupError::System { what: "read", path: path.clone(), error };
+    let text = match std::fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BackupStatus::Unbacked),
+        Err(error) => return Err(system(error)),
+    };
+    let last: LastBackup = serde_json::from_slice(&text).map_err(|error| system(error.into()))?;
+    Ok(match generation.checked_sub(last.generation) {
+        Some(changes_since) => BackupStatus::Backed { last, changes_since },
+        None => BackupStatus::Unbacked,
+    })
+}
