@@ -19,6 +19,7 @@ use super::directory::{VolumeDirectory, layer_of_name, log_name, system};
 use super::disk::LockedLayer;
 use super::error::DatastoreError;
 use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
+use super::sidecar_pages::{self, Found};
 use super::storage::{HOST, Storage};
 use super::tags::TagKeys;
 use super::{discards, layer_files, log, tags};
@@ -161,10 +162,8 @@ fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), DatastoreError
     synced.map_err(system("sync a layer of", path))?;
     let Some((file, facts)) = old_top.discards.as_ref().zip(old_top.facts.discards) else { return Ok(()) };
     let bytes = discards::file_bytes(old_top.facts.size_bytes.block_aligned_bytes());
-    discards::make_durable(&**file, bytes).map_err(|error| DatastoreError::UnwrittenDiscards {
-        path: path.to_owned(),
-        layer: facts.layer,
-        error,
+    sidecar_pages::read(&**file, 0..bytes, Found::NotYet, |_, _| Ok(())).map_err(|error| {
+        DatastoreError::UnwrittenDiscards { path: path.to_owned(), layer: facts.layer, error }
     })
 }
 

@@ -41,6 +41,7 @@ mod log;
 mod open;
 mod open_files;
 mod reserve;
+mod sidecar_pages;
 pub mod storage;
 mod syncs;
 mod tagging;

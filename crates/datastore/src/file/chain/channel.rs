@@ -164,6 +164,12 @@ impl ChainChannel {
         }
     }
 
+    /// Whether there is anything to record: else nobody need look whether a round can begin, under the lock that all
+    /// channels share.
+    fn records(&self) -> bool {
+        !self.recording.is_empty() || self.recorder.is_in_round()
+    }
+
     /// Goes on with what has waited for memory, or for a record.
     fn look_again(&mut self) {
         for _ in 0..self.waiting.len() {
@@ -223,7 +229,9 @@ impl Channel<Sealed> for ChainChannel {
 
     fn kick(&mut self) {
         self.unkicked = false;
-        self.recorder.kick(&self.pool);
+        if self.records() {
+            self.recorder.kick(&self.pool);
+        }
         self.layers.iter_mut().for_each(|layer| layer.kick());
     }
 
@@ -239,7 +247,7 @@ impl Channel<Sealed> for ChainChannel {
             self.returned = returned;
             // First, because what is asked for anew, of a channel that went away, is begun with what is wanted.
             self.look_again();
-            moved |= self.recorder.poll(&self.pool);
+            moved |= self.records() && self.recorder.poll(&self.pool);
             if self.unkicked {
                 self.kick();
             } else if !moved {

@@ -26,17 +26,16 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::CryptoError;
 use strongroom_io::{IoError, Waker};
-use strongroom_memory::{BufferPool, CHUNK_BYTES};
 use strongroom_types::{BLOCK_BYTES, Extent, LayerId, VolumeId};
 
-use self::set::{BlockSet, fill, sectors, words_of};
+use self::set::{BlockSet, Words, fill, sectors, words_of};
 use super::bits::Bits;
 use super::host::HostFile;
 use super::open::Deks;
+use super::sidecar_pages::{self, Found};
 use super::storage::StoredFile;
 use super::tagging::{
     Binding, NUMBERS_PER_PAGE, NUMBERS_PER_SECTOR, PAGE_BYTES, SECTORS_PER_PAGE, Tagger, bits, bits_mut,
@@ -47,9 +46,6 @@ const INFO: &[u8] = b"strongroom discards key v1";
 
 /// What the header of a sector begins with.
 const PURPOSE: &[u8; 16] = b"strongroom clear";
-
-/// Read at once when a volume is opened.
-const LOAD_BYTES: usize = 1 << 20;
 
 /// The sidecar's length for a layer of so many bytes.
 pub fn file_bytes(layer_bytes: u64) -> u64 {
@@ -159,20 +155,15 @@ impl Discards {
     ) -> Result<Self, IoError> {
         let binding = Binding { volume: facts.volume, layer: facts.layer };
         let discards = Self { file, keys, binding, state: Mutex::default() };
-        if !facts.is_durable {
-            make_durable(&*discards.file, file_bytes(layer_bytes))?;
-        }
-        discards.load(file_bytes(layer_bytes))?;
+        discards
+            .load(file_bytes(layer_bytes), if facts.is_durable { Found::Durable } else { Found::NotYet })?;
         Ok(discards)
     }
 
-    fn load(&self, bytes: u64) -> Result<(), IoError> {
+    fn load(&self, bytes: u64, found: Found) -> Result<(), IoError> {
         let mut state = self.state();
-        for_each_part(&*self.file, bytes, |at, part| {
-            for (number, page) in (at / PAGE_BYTES as u64..).zip(part.chunks_exact(PAGE_BYTES)) {
-                self.take_page(&mut state, number, page)?;
-            }
-            Ok(())
+        sidecar_pages::read(&*self.file, 0..bytes, found, |number, page| {
+            self.take_page(&mut state, number, page)
         })?;
         if state.damaged.count() > 0 {
             tracing::error!(
@@ -227,12 +218,10 @@ impl Discards {
             if state.damaged.has(sector) {
                 return Err(IoError::Integrity { block: sector * NUMBERS_PER_SECTOR });
             }
-            let recorded = state.recorded.sector(sector);
-            let known = state.wanted.sector(sector);
-            let missing =
-                |has: &dyn Fn(usize) -> u64| words.iter().enumerate().any(|(at, word)| word & !has(at) != 0);
-            is_recorded &= !missing(&|at| recorded[at]);
-            if missing(&|at| recorded[at] | known[at]) {
+            let (recorded, wanted) = (state.recorded.sector(sector), state.wanted.sector(sector));
+            let unrecorded: Words = std::array::from_fn(|at| words[at] & !recorded[at]);
+            is_recorded &= unrecorded.iter().all(|word| *word == 0);
+            if unrecorded.iter().zip(wanted).any(|(word, wanted)| word & !wanted != 0) {
                 state.wanted.add(sector, &words);
                 state.pages.insert(sector / SECTORS_PER_PAGE);
             }
@@ -312,57 +301,10 @@ impl State {
 
     /// A round has failed: whoever waits hears of it, and may ask again.
     fn round_failed(&mut self, error: IoError) {
-        self.wanted.clear();
-        self.pages.clear();
         self.failures += 1;
         self.last_failure = Some(error);
+        self.ask_again();
     }
-}
-
-/// Makes what is found durable: writes it once more, and syncs it. Whoever wrote it may have been killed before it was durable, or have
-/// had a sync that failed, after which no later one need help; and what is taken for recorded is not recorded again.
-pub(super) fn make_durable(file: &dyn StoredFile, bytes: u64) -> Result<(), IoError> {
-    let mut found_any = false;
-    for_each_part(file, bytes, |at, part| {
-        if part.iter().any(|byte| *byte != 0) {
-            found_any = true;
-            file.write_at(at, part)?;
-        }
-        Ok(())
-    })?;
-    if found_any {
-        file.sync()?;
-    }
-    Ok(())
-}
-
-/// Reads all that was ever written, by parts of whole pages.
-fn for_each_part(
-    file: &dyn StoredFile,
-    bytes: u64,
-    mut take: impl FnMut(u64, &[u8]) -> Result<(), IoError>,
-) -> Result<(), IoError> {
-    let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::from(Errno::NOMEM))?;
-    let mut at = 0;
-    while at < bytes {
-        at = match file.next_data(at) {
-            Ok(data) => data.max(at) / PAGE_BYTES as u64 * PAGE_BYTES as u64,
-            Err(Errno::NXIO) => break,
-            Err(errno) => return Err(errno.into()),
-        };
-        if at >= bytes {
-            break;
-        }
-        let wanted_bytes = (bytes - at).min(LOAD_BYTES as u64);
-        let mut part = pool.take(wanted_bytes as usize).ok_or(IoError::from(Errno::NOMEM))?;
-        let done_bytes = file.read_at(at, part.bytes_mut())? as u64;
-        if done_bytes < wanted_bytes {
-            return Err(IoError::Short { done_bytes, wanted_bytes });
-        }
-        take(at, part.bytes())?;
-        at += wanted_bytes;
-    }
-    Ok(())
 }
 
 fn no_cipher(error: CryptoError) -> IoError {

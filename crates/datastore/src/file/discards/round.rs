@@ -50,6 +50,11 @@ impl Recorder {
         })
     }
 
+    /// Whether a round of this channel's is under way.
+    pub fn is_in_round(&self) -> bool {
+        self.round.is_some()
+    }
+
     /// Does what there is to do; whether anything has moved.
     pub fn poll(&mut self, pool: &ReservedPool) -> bool {
         let mut file_done = std::mem::take(&mut self.file_done);
@@ -97,7 +102,6 @@ impl Recorder {
             (0, None) => false,
             (0, Some(error)) => {
                 state.round_failed(error);
-                state.wake();
                 true
             }
             _ => {

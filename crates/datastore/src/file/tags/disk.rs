@@ -20,6 +20,7 @@ use super::pages::Pages;
 use super::passes::Passes;
 use super::regions::Regions;
 use crate::file::host::HostFile;
+use crate::file::sidecar_pages::{self, Found};
 use crate::file::storage::StoredFile;
 use crate::file::tagging::{Binding, NUMBERS_PER_SECTOR, PAGE_BYTES, bits_mut};
 use crate::file::turns::SyncOrder;
@@ -157,10 +158,8 @@ impl TagsDisk {
         let TagsFacts { volume, layer, handed_over, syncs_in_turn } = facts;
         let binding = Binding { volume, layer };
         let mut regions = Regions::default();
-        if !read_only && !handed_over {
-            make_marks_durable(&*file, size_bytes)?;
-        }
-        read_marks(&*file, &binding, &keys, size_bytes, |region| {
+        let found = if read_only || handed_over { Found::Durable } else { Found::NotYet };
+        read_marks(&*file, &binding, &keys, size_bytes, found, |region| {
             regions.found_marked(region, !handed_over);
         })?;
         if regions.unsettled_count() > 0 {
@@ -372,7 +371,7 @@ pub(in crate::file) fn marks_nothing(
 ) -> Result<bool, IoError> {
     let binding = Binding { volume: facts.volume, layer: facts.layer };
     let mut is_marked = false;
-    read_marks(file, &binding, keys, layer_bytes, |_| is_marked = true)?;
+    read_marks(file, &binding, keys, layer_bytes, Found::Durable, |_| is_marked = true)?;
     Ok(!is_marked)
 }
 
@@ -382,25 +381,6 @@ fn page_of_memory() -> Result<Buffer, IoError> {
     pool.take(PAGE_BYTES).ok_or(IoError::from(Errno::NOMEM))
 }
 
-/// Writes the marks that are found once more, and syncs them. Whoever wrote them may have been killed before they were durable, or have
-/// had a sync that failed, after which no later one need help; and a region that is found marked is not marked again.
-fn make_marks_durable(file: &dyn StoredFile, size_bytes: u64) -> Result<(), IoError> {
-    let mut page = page_of_memory()?;
-    let mut found_any = false;
-    for marks_page in 0..size_bytes.div_ceil(REGION_BYTES).div_ceil(REGIONS_PER_MARKS_PAGE) {
-        let offset = marks_offset(marks_page);
-        file.read_at(offset, page.bytes_mut())?;
-        if page.bytes().iter().any(|byte| *byte != 0) {
-            found_any = true;
-            file.write_at(offset, page.bytes())?;
-        }
-    }
-    if found_any {
-        file.sync()?;
-    }
-    Ok(())
-}
-
 /// Reports the regions that are marked. A sector whose tag does not match marks nothing: whoever writes to the
 /// datastore could otherwise have anything adopted.
 fn read_marks(
@@ -408,18 +388,13 @@ fn read_marks(
     binding: &Binding,
     keys: &TagKeys,
     size_bytes: u64,
+    found: Found,
     mut report: impl FnMut(u64),
 ) -> Result<(), IoError> {
-    let regions = size_bytes.div_ceil(REGION_BYTES);
-    let mut page = page_of_memory()?;
-    for marks_page in 0..regions.div_ceil(REGIONS_PER_MARKS_PAGE) {
-        let wanted_bytes = PAGE_BYTES as u64;
-        let done_bytes = file.read_at(marks_offset(marks_page), page.bytes_mut())? as u64;
-        if done_bytes < wanted_bytes {
-            return Err(IoError::Short { done_bytes, wanted_bytes });
-        }
+    let marks_pages = size_bytes.div_ceil(REGION_BYTES).div_ceil(REGIONS_PER_MARKS_PAGE);
+    sidecar_pages::read(file, marks_offset(0)..marks_offset(marks_pages), found, |marks_page, page| {
         let mut refused = 0;
-        let verified = keys.verify_marks(binding, marks_page, page.bytes(), |number, bits| {
+        let verified = keys.verify_marks(binding, marks_page, page, |number, bits| {
             let Some(bits) = bits else {
                 refused += 1;
                 return;
@@ -439,6 +414,6 @@ fn read_marks(
                 "marks of the tag sidecar are damaged; what was in flight when the volume was last used may be unreadable"
             );
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
