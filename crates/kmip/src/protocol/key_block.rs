@@ -134,7 +134,8 @@ impl KeyContent {
         let material =
             fields.take_one(Tag::KEY_MATERIAL)?.ok_or_else(|| fields.missing(Tag::KEY_MATERIAL))?;
         let content = Self {
-            material: KeyMaterial::decode(material, format, fields.rules())?,
+            material: KeyMaterial::decode(material, format, fields.rules())
+                .map_err(|error| error.of_field_in(Tag::KEY_VALUE))?,
             attributes: Member::take(Tag::ATTRIBUTE, &mut fields)?,
         };
         fields.finish()?;
@@ -173,7 +174,8 @@ impl Codec for KeyBlock {
         let key_value = fields
             .take_one(Tag::KEY_VALUE)?
             .map(|field| KeyValue::decode(field, key_format_type, rules))
-            .transpose()?;
+            .transpose()
+            .map_err(|error| error.of_field_in(Tag::KEY_BLOCK))?;
         let block = Self {
             key_format_type,
             key_compression_type,
