@@ -234,6 +234,11 @@ fn what_spoils_the_whole_message_is_answered_in_the_nearest_version() {
     assert_eq!(refused.version, ProtocolVersion::V1_1);
     assert_eq!(refused.error, DecodeError::BatchCount { announced: 3, found: 2 });
 
+    let empty = RequestMessage { items: Vec::new(), ..examples::batch() };
+    let problem = Problem::Missing(Tag::BATCH_ITEM);
+    let refused = RequestMessage::decode(&empty.encode(), &limits()).unwrap_err();
+    assert_eq!(refused.error, DecodeError::Field { within: Tag::REQUEST_MESSAGE, problem });
+
     for (path, tag) in [
         (&[][..], Tag::REQUEST_HEADER),
         (&[Tag::REQUEST_HEADER], Tag::PROTOCOL_VERSION),
