@@ -195,11 +195,34 @@ fn a_changed_seal_is_refused() {
         let swapped = root::open(&state, &access).unwrap();
         assert_eq!(swapped.id(), root::open(&other, &access).unwrap().id());
 
-        let text = fs::read_to_string(state.join("root.json")).unwrap();
+        let path = state.join("root.json");
+        let text = fs::read_to_string(&path).unwrap();
         let at = text.find("\"sealed\": \"").unwrap() + 11;
         let digit = if &text[at..=at] == "0" { "1" } else { "0" };
         let changed = format!("{}{digit}{}", &text[..at], &text[at + 1..]);
-        fs::write(state.join("root.json"), changed).unwrap();
+        fs::write(&path, &changed).unwrap();
         assert!(matches!(root::open(&state, &access), Err(RootError::Damaged { .. })));
+        // Somebody who knows the format makes the digest match; the token still refuses.
+        fs::write(&path, with_right_digest(&changed)).unwrap();
+        let refused = token_error(root::open(&state, &access));
+        assert!(matches!(refused, TokenError::NotAuthentic { .. }), "{refused}");
     });
+}
+
+/// The record with the digest of what it says.
+fn with_right_digest(text: &str) -> String {
+    let mut is_string = false;
+    let compact: String = text
+        .chars()
+        .filter(|&character| {
+            is_string ^= character == '"';
+            is_string || !character.is_whitespace()
+        })
+        .collect();
+    let (head, root) = compact.split_once("\"root\":").unwrap();
+    let root = root.strip_suffix('}').unwrap();
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, root.as_bytes());
+    let digits: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let at = head.find("\"digest\":\"").unwrap() + 10;
+    format!("{}{digits}{}\"root\":{root}}}", &head[..at], &head[at + 64..])
 }

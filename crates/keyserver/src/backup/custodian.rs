@@ -174,3 +174,53 @@ impl Custody {
         &self.custodians
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
+    use aws_lc_rs::rsa::{KeySize, PrivateDecryptingKey};
+
+    use super::*;
+    use crate::backup::tests::people;
+
+    #[test]
+    fn custodians_are_several_and_each_their_own() {
+        let custodian = |at: usize| people()[at].custodian();
+        let named = |name: &str, at: usize| {
+            Custodian::of_public_key(CustodianName::new(name).unwrap(), &people()[at].public_key()).unwrap()
+        };
+        for (threshold, total) in [(1, 1), (1, 3), (0, 3), (3, 2), (4, 3)] {
+            let refused = Custody::new(threshold, (0..total).map(custodian).collect()).unwrap_err();
+            assert!(matches!(refused, BackupError::Threshold { .. }), "{threshold} of {total}: {refused}");
+        }
+        let refused = Custody::new(2, vec![custodian(0), named("ada", 1)]).unwrap_err();
+        assert!(matches!(refused, BackupError::SameCustodian { what: "name", .. }));
+        let refused = Custody::new(2, vec![custodian(0), named("ada2", 0)]).unwrap_err();
+        assert!(matches!(refused, BackupError::SameCustodian { what: "key", .. }));
+        let many = (0..=CUSTODIANS_MAX).map(|at| named(&format!("c{at}"), 0)).collect();
+        assert!(matches!(Custody::new(2, many), Err(BackupError::Threshold { .. })));
+        for name in ["", "a/b", "a b", "ä", &"x".repeat(65)] {
+            assert!(CustodianName::new(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn keys_that_do_not_do_are_refused() {
+        let name = || CustodianName::new("ada").unwrap();
+        let why = |pem: &str| match Custodian::new(name(), pem.as_bytes()) {
+            Err(BackupError::CustodianKey { why, .. }) => why,
+            other => panic!("{other:?}"),
+        };
+        let certified = rcgen::KeyPair::generate().unwrap();
+        let certificate =
+            rcgen::CertificateParams::new(vec!["ada".to_owned()]).unwrap().self_signed(&certified).unwrap();
+        assert_eq!(why(&certificate.pem()), "it is not an RSA key");
+        assert_eq!(why(&certified.public_key_pem()), "it is not an RSA key");
+        assert!(why(&certified.serialize_pem()).starts_with("it is a private key"));
+        assert!(why("nonsense").starts_with("it is neither"));
+        let short = PrivateDecryptingKey::generate(KeySize::Rsa2048).unwrap();
+        let public = AsDer::<PublicKeyX509Der<'_>>::as_der(&short.public_key()).unwrap();
+        let refused = Custodian::of_public_key(name(), public.as_ref()).unwrap_err();
+        assert!(refused.to_string().contains("too short"), "{refused}");
+    }
+}

@@ -92,6 +92,11 @@ impl RootKey {
         self.id
     }
 
+    /// Whether the kernel keeps it from being swapped out. If not, `RLIMIT_MEMLOCK` is used up: a server warns.
+    pub fn is_locked(&self) -> bool {
+        self.secret.is_locked()
+    }
+
     /// Refuses another root than `expected`.
     fn expect(self, expected: RootId) -> Result<Self, RootError> {
         if self.id == expected {

@@ -154,7 +154,7 @@ fn name_of(public: &[u8]) -> Vec<u8> {
 }
 
 /// The point in a TPMT_PUBLIC of the storage root key's template.
-fn point_of(public: &[u8]) -> Result<Point, TpmError> {
+pub(super) fn point_of(public: &[u8]) -> Result<Point, TpmError> {
     let mut reader = Reader::new(public, CREATE_PRIMARY.name);
     let (algorithm, name_algorithm, _attributes) = (reader.u16()?, reader.u16()?, reader.u32()?);
     let _policy = reader.sized()?;

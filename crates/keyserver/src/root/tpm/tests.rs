@@ -184,3 +184,15 @@ fn what_is_no_tpm_is_named_as_such() {
         server.join().unwrap();
     }
 }
+
+proptest::proptest! {
+    /// Whatever a device says: it is read or refused.
+    #[test]
+    fn arbitrary_answers_are_read_or_refused(answer in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
+        let mut reader = command::Reader::new(&answer, "TPM2_Test");
+        while let Ok(field) = reader.sized() {
+            proptest::prop_assert!(field.len() <= answer.len());
+        }
+        proptest::prop_assert!(sealed_object::point_of(&answer).is_err() || answer.len() >= 24);
+    }
+}
