@@ -172,10 +172,28 @@ pub enum Way {
     PlainFile,
 }
 
+impl Way {
+    /// What of `access` this way is sealed with, and so is what the next start will have: a passphrase that was typed to
+    /// open the former seal must not end up in place of the one in the file that the new seal names.
+    fn access<'a>(&self, access: &Access<'a>) -> Access<'a> {
+        let is_given = match self {
+            Self::Passphrase(way) => matches!(way.source, SecretSource::Given {}),
+            Self::Token(way) => matches!(way.pin, SecretSource::Given {}),
+            Self::Tpm(_) | Self::Credential(_) | Self::PlainFile => false,
+        };
+        Access {
+            given: access.given.filter(|_| is_given),
+            credentials_directory: access.credentials_directory.clone(),
+            attempt: access.attempt,
+        }
+    }
+}
+
 /// What a process has at hand to open a root with.
 #[derive(Debug, Default)]
 pub struct Access<'a> {
-    /// The passphrase or PIN that a person typed or a descriptor gave; takes precedence over the source on record.
+    /// The passphrase or PIN that a person typed or a descriptor gave. To open, it takes precedence over the source on
+    /// record; to seal, it counts only where the way says [`SecretSource::Given`].
     pub given: Option<&'a SecretBytes>,
     /// Where systemd put the service's credentials: `$CREDENTIALS_DIRECTORY`.
     pub credentials_directory: Option<PathBuf>,
@@ -298,6 +316,7 @@ fn seal_and_publish(
     way: &Way,
     access: &Access<'_>,
 ) -> Result<(), RootError> {
+    let access = &way.access(access);
     let mut key_file = None;
     let seal = match way {
         Way::Tpm(way) => Seal::Tpm(tpm::seal(root, way)?),

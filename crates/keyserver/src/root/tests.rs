@@ -153,6 +153,19 @@ fn a_passphrase_comes_from_a_file_or_a_descriptor() {
 }
 
 #[test]
+fn what_was_typed_to_open_the_old_seal_is_not_what_the_new_one_is_sealed_with() {
+    let (state, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let old = secret("typed");
+    let root = create(state.path(), &typed(), &given(&old)).unwrap();
+    let path = elsewhere.path().join("passphrase");
+    write(&path, b"from a file", 0o600);
+    let way = Way::Passphrase(PassphraseWay { source: SecretSource::File { path }, cost: COST });
+    reseal(state.path(), &root, &way, &given(&old)).unwrap();
+    assert_eq!(open(state.path(), &Access::default()).unwrap().id(), root.id());
+    assert!(matches!(open(state.path(), &given(&old)), Err(RootError::WrongPassphrase { .. })));
+}
+
+#[test]
 fn a_secret_on_the_same_file_system_is_worth_a_warning() {
     let (state, elsewhere) = (TempDir::new().unwrap(), TempDir::new_in("/dev/shm").unwrap());
     let passphrase_in = |directory: &TempDir| {
