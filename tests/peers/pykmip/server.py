@@ -9,6 +9,8 @@ TLS 1.2 cipher suites in CBC mode only, which rustls does not speak.
 
 import argparse
 import os
+import sys
+import threading
 import warnings
 
 warnings.simplefilter("ignore")  # deprecations in PyKMIP's own code; nobody here acts on them
@@ -42,12 +44,21 @@ class Server(kmip_server.KmipServer):
         super().serve()
 
 
+def end_with_stdin():
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("--directory", "--ca", "--cert", "--key"):
         parser.add_argument(name, required=True)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--with-parent", action="store_true",
+                        help="end when stdin closes, as it does when whoever started this ends")
     arguments = parser.parse_args()
+    if arguments.with_parent:
+        threading.Thread(target=end_with_stdin, daemon=True).start()
 
     kmip_server.multiprocessing.Manager = OneProcess
     kmip_server.monitor.PolicyDirectoryMonitor = OneProcess

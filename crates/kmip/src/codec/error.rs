@@ -63,7 +63,7 @@ pub enum Problem {
 }
 
 impl DecodeError {
-    /// A value that a field cannot have. Whoever takes the field out of its structure says which one that is.
+    /// A value that a field cannot have. The structure is filled in by whoever reads it.
     pub(crate) fn value(tag: Tag, complaint: &'static str) -> Self {
         Self::Field { within: tag, problem: Problem::Value { tag, complaint } }
     }
@@ -71,16 +71,6 @@ impl DecodeError {
     /// A field of another type than `expected`.
     pub(crate) fn wrong_type(tag: Tag, expected: Type, found: Type) -> Self {
         Self::Field { within: tag, problem: Problem::WrongType { tag, expected, found } }
-    }
-
-    /// Puts an error about a field itself, not about one within it, into the structure that has the field.
-    pub(crate) fn of_field_in(self, structure: Tag) -> Self {
-        match self {
-            Self::Field { within, problem } if problem.field() == within => {
-                Self::Field { within: structure, problem }
-            }
-            other => other,
-        }
     }
 
     /// The result reason that tells a peer what this is (KMIP 1.4, sections 9.1.3.2.29 and 11).
@@ -94,16 +84,6 @@ impl DecodeError {
                     ResultReason::InvalidField
                 }
             },
-        }
-    }
-}
-
-impl Problem {
-    /// The field that is missing, wrong or too much.
-    pub fn field(&self) -> Tag {
-        match self {
-            Self::Missing(tag) | Self::Unexpected(tag, _) | Self::Repeated(tag) => *tag,
-            Self::WrongType { tag, .. } | Self::Value { tag, .. } => *tag,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The fields of one structure while they are taken out of it.
 
-use super::{Codec, DecodeError, Problem, Rules, UnknownFields};
+use super::{DecodeError, Problem, Rules, UnknownFields};
 use crate::protocol::ProtocolVersion;
 use crate::ttlv::{Field, Structure, Tag, Type};
 
@@ -67,14 +67,6 @@ impl<'a> Fields<'a> {
     /// Takes the first field that is left, whatever it is.
     pub fn take_any(&mut self) -> Option<Field<'a>> {
         self.left.iter_mut().find_map(Option::take)
-    }
-
-    /// Reads a field that was taken, so that an error names this structure.
-    ///
-    /// # Errors
-    /// As [`Codec::decode`].
-    pub fn decode<T: Codec>(&self, field: Field<'_>) -> Result<T, DecodeError> {
-        T::decode(field, self.rules).map_err(|error| error.of_field_in(self.structure))
     }
 
     /// Sees to it that nothing is left that is not understood.

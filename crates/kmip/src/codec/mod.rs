@@ -68,7 +68,7 @@ pub trait Member: Sized {
 impl<T: Codec> Member for T {
     fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError> {
         match fields.take_one(tag)? {
-            Some(field) => fields.decode(field),
+            Some(field) => T::decode(field, fields.rules()),
             None => Err(fields.missing(tag)),
         }
     }
@@ -84,7 +84,7 @@ impl<T: Codec> Member for T {
 
 impl<T: Codec> Member for Option<T> {
     fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        fields.take_one(tag)?.map(|field| fields.decode(field)).transpose()
+        fields.take_one(tag)?.map(|field| T::decode(field, fields.rules())).transpose()
     }
 
     fn absent(_: Tag, _: &Fields<'_>) -> Result<Self, DecodeError> {
@@ -100,8 +100,8 @@ impl<T: Codec> Member for Option<T> {
 
 impl<T: Codec> Member for Vec<T> {
     fn take(tag: Tag, fields: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        let taken: Vec<Field<'_>> = fields.take_all(tag).collect();
-        taken.into_iter().map(|field| fields.decode(field)).collect()
+        let rules = fields.rules();
+        fields.take_all(tag).map(|field| T::decode(field, rules)).collect()
     }
 
     fn absent(_: Tag, _: &Fields<'_>) -> Result<Self, DecodeError> {

@@ -86,7 +86,7 @@ impl From<RequestPayload> for RequestItem {
 pub struct RequestMessage {
     /// What it says about itself.
     pub header: RequestHeader,
-    /// What is asked for; one item at least.
+    /// What is asked for.
     pub items: Vec<RequestItem>,
 }
 
@@ -117,8 +117,8 @@ impl RequestMessage {
         let (mut fields, header) = open(message, Tag::REQUEST_HEADER, UnknownFields::Refuse, version)?;
         let (header, batch_count) = split_batch_count(header, RequestHeader::take_from)?;
         let items: Vec<RequestItem> = Member::take(Tag::BATCH_ITEM, &mut fields)?;
-        check_batch_count(batch_count, items.len(), &fields)?;
         fields.finish()?;
+        check_batch_count(batch_count, items.len())?;
         Ok(Self { header, items })
     }
 
@@ -173,19 +173,12 @@ pub(super) fn split_batch_count<H>(
     Ok((header, batch_count))
 }
 
-/// A message has as many items as its header says, and one at least.
-pub(super) fn check_batch_count(
-    announced: i32,
-    found: usize,
-    message: &Fields<'_>,
-) -> Result<(), DecodeError> {
-    if usize::try_from(announced) != Ok(found) {
-        return Err(DecodeError::BatchCount { announced, found });
+pub(super) fn check_batch_count(announced: i32, found: usize) -> Result<(), DecodeError> {
+    if usize::try_from(announced) == Ok(found) {
+        Ok(())
+    } else {
+        Err(DecodeError::BatchCount { announced, found })
     }
-    if found == 0 {
-        return Err(message.missing(Tag::BATCH_ITEM));
-    }
-    Ok(())
 }
 
 /// A batch count for the wire. A message has at most [`ITEMS_MAX`](crate::ttlv::ITEMS_MAX) fields to be read at all.

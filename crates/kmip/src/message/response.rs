@@ -107,7 +107,7 @@ impl ResponseItem {
 pub struct ResponseMessage {
     /// What it says about itself.
     pub header: ResponseHeader,
-    /// One answer for each item, and one at least, in no particular order unless the request asked for one.
+    /// One answer for each item, in no particular order unless the request asked for one.
     pub items: Vec<ResponseItem>,
 }
 
@@ -130,8 +130,8 @@ impl ResponseMessage {
         let (mut fields, header) = open(message, Tag::RESPONSE_HEADER, UnknownFields::Skip, &mut version)?;
         let (header, batch_count) = split_batch_count(header, ResponseHeader::take_from)?;
         let items: Vec<ResponseItem> = Member::take(Tag::BATCH_ITEM, &mut fields)?;
-        check_batch_count(batch_count, items.len(), &fields)?;
         fields.finish()?;
+        check_batch_count(batch_count, items.len())?;
         Ok(Self { header, items })
     }
 

@@ -234,8 +234,7 @@ impl Codec for Attribute {
         let index = Member::take(Tag::ATTRIBUTE_INDEX, &mut fields)?;
         let value =
             fields.take_one(Tag::ATTRIBUTE_VALUE)?.ok_or_else(|| fields.missing(Tag::ATTRIBUTE_VALUE))?;
-        let value =
-            AttributeValue::decode(name, value, rules).map_err(|error| error.of_field_in(field.tag()))?;
+        let value = AttributeValue::decode(name, value, rules)?;
         fields.finish()?;
         Ok(Self { index, value })
     }

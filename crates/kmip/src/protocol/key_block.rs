@@ -134,8 +134,7 @@ impl KeyContent {
         let material =
             fields.take_one(Tag::KEY_MATERIAL)?.ok_or_else(|| fields.missing(Tag::KEY_MATERIAL))?;
         let content = Self {
-            material: KeyMaterial::decode(material, format, fields.rules())
-                .map_err(|error| error.of_field_in(Tag::KEY_VALUE))?,
+            material: KeyMaterial::decode(material, format, fields.rules())?,
             attributes: Member::take(Tag::ATTRIBUTE, &mut fields)?,
         };
         fields.finish()?;
@@ -174,8 +173,7 @@ impl Codec for KeyBlock {
         let key_value = fields
             .take_one(Tag::KEY_VALUE)?
             .map(|field| KeyValue::decode(field, key_format_type, rules))
-            .transpose()
-            .map_err(|error| error.of_field_in(Tag::KEY_BLOCK))?;
+            .transpose()?;
         let block = Self {
             key_format_type,
             key_compression_type,

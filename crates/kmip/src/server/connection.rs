@@ -129,6 +129,9 @@ impl<S: Service> Conversation<'_, S> {
             match decoded {
                 Ok(request) => {
                     let response = self.shared.service.handle(self.peer, request).await;
+                    if self.slot.order() == Order::Close {
+                        return Err(RefusalReason::Withdrawn.into());
+                    }
                     self.send(stream, &response).await?;
                 }
                 Err(malformed) => self.refuse_request(stream, malformed).await?,
@@ -176,20 +179,15 @@ impl<S: Service> Conversation<'_, S> {
         self.shared.memory.acquire_many(permits).await.map_err(|_| End::Gone)
     }
 
-    /// Sends a response, unless the certificate is withdrawn before the client has it.
     async fn send(&self, stream: &mut TlsStream<TcpStream>, response: &ResponseMessage) -> Result<(), End> {
         let encoded = response.encode();
         let written = async {
             stream.write_all(&encoded).await?;
             stream.flush().await
         };
-        tokio::select! {
-            biased;
-            () = self.slot.told_to_close() => Err(RefusalReason::Withdrawn.into()),
-            written = timeout(self.shared.limits.response_time, written) => match written {
-                Ok(written) => Ok(written?),
-                Err(_) => Err(RefusalReason::ResponseTime.into()),
-            },
+        match timeout(self.shared.limits.response_time, written).await {
+            Ok(written) => Ok(written?),
+            Err(_) => Err(RefusalReason::ResponseTime.into()),
         }
     }
 

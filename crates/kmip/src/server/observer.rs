@@ -6,8 +6,7 @@ use super::Peer;
 use crate::codec::DecodeError;
 
 /// Someone who is told of every connection or request that the transport refused, before the client is: the audit
-/// log. Called on the task of that connection, so it must not block for long. Whoever reaches the port can cause
-/// refusals, so whoever keeps them bounds how many.
+/// log. Called on the task of that connection, so it must not block for long.
 pub trait Observer: Send + Sync + 'static {
     /// Something was refused.
     fn refused(&self, refusal: &Refusal<'_>);

@@ -115,18 +115,9 @@ impl Slot {
 
     /// Returns once the connection is told to end, at once or after a request.
     pub async fn told_to_end(&self) {
-        self.told(|order| order != Order::Serve).await;
-    }
-
-    /// Returns once the connection is told to end at once.
-    pub async fn told_to_close(&self) {
-        self.told(|order| order == Order::Close).await;
-    }
-
-    async fn told(&self, awaited: impl Fn(Order) -> bool) {
         let mut told = self.told.clone();
         // The sender is in the registry as long as the slot is, so this ends by an order only.
-        let _ = told.wait_for(|order| awaited(*order)).await;
+        let _ = told.wait_for(|order| *order != Order::Serve).await;
     }
 }
 

@@ -32,6 +32,7 @@ func main() {
 	directory := flag.String("store", "", "directory of objects; none: in memory")
 	versions := flag.String("versions", "", "protocol versions, such as 1.0,1.1; kmip-go then lists them lowest first")
 	without := flag.String("without", "", "operations to refuse as not supported, such as DiscoverVersions")
+	withParent := flag.Bool("with-parent", false, "end when stdin closes, as it does when whoever started this ends")
 	flag.Parse()
 	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
 
@@ -52,6 +53,12 @@ func main() {
 		<-signals
 		_ = server.Shutdown()
 	}()
+	if *withParent {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin)
+			os.Exit(0)
+		}()
+	}
 	fmt.Printf("listening on %s\n", listener.Addr())
 	if err := server.Serve(); !errors.Is(err, kmipserver.ErrShutdown) {
 		log.Fatal(err)

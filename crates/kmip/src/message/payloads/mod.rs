@@ -89,16 +89,12 @@ macro_rules! payloads {
                     let error = DecodeError::Field { within: Tag::BATCH_ITEM, problem: Problem::Missing(Tag::$tag) };
                     return Ok(Self::Undecodable { operation, error, content: RawStructure::default() });
                 };
-                // Copied only where it is kept, so that a key is not in memory once more than it must be.
-                let content = || RawStructure::decode(field, rules);
+                let content = RawStructure::decode(field, rules)?;
                 let decoded = match operation {
                     $(Operation::$operation => Codec::decode(field, rules).map(Self::$operation),)*
-                    _ => return Ok(Self::Unknown { operation, content: content()? }),
+                    _ => return Ok(Self::Unknown { operation, content }),
                 };
-                match decoded {
-                    Ok(payload) => Ok(payload),
-                    Err(error) => Ok(Self::Undecodable { operation, error, content: content()? }),
-                }
+                Ok(decoded.unwrap_or_else(|error| Self::Undecodable { operation, error, content }))
             }
 
             pub(super) fn encode(&self, version: ProtocolVersion, writer: &mut Writer) {

@@ -79,18 +79,3 @@ async fn the_connections_of_a_withdrawn_certificate_are_closed_and_no_others() {
     drop(other);
     server.serves_and_ends().await;
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_half_sent_ends_with_the_certificate() {
-    let mut server = Running::start(ServerLimits::default()).await;
-    let mut slow = server.connect().await;
-    // More than the kernel buffers between the two.
-    let length = RngRetrieveRequest { data_length: 64 << 20 };
-    slow.send(&request(RequestPayload::RngRetrieve(length))).await.unwrap();
-    within(slow.0.read_u8()).await.unwrap();
-    assert_eq!(server.handle.close_peers(|_| true), 1);
-    assert_eq!(server.refusal().await, ("Withdrawn".to_owned(), Some(server.client.fingerprint())));
-    drop(slow);
-    server.until_connections(0).await;
-    server.serves_and_ends().await;
-}

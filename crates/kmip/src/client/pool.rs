@@ -1,0 +1,85 @@
+//! Connections to one server, kept open between requests.
+
+use std::io;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::connection::Connection;
+use super::deadline::Deadline;
+
+/// Open connections that nobody uses now, the latest used last, and how many there are in all.
+pub(super) struct Pool {
+    state: Mutex<State>,
+    returned: Condvar,
+    connections_max: usize,
+    idle_limit: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<(Connection, Instant)>,
+    in_use: usize,
+}
+
+/// The right to use one connection, given back when it is dropped.
+pub(super) struct Turn<'a> {
+    pool: &'a Pool,
+}
+
+impl Pool {
+    pub(super) fn new(connections_max: usize, idle_limit: Duration) -> Self {
+        Self { state: Mutex::default(), returned: Condvar::new(), connections_max, idle_limit }
+    }
+
+    /// Waits until fewer connections than allowed are in use. With the right comes an open connection that passes
+    /// `fits`, if there is one; those that do not, and those that were idle for too long, are closed.
+    ///
+    /// # Errors
+    /// `TimedOut` at the deadline.
+    pub(super) fn take_turn(
+        &self,
+        deadline: Deadline,
+        mut fits: impl FnMut(&mut Connection) -> bool,
+    ) -> io::Result<(Turn<'_>, Option<Connection>)> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.in_use >= self.connections_max {
+            let left = deadline.left()?;
+            state = self.returned.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.in_use += 1;
+        let turn = Turn { pool: self };
+        let stale = |(_, since): &mut (Connection, Instant)| since.elapsed() >= self.idle_limit;
+        let mut closing: Vec<_> =
+            state.idle.extract_if(.., stale).map(|(connection, _)| connection).collect();
+        let mut found = None;
+        while found.is_none() {
+            let Some((mut connection, _)) = state.idle.pop() else { break };
+            if fits(&mut connection) { found = Some(connection) } else { closing.push(connection) }
+        }
+        drop(state);
+        closing.into_iter().for_each(Connection::close);
+        Ok((turn, found))
+    }
+
+    /// Closes all that nobody uses: what one of them found out about the server holds for them too.
+    pub(super) fn forget(&self) {
+        let idle = std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).idle);
+        idle.into_iter().for_each(|(connection, _)| connection.close());
+    }
+}
+
+impl Turn<'_> {
+    /// Keeps a connection that is still good for the next one.
+    pub(super) fn keep(self, connection: Connection) {
+        let mut state = self.pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.idle.push((connection, Instant::now()));
+        drop(state);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.pool.state.lock().unwrap_or_else(PoisonError::into_inner).in_use -= 1;
+        self.pool.returned.notify_one();
+    }
+}

@@ -1,0 +1,153 @@
+//! Servers of others.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Pki, programs};
+
+/// By when a server must serve: Python takes a second to load, more on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Whose server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerKind {
+    /// PyKMIP's.
+    PyKmip,
+    /// One out of kmip-go's parts.
+    KmipGo,
+}
+
+/// A server of somebody else's. Dropped, it is killed.
+pub struct Server {
+    kind: ServerKind,
+    command_line: Vec<PathBuf>,
+    address: SocketAddr,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts a server whose objects are in `store`, where it finds them again when it was killed. Two of kmip-go's over
+    /// one store are a cluster. `options` are the server program's own.
+    ///
+    /// # Panics
+    /// If it does not serve within a minute.
+    pub fn start(kind: ServerKind, pki: &Pki, store: &Path, options: &[&str]) -> Self {
+        let identity = pki.server();
+        let store_option = match kind {
+            ServerKind::PyKmip => "--directory",
+            ServerKind::KmipGo => "--store",
+        };
+        let mut command_line: Vec<PathBuf> = vec!["--with-parent".into()];
+        let files = [
+            (store_option, store.to_owned()),
+            ("--ca", pki.authority()),
+            ("--cert", identity.certificate),
+            ("--key", identity.key),
+        ];
+        for (option, path) in files {
+            command_line.extend([PathBuf::from(option), path]);
+        }
+        command_line.extend(options.iter().map(PathBuf::from));
+        let mut server =
+            Self { kind, command_line, address: SocketAddr::from(([127, 0, 0, 1], 0)), child: None };
+        server.restart();
+        server
+    }
+
+    /// Where it listens, as HOST:PORT. It keeps its port when it is started again.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Kills it: SIGKILL, so that nothing is put in order.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again, at its port and over its objects.
+    ///
+    /// # Panics
+    /// If it does not serve within a minute.
+    pub fn restart(&mut self) {
+        self.kill();
+        let program = match self.kind {
+            ServerKind::PyKmip => "pykmip-server",
+            ServerKind::KmipGo => "kmip-go-server",
+        };
+        let mut command = Command::new(programs().join(program));
+        match self.kind {
+            ServerKind::PyKmip => command.args(["--port", &self.address.port().to_string()]),
+            ServerKind::KmipGo => command.args(["--listen", &self.address.to_string()]),
+        };
+        let mut child = command
+            .args(&self.command_line)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the server's program starts");
+        let stdout = child.stdout.take().expect("its stdout is a pipe");
+        self.child = Some(child);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(address) = line.strip_prefix("listening on ") {
+                    let _ = sender.send(address.parse());
+                }
+            }
+        });
+        let said = receiver.recv_timeout(START_LIMIT).expect("the server serves within a minute");
+        self.address = said.expect("the server says its address");
+    }
+
+    /// Lets it hang: connections are still taken by the kernel, and nothing answers.
+    ///
+    /// # Panics
+    /// If it goes on for ten seconds all the same.
+    pub fn silence(&self) {
+        self.signal(Signal::STOP);
+        let begun = Instant::now();
+        while !self.is_stopped() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "the server does not stop");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether every thread of it has stopped.
+    fn is_stopped(&self) -> bool {
+        let Some(child) = &self.child else { return true };
+        let Ok(threads) = fs::read_dir(format!("/proc/{}/task", child.id())) else { return true };
+        threads.filter_map(Result::ok).all(|thread| {
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+        })
+    }
+
+    /// Ends the silence.
+    pub fn wake(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.child {
+            let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            let _ = process.map(|process| kill_process(process, signal));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
