@@ -1,0 +1,190 @@
+//! The thread that asks the provider for the keys that are held, and for those that are waited for.
+
+use std::sync::PoisonError;
+use std::time::{Duration, SystemTime};
+
+use strongroom_keys::ProviderKey;
+use strongroom_memory::secret::SecretBytes;
+
+use super::{Entry, Held, HolderEvent, Outage, RevokedHow, Shared, boot_time};
+use crate::error::ProviderError;
+use crate::provider::{KeyFacts, KeyState, ServerState};
+
+/// Goes on until the holder is dropped.
+pub(super) fn run(shared: &Shared) {
+    let mut renewal_due = boot_time() + shared.terms.renew_period;
+    while let Some(due) = wait(shared, renewal_due) {
+        if due {
+            renew_all(shared);
+            renewal_due = boot_time() + shared.terms.renew_period;
+        }
+        retry_all(shared);
+    }
+}
+
+/// Waits for the next renewal or, while a key is waited for, the next try: whether it is time to renew, or none if the
+/// holder ended.
+fn wait(shared: &Shared, renewal_due: Duration) -> Option<bool> {
+    let mut state = shared.lock();
+    let retry_due = boot_time() + shared.terms.retry_period;
+    loop {
+        let now = boot_time();
+        let untold = |entry: &Entry| matches!(entry, Entry::Waiting { told: false });
+        let waiting = state.keys.values().any(|entry| matches!(entry, Entry::Waiting { .. }));
+        if state.ended {
+            return None;
+        }
+        if now >= renewal_due {
+            return Some(true);
+        }
+        if (waiting && now >= retry_due) || state.keys.values().any(untold) {
+            return Some(false);
+        }
+        let next = if waiting { renewal_due.min(retry_due) } else { renewal_due };
+        let sleep = shared.changed.wait_timeout(state, next.saturating_sub(now));
+        state = sleep.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+fn renew_all(shared: &Shared) {
+    let held = |(key, entry): (&ProviderKey, &Entry)| matches!(entry, Entry::Held(_)).then(|| key.clone());
+    let keys: Vec<_> = shared.lock().keys.iter().filter_map(held).collect();
+    let mut round = Round::default();
+    for key in keys {
+        let asked_at = boot_time();
+        let answer = round.ask(shared, || shared.provider.facts(&key));
+        renewed(shared, &key, asked_at, answer);
+    }
+}
+
+/// One round of questions. A provider without a server that can be reached is not asked for every key in turn, for
+/// each call would wait as long as the first.
+#[derive(Default)]
+struct Round {
+    unreachable: Option<String>,
+}
+
+impl Round {
+    fn ask<Answer>(
+        &mut self,
+        shared: &Shared,
+        question: impl FnOnce() -> Result<Answer, ProviderError>,
+    ) -> Result<Answer, ProviderError> {
+        if let Some(reason) = &self.unreachable {
+            return Err(ProviderError::Unavailable { reason: reason.clone() });
+        }
+        let answer = question();
+        if let Err(ProviderError::Unavailable { reason }) = &answer
+            && shared.provider.health().iter().all(|server| server.state != ServerState::Up)
+        {
+            self.unreachable = Some(reason.clone());
+        }
+        answer
+    }
+}
+
+/// What becomes of a key after the provider's answer.
+fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Result<KeyFacts, ProviderError>) {
+    let mut events = Vec::new();
+    let mut state = shared.lock();
+    // It may have been forgotten meanwhile.
+    let Some(Entry::Held(held)) = state.keys.get_mut(key) else { return };
+    let revoked = match &answer {
+        Ok(KeyFacts { state: KeyState::Compromised, .. }) | Err(ProviderError::Compromised) => {
+            Some(RevokedHow::Compromised)
+        }
+        Ok(KeyFacts { state: KeyState::Destroyed, .. })
+        | Err(ProviderError::Destroyed | ProviderError::NoSuchKey) => Some(RevokedHow::Destroyed),
+        _ => None,
+    };
+    if let Some(how) = revoked {
+        state.keys.remove(key);
+        events.push(HolderEvent::Revoked { key: key.clone(), how });
+    } else {
+        match answer {
+            Ok(facts) => confirm(held, key, asked_at, &facts, &mut events),
+            Err(error) => {
+                let outage = if error.ends_by_itself() { Outage::Unreachable } else { Outage::Refused };
+                if held.outage.replace(outage).is_none() {
+                    events.push(HolderEvent::Outage { key: key.clone(), reason: error.to_string() });
+                }
+            }
+        }
+        if held.is_over(&shared.terms) {
+            state.keys.insert(key.clone(), Entry::Waiting { told: true });
+            events.push(HolderEvent::LeaseEnded { key: key.clone() });
+        }
+    }
+    drop(state);
+    tell(shared, events);
+}
+
+fn confirm(
+    held: &mut Held,
+    key: &ProviderKey,
+    asked_at: Duration,
+    facts: &KeyFacts,
+    events: &mut Vec<HolderEvent>,
+) {
+    held.confirmed = asked_at;
+    if held.outage.take().is_some() {
+        events.push(HolderEvent::Back { key: key.clone() });
+    }
+    let over = facts.deactivates.is_some_and(|at| at <= SystemTime::now());
+    if (over || facts.state == KeyState::Deactivated) && !held.expiry_told {
+        held.expiry_told = true;
+        events.push(HolderEvent::Expired { key: key.clone(), since: facts.deactivates });
+    }
+}
+
+fn retry_all(shared: &Shared) {
+    let waiting =
+        |(key, entry): (&ProviderKey, &Entry)| matches!(entry, Entry::Waiting { .. }).then(|| key.clone());
+    let keys: Vec<_> = shared.lock().keys.iter().filter_map(waiting).collect();
+    let mut round = Round::default();
+    for key in keys {
+        let asked_at = boot_time();
+        let answer = round.ask(shared, || shared.provider.fetch(&key));
+        retried(shared, &key, asked_at, answer);
+    }
+}
+
+fn retried(
+    shared: &Shared,
+    key: &ProviderKey,
+    asked_at: Duration,
+    answer: Result<SecretBytes, ProviderError>,
+) {
+    let mut events = Vec::new();
+    let mut state = shared.lock();
+    let Some(entry @ Entry::Waiting { .. }) = state.keys.get_mut(key) else { return };
+    match answer {
+        Ok(secret) => {
+            *entry = Entry::Held(Held { secret, confirmed: asked_at, outage: None, expiry_told: false });
+            events.push(HolderEvent::Back { key: key.clone() });
+        }
+        Err(error @ (ProviderError::Compromised | ProviderError::Destroyed)) => {
+            let how = match error {
+                ProviderError::Compromised => RevokedHow::Compromised,
+                _ => RevokedHow::Destroyed,
+            };
+            state.keys.remove(key);
+            events.push(HolderEvent::Revoked { key: key.clone(), how });
+        }
+        Err(error) => {
+            if matches!(entry, Entry::Waiting { told: false }) {
+                events.push(HolderEvent::Outage { key: key.clone(), reason: error.to_string() });
+            }
+            *entry = Entry::Waiting { told: true };
+        }
+    }
+    drop(state);
+    tell(shared, events);
+}
+
+fn tell(shared: &Shared, events: Vec<HolderEvent>) {
+    for event in events {
+        tracing::debug!(?event, "key lease");
+        (shared.on_event)(event);
+    }
+}

@@ -1,0 +1,231 @@
+//! A provider that does as it is told stands in for servers: what is shown here is the holder.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Instant, SystemTime};
+
+use strongroom_keys::KeyRequestId;
+
+use super::*;
+use crate::provider::{KeyFacts, KeyState, ListedKey, NewKey, Revocation, ServerHealth, ServerState};
+
+/// By when every event must have come.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+const QUICK: LeaseTerms = LeaseTerms {
+    lease: Duration::from_secs(3600),
+    outage_allowance: Duration::from_secs(3600),
+    renew_period: Duration::from_millis(2),
+    retry_period: Duration::from_millis(2),
+};
+
+/// What the provider answers from now on.
+#[derive(Clone, Copy, PartialEq)]
+enum Says {
+    State(KeyState),
+    Expired,
+    Nothing,
+    No,
+}
+
+struct Scripted {
+    says: Mutex<Says>,
+    asked: AtomicU64,
+}
+
+impl Scripted {
+    fn facts_now(&self) -> Result<KeyFacts, ProviderError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let deactivates = Some(SystemTime::UNIX_EPOCH);
+        let facts = |state, deactivates| KeyFacts { state, created: None, activated: None, deactivates };
+        match *self.says.lock().unwrap() {
+            Says::State(KeyState::Compromised) => Err(ProviderError::Compromised),
+            Says::State(state) => Ok(facts(state, None)),
+            Says::Expired => Ok(facts(KeyState::Deactivated, deactivates)),
+            Says::Nothing => Err(ProviderError::Unavailable { reason: "kms1 is silent".to_owned() }),
+            Says::No => Err(ProviderError::Refused { reason: "kms1 refuses".to_owned() }),
+        }
+    }
+}
+
+impl KeyProvider for Scripted {
+    fn create(&self, _: KeyRequestId) -> Result<NewKey, ProviderError> {
+        Err(ProviderError::Unsupported("no"))
+    }
+    fn fetch(&self, _: &ProviderKey) -> Result<SecretBytes, ProviderError> {
+        self.facts_now()?;
+        Ok(SecretBytes::from_slice_and_wipe(&mut [7; 32])?)
+    }
+    fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
+        self.fetch(key)
+    }
+    fn facts(&self, _: &ProviderKey) -> Result<KeyFacts, ProviderError> {
+        self.facts_now()
+    }
+    fn activate(&self, _: &ProviderKey) -> Result<(), ProviderError> {
+        Ok(())
+    }
+    fn revoke(&self, _: &ProviderKey, _: Revocation) -> Result<(), ProviderError> {
+        Ok(())
+    }
+    fn destroy(&self, _: &ProviderKey) -> Result<(), ProviderError> {
+        Ok(())
+    }
+    fn list(&self) -> Result<Vec<ListedKey>, ProviderError> {
+        Ok(Vec::new())
+    }
+    fn health(&self) -> Vec<ServerHealth> {
+        let state =
+            if *self.says.lock().unwrap() == Says::Nothing { ServerState::Down } else { ServerState::Up };
+        vec![ServerHealth {
+            server: "kms1:5696".to_owned(),
+            state,
+            requests: 0,
+            failures: 0,
+            latency_mean_us: 0,
+            latency_max_us: 0,
+            last_failure: None,
+        }]
+    }
+}
+
+struct Stage {
+    provider: Arc<Scripted>,
+    holder: Holder,
+    events: Receiver<HolderEvent>,
+}
+
+impl Stage {
+    fn new(terms: LeaseTerms, says: Says) -> Self {
+        let provider = Arc::new(Scripted { says: Mutex::new(says), asked: AtomicU64::new(0) });
+        let (sender, events) = channel();
+        let for_holder: Arc<dyn KeyProvider> = Arc::<Scripted>::clone(&provider);
+        let holder = Holder::new(for_holder, terms, move |event| drop(sender.send(event))).unwrap();
+        Self { provider, holder, events }
+    }
+
+    fn now_says(&self, says: Says) {
+        *self.provider.says.lock().unwrap() = says;
+    }
+
+    fn event(&self) -> HolderEvent {
+        self.events.recv_timeout(DEADLINE).expect("no event came")
+    }
+
+    fn holds(&self, key: &ProviderKey) -> bool {
+        self.holder.with_key(key, |secret| assert_eq!(secret.expose(), [7; 32])).is_some()
+    }
+
+    /// Waits until the provider was asked some more times.
+    fn rounds(&self, count: u64) {
+        let goal = self.provider.asked.load(Ordering::SeqCst) + count;
+        let begun = Instant::now();
+        while self.provider.asked.load(Ordering::SeqCst) < goal {
+            assert!(begun.elapsed() < DEADLINE, "the provider is not asked");
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn key(id: &str) -> ProviderKey {
+    ProviderKey { provider: "corp".parse().unwrap(), key: id.parse().unwrap(), wrapped: None }
+}
+
+#[test]
+fn an_outage_is_an_event_and_the_key_stays() {
+    let stage = Stage::new(QUICK, Says::State(KeyState::Active));
+    stage.holder.hold(&key("1")).unwrap();
+    stage.now_says(Says::Nothing);
+    assert_eq!(stage.event(), HolderEvent::Outage { key: key("1"), reason: "kms1 is silent".to_owned() });
+    stage.rounds(3);
+    assert!(stage.holds(&key("1")));
+    assert_eq!(stage.holder.conditions(), [(key("1"), Condition::Outage)]);
+    stage.now_says(Says::State(KeyState::Active));
+    // Told once each, however many rounds the outage took.
+    assert_eq!(stage.event(), HolderEvent::Back { key: key("1") });
+    assert!(stage.holds(&key("1")));
+}
+
+#[test]
+fn a_revoked_or_destroyed_key_is_wiped() {
+    for (says, how) in [
+        (Says::State(KeyState::Compromised), RevokedHow::Compromised),
+        (Says::State(KeyState::Destroyed), RevokedHow::Destroyed),
+    ] {
+        let stage = Stage::new(QUICK, Says::State(KeyState::Active));
+        stage.holder.hold(&key("1")).unwrap();
+        stage.now_says(says);
+        assert_eq!(stage.event(), HolderEvent::Revoked { key: key("1"), how });
+        assert!(!stage.holds(&key("1")));
+        assert!(stage.holder.conditions().is_empty());
+    }
+}
+
+#[test]
+fn an_expired_key_is_told_of_once_and_held_on() {
+    let stage = Stage::new(QUICK, Says::State(KeyState::Active));
+    stage.holder.hold(&key("1")).unwrap();
+    stage.now_says(Says::Expired);
+    let since = Some(SystemTime::UNIX_EPOCH);
+    assert_eq!(stage.event(), HolderEvent::Expired { key: key("1"), since });
+    stage.rounds(3);
+    assert!(stage.holds(&key("1")));
+    assert!(stage.events.try_recv().is_err());
+}
+
+#[test]
+fn a_lease_ends_after_the_allowance_and_the_key_comes_back_with_the_provider() {
+    let terms = LeaseTerms { lease: Duration::ZERO, outage_allowance: Duration::from_millis(20), ..QUICK };
+    let stage = Stage::new(terms, Says::State(KeyState::Active));
+    // A lease of nothing: what is held is good only while an outage allows it.
+    stage.holder.hold(&key("1")).unwrap();
+    stage.now_says(Says::Nothing);
+    let ended = std::iter::repeat_with(|| stage.event())
+        .find(|event| !matches!(event, HolderEvent::Outage { .. } | HolderEvent::Back { .. }));
+    assert_eq!(ended, Some(HolderEvent::LeaseEnded { key: key("1") }));
+    assert!(!stage.holds(&key("1")));
+    assert_eq!(stage.holder.conditions(), [(key("1"), Condition::Waiting)]);
+    stage.now_says(Says::State(KeyState::Active));
+    assert_eq!(stage.event(), HolderEvent::Back { key: key("1") });
+}
+
+#[test]
+fn a_provider_that_refuses_gets_no_allowance() {
+    let terms = LeaseTerms { lease: Duration::from_millis(20), ..QUICK };
+    let stage = Stage::new(terms, Says::State(KeyState::Active));
+    stage.holder.hold(&key("1")).unwrap();
+    stage.now_says(Says::No);
+    assert_eq!(stage.event(), HolderEvent::Outage { key: key("1"), reason: "kms1 refuses".to_owned() });
+    assert_eq!(stage.event(), HolderEvent::LeaseEnded { key: key("1") });
+}
+
+#[test]
+fn a_key_that_cannot_be_had_yet_is_waited_for() {
+    let stage = Stage::new(QUICK, Says::Nothing);
+    assert!(stage.holder.hold(&key("1")).unwrap_err().ends_by_itself());
+    assert!(stage.holder.conditions().is_empty());
+    stage.holder.hold_when_back(&key("1"));
+    stage.holder.hold_when_back(&key("2"));
+    for _ in 0..2 {
+        assert!(matches!(stage.event(), HolderEvent::Outage { .. }));
+    }
+    stage.rounds(3);
+    assert!(!stage.holds(&key("1")) && stage.events.try_recv().is_err());
+    stage.now_says(Says::State(KeyState::Active));
+    for _ in 0..2 {
+        assert!(matches!(stage.event(), HolderEvent::Back { .. }));
+    }
+    assert!(stage.holds(&key("1")) && stage.holds(&key("2")));
+    // Held already: nothing is asked or told.
+    stage.holder.hold_when_back(&key("1"));
+    stage.holder.forget(&key("1"));
+    assert!(!stage.holds(&key("1")) && stage.holds(&key("2")));
+}
+
+#[test]
+fn debug_shows_no_key() {
+    let stage = Stage::new(QUICK, Says::State(KeyState::Active));
+    stage.holder.hold(&key("1")).unwrap();
+    let shown = format!("{:?}", stage.holder);
+    assert!(shown.contains("corp") && shown.contains("Held") && !shown.contains("7, 7"), "{shown}");
+}

@@ -1,0 +1,113 @@
+//! The providers of this machine as the keyring that volumes take their KEKs from.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use strongroom_keys::{Kek, KeyError, KeyRequestId, Keyring, ProviderKey, ProviderName};
+use strongroom_memory::secret::SecretBytes;
+
+use crate::config::{ProviderConfig, SourceConfig, misconfigured};
+use crate::error::ProviderError;
+use crate::kmip::KmipProvider;
+use crate::provider::KeyProvider;
+use crate::registry::{Registry, RegistryError};
+use crate::vault::VaultProvider;
+
+/// The provider that a configuration describes. It connects to no server yet; clusters are looked at from now on.
+///
+/// # Errors
+/// [`ProviderError::Misconfigured`], as when TLS files cannot be read.
+pub fn open(config: &ProviderConfig) -> Result<Arc<dyn KeyProvider>, ProviderError> {
+    config.check()?;
+    Ok(match &config.source {
+        SourceConfig::Kmip(kmip) | SourceConfig::Embedded(kmip) => {
+            let provider = KmipProvider::new(kmip)?;
+            provider
+                .cluster()
+                .watch()
+                .map_err(|error| misconfigured(format!("no thread can be started: {error}")))?;
+            Arc::new(provider)
+        }
+        SourceConfig::Vault(vault) => Arc::new(VaultProvider::new(vault)?),
+    })
+}
+
+/// Every provider of a registry, opened when it is first needed and kept.
+pub struct ProviderKeyring {
+    registry: Registry,
+    open: Mutex<HashMap<ProviderName, Opened>>,
+}
+
+struct Opened {
+    config: ProviderConfig,
+    provider: Arc<dyn KeyProvider>,
+}
+
+impl ProviderKeyring {
+    /// The providers of a home.
+    pub fn of_home(home: &Path) -> Self {
+        Self { registry: Registry::of_home(home), open: Mutex::default() }
+    }
+
+    /// The provider of that name, as it is set up now.
+    ///
+    /// # Errors
+    /// If there is none, or it is not set up so that it can work.
+    pub fn provider(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, ProviderError> {
+        let config = self.registry.get(name).map_err(|error| match error {
+            // A provider may be set up again: what waits for its keys goes on by itself then.
+            RegistryError::Unknown { .. } => ProviderError::Unavailable { reason: error.to_string() },
+            error => error.into(),
+        })?;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = open.get(name).filter(|opened| opened.config == config) {
+            return Ok(Arc::clone(&opened.provider));
+        }
+        let provider = crate::open(&config)?;
+        open.insert(name.clone(), Opened { config, provider: Arc::clone(&provider) });
+        Ok(provider)
+    }
+
+    /// The KEK of a volume that is moved to another key: given also if it was revoked as compromised.
+    ///
+    /// # Errors
+    /// As [`Keyring::fetch`].
+    pub fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        self.kek(key, |provider| provider.fetch_for_rekey(key))
+    }
+
+    fn kek(
+        &self,
+        key: &ProviderKey,
+        fetch: impl FnOnce(&dyn KeyProvider) -> Result<SecretBytes, ProviderError>,
+    ) -> Result<Kek, KeyError> {
+        let secret =
+            self.provider(&key.provider).and_then(|provider| fetch(&*provider)).map_err(|error| {
+                KeyError::Unavailable { key: Box::new(key.clone()), reason: error.to_string() }
+            })?;
+        Kek::from_provider(secret, key.clone())
+    }
+}
+
+impl Keyring for ProviderKeyring {
+    fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        self.kek(key, |provider| provider.fetch(key))
+    }
+
+    fn create(&self, name: &ProviderName, request: KeyRequestId) -> Result<Kek, KeyError> {
+        let made = self
+            .provider(name)
+            .and_then(|provider| provider.create(request))
+            .map_err(|error| KeyError::NotMade { provider: name.clone(), reason: error.to_string() })?;
+        let key = ProviderKey { provider: name.clone(), key: made.key, wrapped: made.wrapped };
+        Kek::from_provider(made.secret, key)
+    }
+}
+
+impl fmt::Debug for ProviderKeyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProviderKeyring({})", self.registry.directory().display())
+    }
+}

@@ -1,0 +1,207 @@
+//! Which server is asked, and when the next one is.
+//!
+//! Servers are asked in the order of preference, those that something is known against last. One that refuses a
+//! connection, or breaks it, hands over to the next at once. One that is silent is not waited for: after
+//! [`HEDGE_AFTER`] the next is asked as well, and whoever answers first has answered. So a call is answered within
+//! [`FAILOVER_LIMIT`] as long as one server answers within 600 ms. Servers are looked at in the background, so that the
+//! calls that follow do not even wait that long, and return to the preferred one when it has been well for a while.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use strongroom_kmip::client::{Client, ClientError, ClientOptions};
+use strongroom_kmip::protocol::{QueryFunction, ResultReason};
+
+use super::member::Member;
+use crate::CALL_LIMIT;
+use crate::config::{KmipConfig, misconfigured};
+use crate::error::ProviderError;
+use crate::provider::{ServerHealth, ServerState};
+
+/// Within which time a call is answered although preferred servers are silent or gone.
+pub const FAILOVER_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long a silent server is waited for before the next is asked as well, in clusters of up to three; larger ones
+/// share twice this time.
+pub const HEDGE_AFTER: Duration = Duration::from_millis(700);
+
+/// How often a server that is well is looked at; one that is not, five times as often.
+pub const HEALTH_PERIOD: Duration = Duration::from_secs(5);
+
+/// Servers that have the same keys.
+pub struct Cluster {
+    members: Vec<Arc<Member>>,
+    hedge_after: Duration,
+    ended: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Cluster {
+    /// The cluster of a configuration. It connects to no server yet.
+    ///
+    /// # Errors
+    /// [`ProviderError::Misconfigured`], as when TLS files cannot be read.
+    pub fn new(config: &KmipConfig) -> Result<Self, ProviderError> {
+        let client = |server| {
+            let mut options = ClientOptions::new(server, config.tls_files());
+            options.server_name.clone_from(&config.server_name);
+            options.request_timeout = Duration::from_millis(config.request_timeout_ms);
+            options.connect_timeout = options.connect_timeout.min(options.request_timeout);
+            Client::new(options).map(Member::new).map(Arc::new).map_err(misconfigured)
+        };
+        let members: Vec<_> = config.addresses()?.into_iter().map(client).collect::<Result<_, _>>()?;
+        let gaps = u32::try_from(members.len()).unwrap_or(u32::MAX).saturating_sub(1).max(1);
+        let hedge_after = HEDGE_AFTER.min(2 * HEDGE_AFTER / gaps);
+        Ok(Self { members, hedge_after, ended: Arc::default() })
+    }
+
+    /// Looks at every server from now on, in threads of their own that end with the cluster. A single server is not looked
+    /// at: whatever is known of it, it is asked.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn watch(&self) -> std::io::Result<()> {
+        let watched = if self.members.len() > 1 { self.members.as_slice() } else { &[] };
+        for member in watched {
+            let (member, ended) = (Arc::clone(member), Arc::clone(&self.ended));
+            let name = "key-server-health".to_owned();
+            std::thread::Builder::new().name(name).spawn(move || watch(&member, &ended))?;
+        }
+        Ok(())
+    }
+
+    /// The servers' clients, in order of preference: for whoever wants to look at each.
+    pub fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.members.iter().map(|member| &member.client)
+    }
+
+    /// How the servers are.
+    pub fn health(&self) -> Vec<ServerHealth> {
+        self.members.iter().map(|member| member.health()).collect()
+    }
+
+    /// Asks one server after the other until there is an answer. That a server does not know the object is believed when
+    /// all say so: one that was just restored, or lags behind, knows less than the others.
+    ///
+    /// # Errors
+    /// [`ProviderError::Unavailable`] with what each server did, [`ProviderError::NoSuchKey`], or what a server refused.
+    pub fn call<Answer: Send + 'static>(
+        &self,
+        question: impl Fn(&Client) -> Result<Answer, ClientError> + Send + Sync + 'static,
+    ) -> Result<Answer, ProviderError> {
+        let order = self.order();
+        let question = Arc::new(question);
+        let (sender, receiver) = channel();
+        let give_up = Instant::now() + CALL_LIMIT;
+        let mut ask_next = Instant::now();
+        let mut waiting: Vec<&Arc<Member>> = Vec::new();
+        let mut left = order.into_iter();
+        let (mut failures, mut unknown) = (Vec::new(), 0);
+        loop {
+            let now = Instant::now();
+            if (now >= ask_next || waiting.is_empty())
+                && let Some(member) = left.next()
+            {
+                waiting.iter().for_each(|silent| silent.keeps_waiting());
+                start(member, &question, &sender)?;
+                waiting.push(member);
+                ask_next = now + self.hedge_after;
+            }
+            if waiting.is_empty() || now >= give_up {
+                break;
+            }
+            let next_event = if left.len() > 0 { ask_next.min(give_up) } else { give_up };
+            let (server, answer) = match receiver.recv_timeout(next_event.saturating_duration_since(now)) {
+                Ok(outcome) => outcome,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            waiting.retain(|member| member.client.server().to_string() != server);
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) if error.is_without_answer() => {
+                    failures.push(error.to_string());
+                    ask_next = Instant::now();
+                }
+                Err(error) if is_unknown(&error) => {
+                    unknown += 1;
+                    failures.push(format!("{server} does not have the key"));
+                    ask_next = Instant::now();
+                }
+                Err(error) => return Err(of_client(error)),
+            }
+        }
+        if unknown > 0 && unknown == self.members.len() {
+            return Err(ProviderError::NoSuchKey);
+        }
+        let silent = waiting.iter().map(|member| {
+            format!("{}: no answer after {} ms", member.client.server(), CALL_LIMIT.as_millis())
+        });
+        failures.extend(silent);
+        Err(ProviderError::Unavailable { reason: failures.join("; ") })
+    }
+
+    /// The servers in the order in which they are asked.
+    fn order(&self) -> Vec<&Arc<Member>> {
+        let mut order: Vec<_> = self.members.iter().collect();
+        // Stable: servers of which the same is known stay in the order of preference.
+        order.sort_by_key(|member| match member.state() {
+            ServerState::Up => 0,
+            ServerState::Recovering => 1,
+            ServerState::Slow => 2,
+            ServerState::Down => 3,
+        });
+        order
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let (ended, changed) = &*self.ended;
+        *ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
+    }
+}
+
+/// Asks a server in a thread of its own, which ends with the server's answer or its deadline; nobody may be waiting by
+/// then. Calls are rare, a handful for each VM that starts.
+fn start<Answer: Send + 'static>(
+    member: &Arc<Member>,
+    question: &Arc<impl Fn(&Client) -> Result<Answer, ClientError> + Send + Sync + 'static>,
+    outcome: &Sender<(String, Result<Answer, ClientError>)>,
+) -> Result<(), ProviderError> {
+    let (member, question, outcome) = (Arc::clone(member), Arc::clone(question), outcome.clone());
+    let ask = move || {
+        let answer = member.ask(&*question);
+        let _ = outcome.send((member.client.server().to_string(), answer));
+    };
+    let started = std::thread::Builder::new().name("key-server-call".to_owned()).spawn(ask);
+    started
+        .map(drop)
+        .map_err(|error| ProviderError::Unavailable { reason: format!("no thread to ask with: {error}") })
+}
+
+fn watch(member: &Member, (ended, changed): &(Mutex<bool>, Condvar)) {
+    loop {
+        let period = if member.state() == ServerState::Up { HEALTH_PERIOD } else { HEALTH_PERIOD / 5 };
+        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = changed.wait_timeout_while(ended, period, |ended| !*ended);
+        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+            return;
+        }
+        member.check(|client| client.query(&[QueryFunction::Operations]).map(drop));
+    }
+}
+
+fn is_unknown(error: &ClientError) -> bool {
+    error.refusal().is_some_and(|refusal| refusal.reason == ResultReason::ItemNotFound)
+}
+
+/// An error that another server would not have spared us.
+fn of_client(error: ClientError) -> ProviderError {
+    match error {
+        ClientError::Secret(error) => ProviderError::Secret(error),
+        ClientError::TlsFiles(_) | ClientError::ServerName { .. } => misconfigured(error),
+        error => ProviderError::Refused { reason: error.to_string() },
+    }
+}

@@ -1,0 +1,239 @@
+//! Keys, by KMIP's operations. Re-key is not among them: a new key is created, and what the old one protects is wrapped
+//! anew, so that every server will do.
+
+use std::time::{Duration, SystemTime};
+
+use strongroom_keys::{KEK_BYTES, KeyRequestId, ProviderKey, ProviderKeyId};
+use strongroom_kmip::client::{Client, ClientError, NewKey as NewKmipKey};
+use strongroom_kmip::message::{GetAttributesRequest, RequestPayload, ResponsePayload};
+use strongroom_kmip::protocol::{AttributeName, AttributeValue, ResultReason, RevocationReasonCode, State};
+use strongroom_kmip::ttlv::DateTime;
+use strongroom_memory::secret::SecretBytes;
+
+use super::cluster::Cluster;
+use crate::config::{KmipConfig, misconfigured};
+use crate::error::ProviderError;
+use crate::provider::{
+    KeyFacts, KeyProvider, KeyState, LISTED_KEYS_MAX, ListedKey, NewKey, Revocation, ServerHealth,
+};
+
+/// The Object Group of every key that this program makes, by which they are listed.
+pub const KEY_GROUP: &str = "strongroom";
+
+/// How many keys are asked about in one message when they are listed.
+const LISTED_IN_ONE_MESSAGE: usize = 50;
+
+/// A cluster of KMIP servers as a provider.
+pub struct KmipProvider {
+    cluster: Cluster,
+    named_keys: bool,
+}
+
+/// A key together with what its server says of it.
+struct Fetched {
+    facts: KeyFacts,
+    secret: SecretBytes,
+}
+
+impl KmipProvider {
+    /// The provider of a configuration. It connects to no server yet.
+    ///
+    /// # Errors
+    /// [`ProviderError::Misconfigured`].
+    pub fn new(config: &KmipConfig) -> Result<Self, ProviderError> {
+        Ok(Self { cluster: Cluster::new(config)?, named_keys: config.named_keys })
+    }
+
+    /// The servers.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    fn fetched(&self, key: &ProviderKey) -> Result<Fetched, ProviderError> {
+        let id = key.key.to_string();
+        self.cluster.call(move |client| {
+            let facts = facts_of(client, &id)?;
+            // The key of an object that is gone is not asked for: what is refused then depends on the server.
+            let secret = match facts.state {
+                KeyState::Destroyed => SecretBytes::zeroed(0)?,
+                _ => client.get(&id)?.secret,
+            };
+            Ok(Fetched { facts, secret })
+        })
+    }
+}
+
+impl KeyProvider for KmipProvider {
+    fn create(&self, request: KeyRequestId) -> Result<NewKey, ProviderError> {
+        let mut wanted = NewKmipKey::aes_256();
+        if self.named_keys {
+            wanted.unique_name = Some(format!("{KEY_GROUP}-{request}"));
+            wanted.attributes = vec![AttributeValue::ObjectGroup(KEY_GROUP.to_owned())];
+        }
+        let (id, secret) = self.cluster.call(move |client| {
+            let id = client.create(&wanted)?;
+            if let Err(error) = client.activate(&id) {
+                // The same request made and activated it before.
+                if error.refusal().is_none() || client.state(&id)? != State::Active {
+                    return Err(error);
+                }
+            }
+            let secret = client.get(&id)?.secret;
+            Ok((id, secret))
+        })?;
+        if secret.len() != KEK_BYTES {
+            return Err(refused(format!(
+                "the server made a key of {} bytes instead of {KEK_BYTES}",
+                secret.len()
+            )));
+        }
+        Ok(NewKey { key: key_id(&id)?, wrapped: None, secret })
+    }
+
+    fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
+        let Fetched { facts, secret } = self.fetched(key)?;
+        match facts.state {
+            KeyState::Active | KeyState::Deactivated => Ok(secret),
+            KeyState::PreActive => Err(ProviderError::NotActivated),
+            KeyState::Compromised => Err(ProviderError::Compromised),
+            KeyState::Destroyed => Err(ProviderError::Destroyed),
+        }
+    }
+
+    fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
+        let Fetched { facts, secret } = self.fetched(key)?;
+        if facts.state == KeyState::Destroyed { Err(ProviderError::Destroyed) } else { Ok(secret) }
+    }
+
+    fn facts(&self, key: &ProviderKey) -> Result<KeyFacts, ProviderError> {
+        let id = key.key.to_string();
+        self.cluster.call(move |client| facts_of(client, &id))
+    }
+
+    fn activate(&self, key: &ProviderKey) -> Result<(), ProviderError> {
+        let id = key.key.to_string();
+        self.cluster.call(move |client| client.activate(&id))
+    }
+
+    fn revoke(&self, key: &ProviderKey, why: Revocation) -> Result<(), ProviderError> {
+        let id = key.key.to_string();
+        let code = match why {
+            Revocation::Superseded => RevocationReasonCode::Superseded,
+            Revocation::Compromised => RevocationReasonCode::KeyCompromise,
+        };
+        self.cluster.call(move |client| client.revoke(&id, code, ""))
+    }
+
+    fn destroy(&self, key: &ProviderKey) -> Result<(), ProviderError> {
+        let id = key.key.to_string();
+        self.cluster.call(move |client| client.destroy(&id))
+    }
+
+    fn list(&self) -> Result<Vec<ListedKey>, ProviderError> {
+        if !self.named_keys {
+            return Err(ProviderError::Unsupported(
+                "keys without names cannot be listed; volumes say which they need",
+            ));
+        }
+        let listed = self.cluster.call(|client| {
+            let group = AttributeValue::ObjectGroup(KEY_GROUP.to_owned());
+            let ids = client.locate(vec![group], u16::try_from(LISTED_KEYS_MAX).unwrap_or(u16::MAX))?;
+            let mut listed = Vec::with_capacity(ids.len());
+            for some in ids.chunks(LISTED_IN_ONE_MESSAGE) {
+                listed.extend(facts_of_some(client, some)?);
+            }
+            Ok(listed)
+        })?;
+        listed.into_iter().map(|(id, facts)| Ok(ListedKey { key: key_id(&id)?, facts })).collect()
+    }
+
+    fn health(&self) -> Vec<ServerHealth> {
+        self.cluster.health()
+    }
+}
+
+const FACTS: [AttributeName; 5] = [
+    AttributeName::State,
+    AttributeName::InitialDate,
+    AttributeName::ActivationDate,
+    AttributeName::ProtectStopDate,
+    AttributeName::DeactivationDate,
+];
+
+fn facts_of(client: &Client, id: &str) -> Result<KeyFacts, ClientError> {
+    Ok(facts(client.get_attributes(id, &FACTS)?))
+}
+
+/// What is said of some keys, in one message; those that are gone meanwhile are left out.
+fn facts_of_some(client: &Client, ids: &[String]) -> Result<Vec<(String, KeyFacts)>, ClientError> {
+    let question = |id: &String| {
+        RequestPayload::GetAttributes(GetAttributesRequest {
+            unique_identifier: Some(id.clone()),
+            attribute_names: FACTS.to_vec(),
+        })
+    };
+    let mut found = Vec::new();
+    let mut left = ids;
+    while !left.is_empty() {
+        let answers = client.batch(left.iter().map(question).collect())?;
+        // The server stops at the first that it refuses, which is passed over.
+        let answered = answers.len().max(1).min(left.len());
+        for (id, answer) in left.iter().zip(answers) {
+            match answer {
+                Ok(ResponsePayload::GetAttributes(answer)) => {
+                    let attributes = answer.attributes.into_iter().map(|attribute| attribute.value);
+                    found.push((id.clone(), facts(attributes.collect())));
+                }
+                Err(refusal) if refusal.reason != ResultReason::ItemNotFound => {
+                    return Err(ClientError::Refused { server: client.server().clone(), refusal });
+                }
+                _ => {}
+            }
+        }
+        left = &left[answered..];
+    }
+    Ok(found)
+}
+
+fn facts(attributes: Vec<AttributeValue>) -> KeyFacts {
+    // What a server does not say is not the case: KMIP requires a state of every key.
+    let mut facts =
+        KeyFacts { state: KeyState::PreActive, created: None, activated: None, deactivates: None };
+    for attribute in attributes {
+        match attribute {
+            AttributeValue::State(state) => facts.state = key_state(state),
+            AttributeValue::InitialDate(date) => facts.created = time(date),
+            AttributeValue::ActivationDate(date) => facts.activated = time(date),
+            AttributeValue::ProtectStopDate(date) | AttributeValue::DeactivationDate(date) => {
+                facts.deactivates = [facts.deactivates, time(date)].into_iter().flatten().min();
+            }
+            _ => {}
+        }
+    }
+    facts
+}
+
+fn key_state(state: State) -> KeyState {
+    match state {
+        State::Active => KeyState::Active,
+        State::Deactivated => KeyState::Deactivated,
+        State::Destroyed | State::DestroyedCompromised => KeyState::Destroyed,
+        State::Compromised => KeyState::Compromised,
+        // A state that is not known here is none to begin using a key in, and no reason to give one up.
+        _ => KeyState::PreActive,
+    }
+}
+
+fn time(date: DateTime) -> Option<SystemTime> {
+    // Some servers say "never" as the year 1970.
+    let seconds = u64::try_from(date.0).ok().filter(|seconds| *seconds > 0)?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+fn key_id(id: &str) -> Result<ProviderKeyId, ProviderError> {
+    id.parse().map_err(misconfigured)
+}
+
+fn refused(reason: String) -> ProviderError {
+    ProviderError::Refused { reason }
+}
