@@ -1,0 +1,55 @@
+//! Reading on behind the writer: durable lines only, each once, in order.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::AuditError;
+use crate::read::Reader;
+
+use super::{Shared, lock};
+
+/// What comes after the lines that have been read.
+pub(crate) struct Follower {
+    shared: Arc<Shared>,
+    reader: Reader,
+}
+
+impl Follower {
+    pub(super) fn new(shared: Arc<Shared>, from: u64) -> Self {
+        let reader = Reader::new(Arc::clone(&shared.directory), from);
+        Self { shared, reader }
+    }
+
+    /// The sequence of the next line.
+    pub(crate) fn next(&self) -> u64 {
+        self.reader.next()
+    }
+
+    /// The next line with its sequence; `None` when there is none within `wait`.
+    ///
+    /// At the end of a closed log that is [`AuditError::Closed`].
+    pub(crate) fn line(&mut self, wait: Duration) -> Result<Option<(u64, Vec<u8>)>, AuditError> {
+        let deadline = Instant::now() + wait;
+        let mut state = lock(&self.shared.state);
+        while state.durable < self.reader.next() {
+            if let Some(ended) = &state.ended {
+                return Err(ended.clone());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
+        let sequence = self.reader.next();
+        let line = self.reader.line().map_err(|error| AuditError::reading(&error))?;
+        Ok(Some((sequence, line)))
+    }
+
+    /// Wakes when something has changed, or at once if it has; for who has other things to look at too.
+    pub(crate) fn wake_all(&self) {
+        self.shared.changed.notify_all();
+    }
+}

@@ -1,0 +1,157 @@
+//! What waits to be written.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use strongroom_types::{Answerer, Pending, pending};
+
+use crate::error::AuditError;
+use crate::head::SignedHead;
+use crate::limits::{GROUP_MAX_BYTES, GROUP_MAX_RECORDS, LINE_MAX_BYTES, QUEUE_MAX_BYTES, QUEUE_MAX_RECORDS};
+use crate::line::Content;
+use crate::record::Record;
+
+use super::{Receipt, body, lock};
+
+/// What a line has around its body: sequence, group, previous hash.
+const AROUND_BODY_BYTES: usize = 160;
+
+/// A record on its way, as the text that its line will have.
+pub(super) struct Entry {
+    pub(super) body: String,
+    pub(super) answer: Answerer<Result<Receipt, AuditError>>,
+}
+
+/// What is written together.
+#[derive(Default)]
+pub(super) struct Group {
+    pub(super) entries: Vec<Entry>,
+    /// Who wants a head over it.
+    pub(super) heads: Vec<Answerer<Result<SignedHead, AuditError>>>,
+}
+
+impl Group {
+    pub(super) fn refuse(self, why: &AuditError) {
+        self.entries.into_iter().for_each(|entry| entry.answer.answer(Err(why.clone())));
+        self.heads.into_iter().for_each(|head| head.answer(Err(why.clone())));
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    entries: VecDeque<Entry>,
+    heads: Vec<Answerer<Result<SignedHead, AuditError>>>,
+    bytes: usize,
+    /// Why no more are taken.
+    closed: Option<AuditError>,
+}
+
+impl Waiting {
+    fn refusal(&self, bytes: usize) -> Option<AuditError> {
+        let full = self.entries.len() >= QUEUE_MAX_RECORDS
+            || self.heads.len() >= QUEUE_MAX_RECORDS
+            || self.bytes + bytes > QUEUE_MAX_BYTES;
+        self.closed.clone().or(full.then_some(AuditError::Overloaded))
+    }
+}
+
+impl Queue {
+    pub(super) fn append(&self, record: &Record) -> Pending<Result<Receipt, AuditError>> {
+        let (answer, pending) = pending();
+        match text_of(record) {
+            Ok(body) => self.push(Entry { body, answer }),
+            Err(error) => answer.answer(Err(error)),
+        }
+        pending
+    }
+
+    fn push(&self, entry: Entry) {
+        let bytes = entry.body.len();
+        let mut waiting = lock(&self.waiting);
+        if let Some(refused) = waiting.refusal(bytes) {
+            drop(waiting);
+            return entry.answer.answer(Err(refused));
+        }
+        waiting.bytes += bytes;
+        waiting.entries.push_back(entry);
+        drop(waiting);
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn ask_for_head(&self) -> Pending<Result<SignedHead, AuditError>> {
+        let (answer, pending) = pending();
+        let mut waiting = lock(&self.waiting);
+        match waiting.refusal(0) {
+            Some(refused) => {
+                drop(waiting);
+                answer.answer(Err(refused));
+            }
+            None => {
+                waiting.heads.push(answer);
+                drop(waiting);
+                self.arrived.notify_one();
+            }
+        }
+        pending
+    }
+
+    /// Takes no more; what waits is written still.
+    pub(super) fn finish(&self) {
+        lock(&self.waiting).closed.get_or_insert(AuditError::Closed);
+        self.arrived.notify_one();
+    }
+
+    /// Takes no more, and refuses what waits.
+    pub(super) fn close(&self, why: &AuditError) {
+        let mut waiting = lock(&self.waiting);
+        waiting.closed.get_or_insert_with(|| why.clone());
+        let entries = std::mem::take(&mut waiting.entries).into();
+        let heads = std::mem::take(&mut waiting.heads);
+        drop(waiting);
+        Group { entries, heads }.refuse(why);
+    }
+
+    /// What is to be written together: nothing at `deadline`, `None` at the end of all.
+    pub(super) fn next_group(&self, deadline: Option<Instant>) -> Option<Group> {
+        let mut waiting = lock(&self.waiting);
+        while waiting.entries.is_empty() && waiting.heads.is_empty() {
+            if waiting.closed.is_some() {
+                return None;
+            }
+            waiting = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+                None => self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => return Some(Group::default()),
+                Some(left) => {
+                    self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        let mut group = Group { entries: Vec::new(), heads: std::mem::take(&mut waiting.heads) };
+        let mut bytes = 0;
+        while group.entries.len() < GROUP_MAX_RECORDS && bytes < GROUP_MAX_BYTES {
+            let Some(entry) = waiting.entries.pop_front() else { break };
+            bytes += entry.body.len();
+            group.entries.push(entry);
+        }
+        waiting.bytes -= bytes;
+        Some(group)
+    }
+}
+
+/// The text of a record, made by its caller's thread and not by the writer's.
+fn text_of(record: &Record) -> Result<String, AuditError> {
+    record.check()?;
+    let text = body(&Content::Record(record.clone()))?;
+    let (asked, most) = (text.len() + AROUND_BODY_BYTES, LINE_MAX_BYTES);
+    if asked > most {
+        return Err(AuditError::TooLarge { what: "bytes in a line", asked, most });
+    }
+    Ok(text)
+}
