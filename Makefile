@@ -30,8 +30,8 @@ test-full: ## the same, the long whole-system tests, libvirt, and every supporte
 	cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full
 	scripts/test-file-systems
 
-power-cuts: ## 100,000 power cuts beneath volumes and 20,000 beneath the store on a simulated file system; some three minutes
-	cargo test -p strongroom-sim --features full --test power_cuts --test store_cuts -- --nocapture
+power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the store and the audit log on a simulated file system; some three minutes
+	cargo test -p strongroom-sim --features full --test power_cuts --test store_cuts --test audit_cuts -- --nocapture
 
 power-cuts-file-systems: ## power cuts beneath ext4, XFS and btrfs, over a device that records; as root, some minutes
 	scripts/install-packages test
