@@ -27,13 +27,13 @@ impl Follower {
 
     /// The next line with its sequence; `None` when there is none within `wait`.
     ///
-    /// At the end of a closed log that is [`AuditError::Closed`].
+    /// After the last line of a log that has ended, in whichever way, that is [`AuditError::Closed`].
     pub(crate) fn line(&mut self, wait: Duration) -> Result<Option<(u64, Vec<u8>)>, AuditError> {
         let deadline = Instant::now() + wait;
         let mut state = lock(&self.shared.state);
         while state.durable < self.reader.next() {
-            if let Some(ended) = &state.ended {
-                return Err(ended.clone());
+            if state.ended.is_some() {
+                return Err(AuditError::Closed);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -48,8 +48,8 @@ impl Follower {
         Ok(Some((sequence, line)))
     }
 
-    /// Wakes when something has changed, or at once if it has; for who has other things to look at too.
-    pub(crate) fn wake_all(&self) {
-        self.shared.changed.notify_all();
+    /// Another one, from an earlier line on.
+    pub(crate) fn again_from(&self, from: u64) -> Self {
+        Self::new(Arc::clone(&self.shared), from)
     }
 }

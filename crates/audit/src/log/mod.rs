@@ -61,6 +61,8 @@ pub struct Receipt {
 
 /// What callers, followers and the writer have in common.
 struct Shared {
+    /// Names the log.
+    id: String,
     directory: Arc<dyn Directory>,
     queue: Queue,
     state: Mutex<State>,
@@ -89,6 +91,7 @@ impl AuditLog {
         let options = Options { file_bytes: options.file_bytes.min(FILE_MAX_BYTES), ..options };
         let found = opening::open(&*directory)?;
         let shared = Arc::new(Shared {
+            id: found.log.clone(),
             directory,
             queue: Queue::default(),
             state: Mutex::new(State { durable: found.chain.next - 1, ended: None }),
@@ -115,6 +118,11 @@ impl AuditLog {
     /// Does not block. The answer's errors: [`AuditError::Unsigned`] and those of [`append`](Self::append).
     pub fn head(&self) -> PendingHead {
         PendingHead(self.shared.queue.ask_for_head())
+    }
+
+    /// Names the log: 16 random bytes in hexadecimal, drawn when it was begun.
+    pub fn id(&self) -> &str {
+        &self.shared.id
     }
 
     /// The sequence of the last line that is durable; 0 for none.
