@@ -34,6 +34,14 @@ fn path(directory: &Path, name: &str) -> String {
     directory.join(name).into_os_string().into_string().unwrap()
 }
 
+/// How docs/KEYS.md tells custodians to open their share.
+fn documented_command() -> String {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/KEYS.md");
+    let text = fs::read_to_string(document).unwrap();
+    let (_, after) = text.split_once("With OpenSSL:\n\n```sh\n").unwrap();
+    after.split_once("```").unwrap().0.to_owned()
+}
+
 #[test]
 fn openssl_opens_shares_and_python_reads_the_backup() {
     let directory = TempDir::new().unwrap();
@@ -64,24 +72,18 @@ fn openssl_opens_shares_and_python_reads_the_backup() {
     let mut session = RestoreSession::open(&backup).unwrap();
     let mut shares = Vec::new();
     for holder in &read_header(&backup).unwrap().custodians {
-        let (sealed, opened) =
-            (at(&format!("{}.sealed", holder.name)), at(&format!("{}.share", holder.name)));
-        fs::write(&sealed, &holder.share).unwrap();
+        let opened = at(&format!("{}.share", holder.name));
         let private = at(&format!("{}.private", holder.name));
-        openssl(&[
-            "pkeyutl",
-            "-decrypt",
-            "-inkey",
-            &private,
-            "-in",
-            &sealed,
-            "-out",
-            &opened,
-            "-pkeyopt",
-            "rsa_padding_mode:oaep",
-            "-pkeyopt",
-            "rsa_oaep_md:sha256",
-        ]);
+        let words = [
+            ("BACKUP", path(directory.path(), "backup")),
+            ("NUMBER", holder.index.to_string()),
+            ("PRIVATE", private),
+            ("> share", format!("> {opened}")),
+        ];
+        let command =
+            words.iter().fold(documented_command(), |command, (word, value)| command.replace(word, value));
+        let output = Command::new("sh").args(["-ec", &command]).output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
         let mut text = fs::read(&opened).unwrap();
         session.add_share(&SecretBytes::from_slice_and_wipe(&mut text).unwrap()).unwrap();
         shares.push(opened);
