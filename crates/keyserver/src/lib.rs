@@ -4,7 +4,15 @@
 pub mod access;
 pub mod authority;
 pub mod backup;
+pub mod caller;
 mod durable;
 pub mod grant;
+pub mod granting;
 mod hex;
+pub mod objects;
+pub mod observer;
+pub mod operations;
 pub mod root;
+pub mod server;
+pub mod service;
+pub mod settings;

@@ -1,0 +1,87 @@
+//! Who asks, and what it may do to which object.
+
+use std::net::SocketAddr;
+
+use crate::access::{ClientId, Identity, OperationClass, Role, Scope, scope};
+use crate::grant::{GrantedOperation, Refusal, VerifiedGrant};
+use crate::objects::id::ObjectId;
+use crate::observer::Who;
+use crate::operations::failure::Failure;
+
+/// A client while one of its requests is worked on.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    identity: Identity,
+    address: Option<SocketAddr>,
+    grant: Option<VerifiedGrant>,
+}
+
+impl Caller {
+    /// The client that the certificate names, with no grant.
+    pub fn new(identity: Identity, address: Option<SocketAddr>) -> Self {
+        Self { identity, address, grant: None }
+    }
+
+    /// The same with a grant that was redeemed for this request.
+    #[must_use]
+    pub fn with_grant(mut self, grant: VerifiedGrant) -> Self {
+        self.grant = Some(grant);
+        self
+    }
+
+    /// As the certificate says.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The client.
+    pub fn client(&self) -> ClientId {
+        self.identity.client
+    }
+
+    /// Its role.
+    pub fn role(&self) -> Role {
+        self.identity.role
+    }
+
+    /// The grant of this request.
+    pub fn grant(&self) -> Option<&VerifiedGrant> {
+        self.grant.as_ref()
+    }
+
+    /// Who it is, for the record.
+    pub fn who(&self) -> Who {
+        Who { identity: self.identity.clone(), address: self.address }
+    }
+
+    /// Whether a permission of that class can cover the object, as far as that can be said without looking at it:
+    /// [`Scope::Own`] is left to be checked against its owner.
+    ///
+    /// # Errors
+    ///
+    /// `PermissionDenied`; for a grant with the word of its refusal.
+    pub fn scope_for(&self, id: ObjectId, class: OperationClass) -> Result<Scope, Failure> {
+        let scope = scope(self.role(), class);
+        match scope {
+            Scope::Nothing => Err(Failure::denied(format!("the role {} may not do that", self.role()))),
+            Scope::Granted => {
+                let grant =
+                    self.grant.as_ref().ok_or_else(|| Failure::denied("a host needs a grant for that"))?;
+                let operation = match class {
+                    OperationClass::ReadKey => GrantedOperation::Get,
+                    OperationClass::ReadMetadata => GrantedOperation::ReadMetadata,
+                    OperationClass::UseKey => GrantedOperation::Use,
+                    _ => return Err(Failure::denied("no grant covers that")),
+                };
+                grant.permits(&id.to_string(), operation).map_err(|refusal| refused(&refusal))?;
+                Ok(scope)
+            }
+            Scope::Own | Scope::All => Ok(scope),
+        }
+    }
+}
+
+/// The failure for a grant that is refused: the word that records know it by, and what it means.
+pub(crate) fn refused(refusal: &Refusal) -> Failure {
+    Failure::denied(format!("{}: {refusal}", refusal.code()))
+}

@@ -1,0 +1,35 @@
+//! Archive and Recover (KMIP 1.4, 4.22 and 4.23).
+//!
+//! There is no slower place that archived objects go to: they are sealed in the same store, and not given out until they are
+//! recovered.
+
+use strongroom_kmip::message::{UniqueIdentifierRequest, UniqueIdentifierResponse};
+
+use super::failure::Failure;
+use super::{Context, answer_for};
+
+/// Puts an object into the archive.
+pub fn archive(
+    context: &mut Context<'_, '_>,
+    request: &UniqueIdentifierRequest,
+) -> Result<UniqueIdentifierResponse, Failure> {
+    let mut object = context.living_object(request.unique_identifier.as_ref())?;
+    object.life.archive(context.work.now())?;
+    let answer = answer_for(object.id);
+    context.work.replace(object)?;
+    Ok(answer)
+}
+
+/// Takes an object out of the archive.
+pub fn recover(
+    context: &mut Context<'_, '_>,
+    request: &UniqueIdentifierRequest,
+) -> Result<UniqueIdentifierResponse, Failure> {
+    let mut object = context.living_object(request.unique_identifier.as_ref())?;
+    object.life.recover(context.work.now()).map_err(|error| {
+        Failure::new(strongroom_kmip::protocol::ResultReason::IllegalOperation, error.to_string())
+    })?;
+    let answer = answer_for(object.id);
+    context.work.replace(object)?;
+    Ok(answer)
+}

@@ -1,0 +1,102 @@
+//! Why an operation was not done, as KMIP tells it.
+
+use strongroom_kmip::codec::DecodeError;
+use strongroom_kmip::protocol::ResultReason;
+use strongroom_memory::secret::SecretError;
+
+use crate::objects::attributes::AttributeError;
+use crate::objects::keeping::KeepingError;
+use crate::objects::lifecycle::LifeCycleError;
+use crate::objects::sealing::SealingError;
+
+/// A failed batch item: nothing was changed by it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct Failure {
+    /// The reason for programs.
+    pub reason: ResultReason,
+    /// The reason for people. It tells nothing that the client may not know.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure for that reason.
+    pub fn new(reason: ResultReason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+
+    /// The client may not.
+    pub fn denied(message: impl Into<String>) -> Self {
+        Self::new(ResultReason::PermissionDenied, message)
+    }
+
+    /// There is no such object, or nothing of it is left that could be used.
+    pub fn not_found() -> Self {
+        Self::new(ResultReason::ItemNotFound, "there is no such object")
+    }
+
+    /// A field has a value that cannot be meant.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ResultReason::InvalidField, message)
+    }
+
+    /// This server does not do that.
+    pub fn not_offered(message: impl Into<String>) -> Self {
+        Self::new(ResultReason::FeatureNotSupported, message)
+    }
+
+    /// The server cannot, and it is not the client's fault. The cause goes to the log, not to the client.
+    pub fn internal(cause: &dyn std::error::Error) -> Self {
+        tracing::error!(%cause, "an operation failed");
+        Self::new(ResultReason::GeneralFailure, "the server could not do it; its log says why")
+    }
+}
+
+impl From<KeepingError> for Failure {
+    fn from(error: KeepingError) -> Self {
+        match error {
+            KeepingError::NotFound { .. } => Self::not_found(),
+            KeepingError::NameTaken { .. } => Self::invalid(error.to_string()),
+            KeepingError::Sealing(SealingError::TooLong { .. }) => Self::invalid(error.to_string()),
+            error => Self::internal(&error),
+        }
+    }
+}
+
+impl From<LifeCycleError> for Failure {
+    fn from(error: LifeCycleError) -> Self {
+        match error {
+            LifeCycleError::NoTransition { .. } | LifeCycleError::DateIsFixed { .. } => {
+                Self::denied(error.to_string())
+            }
+            LifeCycleError::DatesOutOfOrder { .. } => Self::invalid(error.to_string()),
+            LifeCycleError::Archived { .. } => Self::new(ResultReason::ObjectArchived, error.to_string()),
+        }
+    }
+}
+
+impl From<AttributeError> for Failure {
+    fn from(error: AttributeError) -> Self {
+        let reason = match error {
+            AttributeError::NoSuchInstance { .. } => ResultReason::ItemNotFound,
+            AttributeError::Single { .. } => ResultReason::InvalidField,
+            AttributeError::TooMany => ResultReason::IndexOutOfBounds,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+impl From<DecodeError> for Failure {
+    fn from(error: DecodeError) -> Self {
+        Self::new(error.reason(), error.to_string())
+    }
+}
+
+impl From<SecretError> for Failure {
+    fn from(error: SecretError) -> Self {
+        match error {
+            SecretError::TooLong { .. } => Self::invalid(error.to_string()),
+            error => Self::internal(&error),
+        }
+    }
+}

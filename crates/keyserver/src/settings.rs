@@ -1,0 +1,37 @@
+//! What the server offers.
+
+use strongroom_kmip::protocol::Operation;
+
+/// What is switched on.
+///
+/// Using keys in the server needs more trust in it than fetching them: it sees the data, and answers questions about keys that it
+/// does not give out. Nothing of Strongroom needs it, so it is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// Encrypt and Decrypt.
+    pub encrypt: bool,
+    /// MAC and MAC Verify.
+    pub mac: bool,
+    /// Hash.
+    pub hash: bool,
+    /// RNG Retrieve and RNG Seed.
+    pub random: bool,
+}
+
+impl Settings {
+    /// Everything on.
+    pub fn all() -> Self {
+        Self { encrypt: true, mac: true, hash: true, random: true }
+    }
+
+    /// Whether the operation is on.
+    pub fn offers(&self, operation: Operation) -> bool {
+        match operation {
+            Operation::Encrypt | Operation::Decrypt => self.encrypt,
+            Operation::Mac | Operation::MacVerify => self.mac,
+            Operation::Hash => self.hash,
+            Operation::RngRetrieve | Operation::RngSeed => self.random,
+            _ => true,
+        }
+    }
+}

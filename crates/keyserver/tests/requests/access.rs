@@ -1,0 +1,142 @@
+//! Who may do what to which object.
+
+use strongroom_keyserver::access::Role;
+use strongroom_keyserver::observer::EventOutcome;
+use strongroom_kmip::message::*;
+use strongroom_kmip::protocol::*;
+
+use crate::fixture::{
+    Fixture, NOW, assert_done, assert_refused, client, create, get, identity, just, key_in, locate, located,
+    name, revoke,
+};
+
+#[test]
+fn an_object_is_its_owners_alone() {
+    let (fixture, owner, stranger) = (Fixture::new(), client("owner"), client("stranger"));
+    let id = fixture.create(&owner, vec![name("disk")]);
+    assert_eq!(located(&fixture.ask(&owner, locate(vec![name("disk")]))), std::slice::from_ref(&id));
+    assert!(located(&fixture.ask(&stranger, locate(vec![name("disk")]))).is_empty());
+    assert!(located(&fixture.ask(&stranger, locate(Vec::new()))).is_empty());
+    for payload in [
+        get(&id),
+        RequestPayload::GetAttributeList(just(&id)),
+        RequestPayload::Activate(just(&id)),
+        RequestPayload::Destroy(just(&id)),
+        RequestPayload::ReKey(ReKeyRequest {
+            unique_identifier: Some(id.clone()),
+            ..ReKeyRequest::default()
+        }),
+        revoke(&id, RevocationReasonCode::KeyCompromise),
+    ] {
+        assert_refused(&fixture.ask(&stranger, payload), ResultReason::PermissionDenied);
+    }
+    assert_refused(&fixture.ask(&stranger, get("no such object")), ResultReason::ItemNotFound);
+    // The name is taken for its owner, and free for everyone else.
+    assert_refused(&fixture.ask(&owner, create(vec![name("disk")])), ResultReason::InvalidField);
+    fixture.create(&stranger, vec![name("disk")]);
+    key_in(&fixture.ask(&owner, get(&id)));
+}
+
+#[test]
+fn a_host_gets_what_it_was_granted_once() {
+    let fixture = Fixture::new();
+    let control = identity("control", Role::Control);
+    let (host, other) = (identity("host", Role::Host), identity("other", Role::Host));
+    let (id, ungranted) = (fixture.create(&control, Vec::new()), fixture.create(&control, Vec::new()));
+    fixture.events();
+
+    assert_refused(&fixture.ask(&host, get(&id)), ResultReason::PermissionDenied);
+    assert_refused(&fixture.ask(&control, get(&id)), ResultReason::PermissionDenied);
+    let grant = fixture.control.grant(&host, &id, 1);
+    assert_refused(&fixture.ask_granted(&other, grant.clone(), get(&id)), ResultReason::PermissionDenied);
+    assert_eq!(key_in(&fixture.ask_granted(&host, grant.clone(), get(&id))).len(), 32);
+    assert_refused(&fixture.ask_granted(&host, grant, get(&id)), ResultReason::PermissionDenied);
+
+    let grant = |generation| fixture.control.grant(&host, &id, generation);
+    assert_refused(&fixture.ask_granted(&host, grant(1), get(&ungranted)), ResultReason::PermissionDenied);
+    assert_refused(&fixture.ask_granted(&host, grant(1), create(Vec::new())), ResultReason::PermissionDenied);
+    key_in(&fixture.ask_granted(&host, grant(2), get(&id)));
+    assert_refused(&fixture.ask_granted(&host, grant(1), get(&id)), ResultReason::PermissionDenied);
+    let expired = grant(2);
+    fixture.clock.0.store(NOW + 3600, std::sync::atomic::Ordering::SeqCst);
+    assert_refused(&fixture.ask_granted(&host, expired, get(&id)), ResultReason::PermissionDenied);
+    let forged = crate::fixture::Control::new().grant(&host, &id, 3);
+    assert_refused(&fixture.ask_granted(&host, forged, get(&id)), ResultReason::PermissionDenied);
+
+    let words: Vec<String> = fixture
+        .events()
+        .into_iter()
+        .map(|event| match event.outcome {
+            EventOutcome::Refused { message, .. } => message.split(':').next().unwrap().to_owned(),
+            outcome => outcome.to_string(),
+        })
+        .collect();
+    assert_eq!(
+        words,
+        [
+            "a host needs a grant for that",
+            "the role control may not Get",
+            "grant-other-host",
+            "released",
+            "grant-replayed",
+            "grant-other-object",
+            "the role host may not Create",
+            "released",
+            "grant-superseded",
+            "grant-expired",
+            "grant-signer-unknown",
+        ]
+    );
+}
+
+#[test]
+fn a_granted_host_finds_what_it_was_granted() {
+    let fixture = Fixture::new();
+    let control = identity("control", Role::Control);
+    let host = identity("host", Role::Host);
+    let (id, _) = (fixture.create(&control, Vec::new()), fixture.create(&control, Vec::new()));
+    let found = fixture.ask_granted(&host, fixture.control.grant(&host, &id, 1), locate(Vec::new()));
+    assert_eq!(located(&found), [id]);
+    assert!(located(&fixture.ask(&host, locate(Vec::new()))).is_empty());
+}
+
+#[test]
+fn the_control_plane_sees_all_metadata_and_no_key() {
+    let fixture = Fixture::new();
+    let (control, owner) = (identity("control", Role::Control), client("owner"));
+    let id = fixture.create(&owner, Vec::new());
+    assert_eq!(located(&fixture.ask(&control, locate(Vec::new()))), std::slice::from_ref(&id));
+    assert_done(&fixture.ask(&control, RequestPayload::GetAttributeList(just(&id))));
+    assert_refused(&fixture.ask(&control, get(&id)), ResultReason::PermissionDenied);
+    assert_refused(
+        &fixture.ask(&control, RequestPayload::Destroy(just(&id))),
+        ResultReason::PermissionDenied,
+    );
+}
+
+#[test]
+fn what_is_switched_off_is_not_offered() {
+    let (fixture, owner) = (Fixture::new(), client("owner"));
+    for payload in [
+        RequestPayload::RngRetrieve(RngRetrieveRequest { data_length: 16 }),
+        RequestPayload::Encrypt(EncryptRequest::default()),
+        RequestPayload::Mac(MacRequest::default()),
+        RequestPayload::Hash(HashRequest {
+            cryptographic_parameters: CryptographicParameters::default(),
+            data: None,
+            correlation_value: None,
+            init_indicator: None,
+            final_indicator: None,
+        }),
+    ] {
+        assert_refused(&fixture.ask(&owner, payload), ResultReason::OperationNotSupported);
+    }
+    let query = QueryRequest { query_functions: vec![QueryFunction::Operations] };
+    let answer = fixture.ask(&owner, RequestPayload::Query(query));
+    let Some(ResponsePayload::Query(answer)) = answer.payload else { panic!() };
+    assert!(answer.operations.contains(&Operation::Get));
+    assert!(
+        !answer.operations.contains(&Operation::Encrypt)
+            && !answer.operations.contains(&Operation::RngRetrieve)
+    );
+}
