@@ -32,6 +32,10 @@ pub const HEAD_RECORDS: u64 = 4096;
 /// Time after which a head is signed if there are records without one, unless the options say otherwise.
 pub const HEAD_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Bytes of zeroes that are written ahead of the lines. A group that overwrites them changes no length and takes no space, so its
+/// sync is a flush of the device and not a commit of the file system's journal, which waits for what others wrote.
+pub(crate) const AHEAD_BYTES: u64 = 4 * 1024 * 1024;
+
 /// Most records of one group, which share a write and a sync.
 pub(crate) const GROUP_MAX_RECORDS: usize = 1024;
 

@@ -62,7 +62,14 @@ pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Reads lines one after the other, from a sequence on, through all files.
+/// What follows the last whole line, without the zeroes that are written ahead of the lines.
+pub(crate) fn unfinished(bytes: &[u8]) -> &[u8] {
+    let begun = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    &bytes[begun..end.max(begun)]
+}
+
+/// Reads lines one after the other, from a sequence on, through all files, behind somebody who writes.
 pub(crate) struct Reader {
     directory: Arc<dyn Directory>,
     next: u64,
@@ -71,13 +78,15 @@ pub(crate) struct Reader {
 
 struct OpenFile {
     file: Box<dyn LogFile>,
-    /// The sequence of the next line in it.
+    /// The sequence of the next line in it, and where that begins.
     next: u64,
-    /// How far it has been read into the buffer.
     offset: u64,
+    /// What has been read from there on.
     buffer: Vec<u8>,
-    /// How far the buffer has been used.
+    /// How much of the buffer has been used; `offset` is behind that.
     used: usize,
+    /// The last line that was durable when the buffer was read. What it has of later ones may have changed since.
+    durable: u64,
 }
 
 impl Reader {
@@ -90,14 +99,14 @@ impl Reader {
         self.next
     }
 
-    /// The next line, which must be there: whoever asks knows that it is durable.
-    pub(crate) fn line(&mut self) -> io::Result<Vec<u8>> {
+    /// The next line, which must be there: whoever asks knows that all up to `durable` are.
+    pub(crate) fn line(&mut self, durable: u64) -> io::Result<Vec<u8>> {
         loop {
             let open = match &mut self.open {
                 Some(open) => open,
                 None => self.open.insert(OpenFile::holding(&*self.directory, self.next)?),
             };
-            match open.line()? {
+            match open.line(durable)? {
                 Some((sequence, line)) if sequence == self.next => {
                     self.next += 1;
                     return Ok(line);
@@ -116,7 +125,7 @@ impl Reader {
 
 impl OpenFile {
     fn begin(file: Box<dyn LogFile>, first: u64) -> Self {
-        Self { file, next: first, offset: 0, buffer: Vec::new(), used: 0 }
+        Self { file, next: first, offset: 0, buffer: Vec::new(), used: 0, durable: 0 }
     }
 
     /// The file that has a line, at its beginning.
@@ -127,25 +136,32 @@ impl OpenFile {
     }
 
     /// Its next line with its sequence, if it has one more that is whole.
-    fn line(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
+    fn line(&mut self, durable: u64) -> io::Result<Option<(u64, Vec<u8>)>> {
+        if self.next > self.durable {
+            self.buffer.clear();
+            self.used = 0;
+            self.durable = durable;
+        }
+        let mut looked = 0;
         loop {
             let unused = &self.buffer[self.used..];
-            if let Some(length) = unused.iter().position(|byte| *byte == b'\n') {
-                let line = unused[..length].to_vec();
-                self.used += length + 1;
+            if let Some(length) = unused[looked..].iter().position(|byte| *byte == b'\n') {
+                let line = unused[..looked + length].to_vec();
+                self.used += line.len() + 1;
+                self.offset += line.len() as u64 + 1;
                 self.next += 1;
                 return Ok(Some((self.next - 1, line)));
             }
-            if unused.len() > LINE_MAX_BYTES {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than lines may be"));
+            looked = unused.len();
+            if looked > LINE_MAX_BYTES {
+                // Zeroes that are written ahead are no line either.
+                return Ok(None);
             }
             self.buffer.drain(..self.used);
             self.used = 0;
-            let filled = self.buffer.len();
-            self.buffer.resize(filled + CHUNK_BYTES, 0);
-            let count = self.file.read_at(self.offset, &mut self.buffer[filled..])?;
-            self.buffer.truncate(filled + count);
-            self.offset += count as u64;
+            self.buffer.resize(looked + CHUNK_BYTES, 0);
+            let count = self.file.read_at(self.offset + looked as u64, &mut self.buffer[looked..])?;
+            self.buffer.truncate(looked + count);
             if count == 0 {
                 return Ok(None);
             }
@@ -176,5 +192,9 @@ mod tests {
     fn what_has_no_end_is_no_line() {
         let found: Vec<_> = lines(b"ab\n\ncd").collect();
         assert_eq!(found, [(0, b"ab".as_slice()), (3, b"".as_slice())]);
+        assert_eq!(unfinished(b"ab\n\ncd"), b"cd");
+        assert_eq!(unfinished(b"ab\nc\0d\0\0"), b"c\0d");
+        assert_eq!(unfinished(b"ab\n\0\0"), b"");
+        assert_eq!(unfinished(b"\0\0"), b"");
     }
 }

@@ -8,7 +8,7 @@ use crate::head::{PublicKey, SignedHead};
 use crate::hex;
 use crate::limits::LINE_MAX_BYTES;
 use crate::line::{Content, FORMAT, Hash, Line, NO_HASH, hash};
-use crate::read::{file_name, files, lines, whole};
+use crate::read::{file_name, files, lines, unfinished, whole};
 use crate::storage::Directory;
 
 /// What a log is that verifies.
@@ -189,14 +189,14 @@ impl<'a> Check<'a> {
             end = offset + text.len() + 1;
         }
         self.place.1 += u64::from(end > 0);
-        match bytes.len() - end {
-            0 if end > 0 => Ok(()),
-            // An empty last file has just been made.
-            unfinished if is_last => {
-                self.report.unfinished_bytes = unfinished as u64;
-                Ok(())
-            }
-            _ => Err(self.broken(Fault::Unreadable("it has no end".into()))),
+        if is_last {
+            // Also a file that has just been made, and has no line yet.
+            self.report.unfinished_bytes = unfinished(bytes).len() as u64;
+            Ok(())
+        } else if end > 0 && end == bytes.len() {
+            Ok(())
+        } else {
+            Err(self.broken(Fault::Unreadable("it has no end".into())))
         }
     }
 

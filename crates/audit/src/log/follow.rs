@@ -42,9 +42,10 @@ impl Follower {
             let waited = self.shared.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        let durable = state.durable;
         drop(state);
         let sequence = self.reader.next();
-        let line = self.reader.line().map_err(|error| AuditError::reading(&error))?;
+        let line = self.reader.line(durable).map_err(|error| AuditError::reading(&error))?;
         Ok(Some((sequence, line)))
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Current {
     pub(super) file: Box<dyn LogFile>,
     /// Its durable bytes, after which the next group goes.
     pub(super) length: u64,
+    /// How long it is with the zeroes that are written ahead of the lines.
+    pub(super) ahead: u64,
 }
 
 pub(super) fn open(directory: &dyn Directory) -> Result<Found, AuditError> {
@@ -43,11 +45,12 @@ pub(super) fn open(directory: &dyn Directory) -> Result<Found, AuditError> {
         if let Some(end) = scan(&name, first, &bytes)? {
             check_link(directory, files.last().copied(), &name, end.before)?;
             make_durable(directory, &*file, &bytes, &end).map_err(failed)?;
-            cut_bytes += (bytes.len() - end.length) as u64;
+            cut_bytes += trimmed(&bytes[end.length..]).len() as u64;
+            let length = end.length as u64;
             return Ok(Found {
                 chain: end.chain,
                 log: end.log,
-                file: Some(Current { file, length: end.length as u64 }),
+                file: Some(Current { file, length, ahead: length }),
                 unsigned: end.unsigned,
                 cut_bytes: Some(cut_bytes),
             });
@@ -56,7 +59,7 @@ pub(super) fn open(directory: &dyn Directory) -> Result<Found, AuditError> {
         if let Some(before) = files.last() {
             must_be_whole(directory, *before, first)?;
         }
-        cut_bytes += bytes.len() as u64;
+        cut_bytes += trimmed(&bytes).len() as u64;
         directory.remove(&name).map_err(failed)?;
         directory.sync().map_err(failed)?;
     }
@@ -128,6 +131,12 @@ fn check_torn(name: &str, whole: &[u8], rest: &[u8], next: u64) -> Result<(), Au
         let reason = format!("it is broken, and line {} was written after it was durable", line.sequence);
         Err(damaged(name, number, &reason))
     })
+}
+
+/// Some bytes without the zeroes at their end: those are written ahead of the lines.
+fn trimmed(bytes: &[u8]) -> &[u8] {
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    &bytes[..end]
 }
 
 /// A file's first line must follow from the last line of the file before.

@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use crate::error::AuditError;
 use crate::head::{HeadSigner, SignedHead};
+use crate::limits::AHEAD_BYTES;
 use crate::line::{self, Chain, Content, FORMAT};
 use crate::read::file_name;
+use crate::storage::LogFile;
 
 use super::opening::{Current, Found};
 use super::queue::Group;
@@ -41,7 +43,7 @@ struct Writer {
     cut_bytes: Option<u64>,
     /// When a head is to be signed.
     head_due: Instant,
-    /// Something may lie behind the durable end: a write found no room.
+    /// What lies behind the durable end is to go before anything else is written.
     tail: bool,
 }
 
@@ -70,6 +72,10 @@ impl Writer {
         }
         if self.unsigned > 0 && lock(&self.shared.state).ended.is_none() {
             self.do_group(Group::default(), true);
+        }
+        self.tail = true;
+        if let Err(error) = self.cut_tail() {
+            tracing::warn!(%error, "the audit log was not closed in order; it is cut when it is opened");
         }
         self.shared.end(AuditError::Closed);
     }
@@ -153,26 +159,47 @@ impl Writer {
             Some(current) => current,
             None => self.new_file()?,
         };
-        if let Err(error) = current.file.write_at(current.length, &draft.bytes) {
+        if let Err(error) = self.put(&mut current, &draft.bytes) {
             self.tail = true;
             // A file without its first line is made anew.
             self.file = (!is_new).then_some(current);
-            let refused = refusal(&error);
-            return if matches!(refused, AuditError::Full { .. }) {
-                self.cut_tail().and(Err(refused))
-            } else {
-                Err(refused)
-            };
+            self.cut_tail()?;
+            return Err(refusal(&error));
         }
         current.file.sync().map_err(|error| failed(&error))?;
         if is_new {
             self.shared.directory.sync().map_err(|error| failed(&error))?;
         }
         current.length += draft.bytes.len() as u64;
-        let full = current.length >= self.options.file_bytes;
-        self.file = (!full).then_some(current);
         self.chain = draft.chain.clone();
         self.cut_bytes = None;
+        let is_full = current.length >= self.options.file_bytes;
+        self.file = Some(current);
+        if is_full {
+            self.tail = true;
+            // What goes wrong here is no fault of this group: the file stays, and the next group is told.
+            if self.cut_tail().is_ok() {
+                self.file = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a group's bytes at the end, and zeroes ahead of it where there are none and there is room.
+    fn put(&self, current: &mut Current, bytes: &[u8]) -> io::Result<()> {
+        let end = current.length + bytes.len() as u64;
+        if end > current.ahead {
+            let ahead = end.max(self.options.file_bytes.min(end + AHEAD_BYTES));
+            match write_zeroes(&*current.file, end, ahead) {
+                Ok(()) => current.ahead = ahead,
+                Err(error) if is_full(&error) => {
+                    current.file.set_length(current.length.max(current.ahead))?
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        current.file.write_at(current.length, bytes)?;
+        current.ahead = current.ahead.max(end);
         Ok(())
     }
 
@@ -181,13 +208,15 @@ impl Writer {
         let file = self.shared.directory.open(&file_name(self.chain.next), true);
         let file = file.map_err(|error| refusal(&error))?;
         file.set_length(0).map_err(|error| refusal(&error))?;
-        Ok(Current { file, length: 0 })
+        Ok(Current { file, length: 0, ahead: 0 })
     }
 
-    /// Takes away, durably, what a write without room left behind the end: the next one must not be followed by it.
+    /// Takes away, durably, what lies behind the end: a group that found no room, which the next one must not be followed by, or
+    /// zeroes ahead of lines that do not come.
     fn cut_tail(&mut self) -> Result<(), AuditError> {
-        if let Some(current) = self.file.as_ref().filter(|_| self.tail) {
+        if let Some(current) = self.file.as_mut().filter(|_| self.tail) {
             current.file.set_length(current.length).map_err(|error| refusal(&error))?;
+            current.ahead = current.length;
             current.file.sync().map_err(|error| failed(&error))?;
         }
         self.tail = false;
@@ -222,14 +251,23 @@ impl Writer {
     }
 }
 
+fn write_zeroes(file: &dyn LogFile, mut from: u64, to: u64) -> io::Result<()> {
+    static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
+    while from < to {
+        let count = (to - from).min(ZEROES.len() as u64);
+        file.write_at(from, &ZEROES[..count as usize])?;
+        from += count;
+    }
+    Ok(())
+}
+
 /// What became of a write that failed.
 fn refusal(error: &io::Error) -> AuditError {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            AuditError::Full { reason: error.to_string().into() }
-        }
-        _ => failed(error),
-    }
+    if is_full(error) { AuditError::Full { reason: error.to_string().into() } } else { failed(error) }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn failed(error: &io::Error) -> AuditError {
