@@ -8,10 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{
-    AuditError, AuditLog, Fault, HeadSigner, Options, PublicKey, Report, SignedHead, VerifyError, verify,
+    AuditError, AuditLog, Fault, HeadSigner, Options, PublicKey, Report, SignError, SignedHead, VerifyError,
+    verify,
 };
 use support::{SMALL, document, key, open, record};
 
@@ -264,6 +266,49 @@ fn many_at_once_share_syncs_and_each_gets_its_own_line() {
         closing.into_iter().all(|pending| pending.wait().is_ok()),
         "what waits is written before it closes"
     );
+}
+
+/// A key that cannot be used.
+struct Locked(PublicKey);
+
+impl HeadSigner for Locked {
+    fn sign(&self, _: &[u8]) -> Result<Vec<u8>, SignError> {
+        Err(SignError("the token is locked".into()))
+    }
+
+    fn public_key(&self) -> PublicKey {
+        self.0.clone()
+    }
+}
+
+#[test]
+fn without_its_key_the_log_goes_on_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let public = key(&document()).public_key();
+    let lock = Arc::new(OsDirectory::lock(directory.path()).unwrap());
+    let log = AuditLog::open(lock, Box::new(Locked(public.clone())), SMALL).unwrap();
+    for n in 0..30 {
+        log.append(&record(n)).wait().unwrap();
+    }
+    assert!(matches!(log.head().wait(), Err(AuditError::Unsigned { reason }) if reason.contains("locked")));
+    assert!(log.counters().heads_failed > 0);
+    drop(log);
+    let report = verify(&OsDirectory::to_read(directory.path()).unwrap(), &[public], &[]).unwrap();
+    assert_eq!((report.records, report.heads, report.signed_through), (30, 0, 0));
+}
+
+#[test]
+fn a_head_is_signed_after_some_time_without_any_further_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { head_interval: Duration::from_millis(20), ..Options::default() };
+    let log = open(directory.path(), &document(), options);
+    let sequence = log.append(&record(1)).wait().unwrap().sequence;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while log.durable() == sequence {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    assert_eq!((log.counters().heads, log.durable()), (1, sequence + 1));
 }
 
 #[test]
