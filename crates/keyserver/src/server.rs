@@ -63,7 +63,7 @@ pub enum GrantFailure {
 
 /// The embedded key server, without its transport.
 pub struct KeyServer {
-    objects: Objects,
+    objects: Arc<Objects>,
     settings: Settings,
     clock: Arc<dyn Clock>,
     grants: Arc<dyn Grants>,
@@ -96,7 +96,7 @@ impl KeyServer {
         settings: Settings,
     ) -> Result<Self, SealingError> {
         let Foundations { store, clock, grants, observer } = foundations;
-        let objects = Objects::new(store, root, Arc::clone(&clock))?;
+        let objects = Arc::new(Objects::new(store, root, Arc::clone(&clock))?);
         Ok(Self {
             objects,
             settings,
@@ -106,6 +106,11 @@ impl KeyServer {
             turns: GroupTurns::default(),
             answered: AtomicU64::new(0),
         })
+    }
+
+    /// The objects of the server, for what is done to them beside KMIP.
+    pub fn objects(&self) -> Arc<Objects> {
+        Arc::clone(&self.objects)
     }
 
     /// Answers the bytes of a request. Whatever they are, there is an answer.

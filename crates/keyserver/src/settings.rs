@@ -16,12 +16,16 @@ pub struct Settings {
     pub hash: bool,
     /// RNG Retrieve and RNG Seed.
     pub random: bool,
+    /// Whether the control plane and administrators destroy only by way of
+    /// [`Destructions`](crate::objects::destruction::Destructions), after a delay and with a second person. KMIP clients destroy
+    /// what is theirs at once, whatever this says.
+    pub delayed_destruction: bool,
 }
 
 impl Settings {
-    /// Everything on.
+    /// Every operation on.
     pub fn all() -> Self {
-        Self { encrypt: true, mac: true, hash: true, random: true }
+        Self { encrypt: true, mac: true, hash: true, random: true, delayed_destruction: false }
     }
 
     /// Whether the operation is on.

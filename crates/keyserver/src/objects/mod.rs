@@ -8,12 +8,14 @@
 //! | [`view`] | all attributes of an object as KMIP has them |
 //! | [`sealing`] | the sealed record |
 //! | [`keeping`] | the store: indexes, pieces of work, transactions |
+//! | [`destruction`] | destroying after a delay, with a second person, and never what is needed |
 //!
 //! A destroyed object leaves a tombstone for good: whoever asks for it, or restores a backup that still had it, learns that it is dead.
 //! What may not enter: who may do what (`access`), messages (`operations`).
 
 pub mod attributes;
 pub mod clock;
+pub mod destruction;
 pub mod id;
 pub mod keeping;
 pub mod lifecycle;

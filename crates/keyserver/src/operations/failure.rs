@@ -9,6 +9,9 @@ use crate::objects::keeping::KeepingError;
 use crate::objects::lifecycle::LifeCycleError;
 use crate::objects::sealing::SealingError;
 
+/// Longest message of a failure. Some quote what the client sent, which may be long, and each goes on record.
+const MESSAGE_MAX_BYTES: usize = 512;
+
 /// A failed batch item: nothing was changed by it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
@@ -22,7 +25,12 @@ pub struct Failure {
 impl Failure {
     /// A failure for that reason.
     pub fn new(reason: ResultReason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+        let mut message = message.into();
+        if message.len() > MESSAGE_MAX_BYTES {
+            message.truncate(message.floor_char_boundary(MESSAGE_MAX_BYTES));
+            message.push('…');
+        }
+        Self { reason, message }
     }
 
     /// The client may not.

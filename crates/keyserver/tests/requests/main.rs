@@ -4,6 +4,7 @@
 
 mod access;
 mod batches;
+mod destruction;
 mod fixture;
 mod record;
 mod storage;
