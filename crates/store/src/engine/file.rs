@@ -17,7 +17,22 @@ use crate::error::StoreError;
 #[derive(Debug)]
 pub(super) struct LockedFile(File);
 
+/// Most bytes by which the file grows that are written with zeroes at once. A commit that overwrites them takes no space, so its
+/// syncs are flushes of the device and not commits of the file system's journal, which wait for what others wrote. More of
+/// them would have the commit that grows the file wait too long.
+const FILLED_MAX_BYTES: u64 = 64 * 1024 * 1024;
+
 impl LockedFile {
+    fn fill(&self, mut from: u64, to: u64) -> io::Result<()> {
+        static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
+        while from < to {
+            let count = (to - from).min(ZEROES.len() as u64);
+            self.0.write_all_at(&ZEROES[..count as usize], from)?;
+            from += count;
+        }
+        Ok(())
+    }
+
     pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Self, StoreError> {
         let failed = |error: io::Error| StoreError::Open {
             store: Arc::clone(name),
@@ -50,7 +65,13 @@ impl StorageBackend for LockedFile {
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
+        let before = self.0.metadata()?.len();
+        self.0.set_len(length)?;
+        if length > before && length - before <= FILLED_MAX_BYTES {
+            // Without room for it the file stays sparse, and whoever writes there finds out.
+            let _ = self.fill(before, length);
+        }
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
