@@ -13,26 +13,16 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 use crate::error::StoreError;
 
-/// An open file that nobody else has open as a store. The lock (`flock`) ends with it.
-#[derive(Debug)]
-pub(super) struct LockedFile(File);
-
 /// Most bytes by which the file grows that are written with zeroes at once. A commit that overwrites them takes no space, so its
 /// syncs are flushes of the device and not commits of the file system's journal, which wait for what others wrote. More of
 /// them would have the commit that grows the file wait too long.
 const FILLED_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-impl LockedFile {
-    fn fill(&self, mut from: u64, to: u64) -> io::Result<()> {
-        static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
-        while from < to {
-            let count = (to - from).min(ZEROES.len() as u64);
-            self.0.write_all_at(&ZEROES[..count as usize], from)?;
-            from += count;
-        }
-        Ok(())
-    }
+/// An open file that nobody else has open as a store. The lock (`flock`) ends with it.
+#[derive(Debug)]
+pub(super) struct LockedFile(File);
 
+impl LockedFile {
     pub(super) fn open(path: &Path, name: &Arc<str>) -> Result<Self, StoreError> {
         let failed = |error: io::Error| StoreError::Open {
             store: Arc::clone(name),
@@ -52,6 +42,16 @@ impl LockedFile {
             return Err(StoreError::InUse { store: Arc::clone(name) });
         }
         Ok(Self(file))
+    }
+
+    fn fill(&self, mut from: u64, to: u64) -> io::Result<()> {
+        static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
+        while from < to {
+            let count = (to - from).min(ZEROES.len() as u64);
+            self.0.write_all_at(&ZEROES[..count as usize], from)?;
+            from += count;
+        }
+        Ok(())
     }
 }
 
