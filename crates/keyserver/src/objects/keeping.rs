@@ -19,10 +19,10 @@ use strongroom_store::{Entry, Is, KeyRange, Outcome, Revision, Snapshot, Store, 
 use super::clock::{Clock, UnixSeconds};
 use super::id::ObjectId;
 use super::object::{MetadataError, Object};
-use super::sealing::{RecordKind, Sealing, SealingError};
+use super::sealing::{OpenedRecord, RecordKind, Sealing, SealingError};
 use crate::access::ClientId;
 
-const OBJECT_PREFIX: &[u8] = b"object/";
+pub(super) const OBJECT_PREFIX: &[u8] = b"object/";
 const NAME_PREFIX: &[u8] = b"name/";
 const OWNED_PREFIX: &[u8] = b"owned/";
 
@@ -120,12 +120,32 @@ impl Objects {
     pub fn now(&self) -> UnixSeconds {
         self.clock.now()
     }
+
+    pub(super) fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
+    pub(super) fn open_record(&self, id: ObjectId, entry: &Entry) -> Result<OpenedRecord, KeepingError> {
+        open_record(&self.sealing, id, entry)
+    }
+}
+
+/// Opens a record that is no older than the store says.
+fn open_record(sealing: &Sealing, id: ObjectId, entry: &Entry) -> Result<OpenedRecord, KeepingError> {
+    let record = sealing.open(id, &entry.value)?;
+    // Each change writes the record once, so the store's own count of writes is a floor for the generation.
+    if record.generation < entry.version {
+        return Err(KeepingError::RolledBack { id, found: record.generation, written: entry.version });
+    }
+    Ok(record)
 }
 
 /// An object that a piece of work has changed.
 struct Staged {
     /// What the store had, if it had it.
     before: Option<Before>,
+    /// Of an object that the store had not: 1, or what it had in the store that it comes from.
+    first_generation: u64,
     object: Object,
 }
 
@@ -183,8 +203,13 @@ impl Work<'_> {
     /// [`KeepingError::NameTaken`].
     pub fn add(&mut self, object: Object) -> Result<(), KeepingError> {
         self.check_names(&object)?;
-        self.staged.insert(object.id, Staged { before: None, object });
+        self.staged.insert(object.id, Staged { before: None, first_generation: 1, object });
         Ok(())
+    }
+
+    /// Adds an object as it was in another store.
+    pub(super) fn restore(&mut self, object: Object, generation: u64) {
+        self.staged.insert(object.id, Staged { before: None, first_generation: generation, object });
     }
 
     /// Puts a changed object in place of what [`Work::load`] gave.
@@ -202,7 +227,7 @@ impl Work<'_> {
         let entry = self.snapshot.get(&object_key(id))?.ok_or(KeepingError::NotFound { id })?;
         let (stored, generation) = self.open(id, &entry)?;
         let before = Before { modified: entry.mod_revision, generation, indexed: self.index_keys(&stored)? };
-        self.staged.insert(id, Staged { before: Some(before), object });
+        self.staged.insert(id, Staged { before: Some(before), first_generation: 1, object });
         Ok(())
     }
 
@@ -270,7 +295,7 @@ impl Work<'_> {
             let indexed = self.index_keys(object)?;
             let (condition, generation) = match &staged.before {
                 Some(before) => (Is::ModifiedAt(before.modified), before.generation + 1),
-                None => (Is::Absent, 1),
+                None => (Is::Absent, staged.first_generation),
             };
             let kind = if object.is_destroyed() { RecordKind::Tombstone } else { RecordKind::Object };
             let material = if object.is_destroyed() { None } else { object.material() };
@@ -302,11 +327,7 @@ impl Work<'_> {
     }
 
     fn open(&self, id: ObjectId, entry: &Entry) -> Result<(Object, u64), KeepingError> {
-        let record = self.sealing.open(id, &entry.value)?;
-        // Each change writes the record once, so the store's own count of writes is a floor for the generation.
-        if record.generation < entry.version {
-            return Err(KeepingError::RolledBack { id, found: record.generation, written: entry.version });
-        }
+        let record = open_record(self.sealing, id, entry)?;
         let object = Object::from_metadata(id, &record.metadata, record.material)
             .map_err(|source| KeepingError::Metadata { id, source })?;
         if object.is_destroyed() != (record.kind == RecordKind::Tombstone) {

@@ -8,6 +8,7 @@
 //! | [`view`] | all attributes of an object as KMIP has them |
 //! | [`sealing`] | the sealed record |
 //! | [`keeping`] | the store: indexes, pieces of work, transactions |
+//! | [`transfer`] | objects out of a store and into another, for backups |
 //! | [`destruction`] | destroying after a delay, with a second person, and never what is needed |
 //!
 //! A destroyed object leaves a tombstone for good: whoever asks for it, or restores a backup that still had it, learns that it is dead.
@@ -21,4 +22,5 @@ pub mod keeping;
 pub mod lifecycle;
 pub mod object;
 pub mod sealing;
+pub mod transfer;
 pub mod view;

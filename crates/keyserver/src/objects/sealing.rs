@@ -29,8 +29,8 @@ const TAG_BYTES: usize = 16;
 const KEY_BYTES: usize = 32;
 const LENGTH_BYTES: usize = 4;
 
-/// Most metadata that one object may have: what a message of 1 MiB can bring, and no more.
-pub const METADATA_MAX_BYTES: usize = 1 << 20;
+/// Most metadata that one object may have: half of the store's longest value. A tape library's objects have a few hundred bytes.
+pub const METADATA_MAX_BYTES: usize = 256 << 10;
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

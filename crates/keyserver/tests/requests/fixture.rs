@@ -104,8 +104,13 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn new() -> Self {
+        Self::under(&root(1))
+    }
+
+    /// An empty server under that root.
+    pub fn under(root: &SecretBytes) -> Self {
         let store = Arc::new(Engine::with_backend(redb::backends::InMemoryBackend::new(), "test").unwrap());
-        Self::over(store, &root(1))
+        Self::over(store, root)
     }
 
     /// A server that finds `store` as another one left it.

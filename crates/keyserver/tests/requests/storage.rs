@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use strongroom_keyserver::objects::keeping::KeepingError;
+use strongroom_keyserver::objects::transfer::PlainRecord;
 use strongroom_kmip::message::*;
 use strongroom_kmip::protocol::*;
 use strongroom_store::{Engine, Entry, KeyRange, Store, Transaction};
@@ -120,4 +122,30 @@ fn a_record_put_back_or_put_elsewhere_is_refused() {
     key_in(&fixture.ask(&owner, get(&other)));
     put(&others.key, &was.value);
     assert_refused(&fixture.ask(&owner, get(&other)), ResultReason::GeneralFailure);
+}
+
+#[test]
+fn what_is_exported_lives_on_under_another_root_and_the_dead_stay_dead() {
+    let (fixture, owner) = (Fixture::new(), client("owner"));
+    let (id, dead) = (fixture.create(&owner, vec![name("disk")]), fixture.create(&owner, Vec::new()));
+    let key = key_in(&fixture.ask(&owner, get(&id)));
+    assert_done(&fixture.ask(&owner, RequestPayload::Destroy(just(&dead))));
+    let records: Vec<PlainRecord> = fixture.server.objects().export().unwrap().map(Result::unwrap).collect();
+    assert_eq!(records.len(), 2);
+
+    let restored = Fixture::under(&root(2));
+    for record in &records {
+        let transaction = restored.server.objects().import(record).unwrap();
+        restored.store.commit(transaction).unwrap().committed().unwrap();
+    }
+    assert_eq!(located(&restored.ask(&owner, locate(vec![name("disk")]))), std::slice::from_ref(&id));
+    assert_eq!(key_in(&restored.ask(&owner, get(&id))), key);
+    assert_refused(&restored.ask(&owner, get(&dead)), ResultReason::ItemNotFound);
+    assert_done(&restored.ask(&owner, RequestPayload::Destroy(just(&id))));
+
+    for length_bytes in 0..records[0].content.len().min(64) {
+        let content = records[0].content[..length_bytes].to_vec().into();
+        let cut = PlainRecord { id: records[0].id, kind: records[0].kind, content };
+        assert!(matches!(restored.server.objects().import(&cut), Err(KeepingError::Metadata { .. })));
+    }
 }
