@@ -1,0 +1,17 @@
+#![no_main]
+//! Any bytes as a request: refused with an answer that a client can read, or understood the same when written again.
+
+use strongroom_kmip::message::{RequestMessage, ResponseMessage};
+use strongroom_kmip::ttlv::Limits;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let limits = Limits::default();
+    match RequestMessage::decode(input, &limits) {
+        Ok(request) => assert_eq!(RequestMessage::decode(&request.encode(), &limits), Ok(request)),
+        Err(refused) => {
+            let reason = refused.error.reason();
+            let answer = ResponseMessage::failure(refused.version, reason, refused.to_string());
+            assert_eq!(ResponseMessage::decode(&answer.encode(), &limits), Ok(answer));
+        }
+    }
+});
