@@ -12,6 +12,7 @@
 //! | `signers` | who may sign grants |
 //! | `watch` | revocations that others write take effect here |
 //! | `records` | what is kept in the store |
+//! | [`enrol`] | how a new client gets its first certificate with a token |
 //!
 //! What it promises:
 //! - The authority's and the server's private keys lie in the store sealed under the key given at
@@ -26,6 +27,7 @@
 mod ca;
 mod certificate;
 mod clients;
+pub mod enrol;
 mod error;
 pub mod limits;
 mod private_key;
@@ -274,7 +276,8 @@ impl Authority {
         if !server_certificate::fits(&server.record, &active, &self.settings.server_names, now) {
             self.renew_server_certificate(now)?;
         }
-        clients::forget_expired(self.store.as_ref(), now)
+        clients::forget_expired(self.store.as_ref(), now)?;
+        enrol::forget_expired(self.store.as_ref(), now)
     }
 
     fn renew_server_certificate(&self, now: OffsetDateTime) -> Result<(), AuthorityError> {

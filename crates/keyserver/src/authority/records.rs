@@ -12,6 +12,8 @@
 //! | `authority/client/` id | a client's name and role |
 //! | `authority/certificate/` SHA-256 | each certificate that was issued, until it has long expired |
 //! | `authority/of/` id `/` SHA-256 | nothing: finds a client's certificates |
+//! | `authority/token/` id | an enrolment token: a digest of its secret, never the secret |
+//! | `authority/token/` id | an enrolment token: a digest of its secret, never the secret |
 //!
 //! All that decides who is let in lies under `authority/trust/`: that is what a watch follows.
 
@@ -37,6 +39,7 @@ pub(super) const SERVER: &str = "authority/server";
 pub(super) const CLIENT: &str = "authority/client/";
 pub(super) const CERTIFICATE: &str = "authority/certificate/";
 pub(super) const CERTIFICATE_OF: &str = "authority/of/";
+pub(super) const TOKEN: &str = "authority/token/";
 
 /// A generation of the authority: its first is 1, each roll-over makes the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

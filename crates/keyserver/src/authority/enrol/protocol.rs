@@ -1,0 +1,83 @@
+//! What goes over the enrolment port: HTTP/1.1 over TLS, one request on a connection, JSON both ways.
+//!
+//! | request | by | body | answer |
+//! |---|---|---|---|
+//! | `POST /v1/enrol` | anybody | [`EnrolRequest`] | 200, [`CertificateResponse`] |
+//! | `POST /v1/renew` | a client that shows its certificate | [`RenewRequest`] | 200, [`CertificateResponse`] |
+//!
+//! Whatever is refused is answered with 400, 401, 403, 404, 405, 409, 413, 429 or 503 and an [`ErrorResponse`].
+//! Only 503 is worth trying again as it is.
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use zeroize::Zeroizing;
+
+use super::super::ClientCertificate;
+use crate::access::{ClientId, ClientName, Role};
+
+/// Where tokens are redeemed.
+pub const ENROL_PATH: &str = "/v1/enrol";
+/// Where certificates are renewed.
+pub const RENEW_PATH: &str = "/v1/renew";
+/// Longest body of a request, in bytes: the longest signing request in PEM, a token, and the JSON around them.
+pub const REQUEST_MAX_BYTES: usize = 16 * 1024;
+/// Longest body of an answer, in bytes: three certificates and the JSON around them, many times over.
+pub const RESPONSE_MAX_BYTES: usize = 64 * 1024;
+
+/// Asks for a first certificate.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnrolRequest {
+    /// The token's text.
+    pub token: Zeroizing<String>,
+    /// PKCS#10, PEM.
+    pub signing_request: String,
+}
+
+/// Asks for another certificate.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RenewRequest {
+    /// PKCS#10, PEM.
+    pub signing_request: String,
+}
+
+/// A certificate was issued. Fields may be added later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateResponse {
+    /// Who the client is from now on.
+    pub client: ClientId,
+    /// Its name.
+    pub name: ClientName,
+    /// Its role.
+    pub role: Role,
+    /// Its certificate, PEM.
+    pub certificate: String,
+    /// The authority's certificates that the client shall trust, PEM, one after the other, the active one first.
+    pub authorities: String,
+    /// The certificate's last moment (RFC 3339).
+    #[serde(with = "time::serde::rfc3339")]
+    pub not_after: OffsetDateTime,
+}
+
+impl From<ClientCertificate> for CertificateResponse {
+    fn from(issued: ClientCertificate) -> Self {
+        Self {
+            client: issued.record.client,
+            name: issued.record.name.clone(),
+            role: issued.record.role,
+            certificate: issued.record.pem(),
+            authorities: issued.roots_pem(),
+            not_after: issued.record.not_after,
+        }
+    }
+}
+
+/// Something was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorResponse {
+    /// For programs; never changes.
+    pub code: String,
+    /// For people.
+    pub message: String,
+}
