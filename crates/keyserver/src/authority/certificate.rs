@@ -67,6 +67,8 @@ pub(super) fn authority(
     let below = if signer.is_some() { 0 } else { 1 };
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    // RFC 5280, 4.2.1.1: in all but self-signed certificates.
+    params.use_authority_key_identifier_extension = signer.is_some();
     let certificate = match signer {
         Some(signer) => params.signed_by(subject_key, signer)?,
         None => params.self_signed(subject_key)?,
