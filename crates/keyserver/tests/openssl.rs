@@ -1,5 +1,6 @@
 //! The authority and OpenSSL understand each other: requests that `openssl req` makes, certificates that
 //! `openssl verify` judges, connections that `openssl s_client` makes.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 use std::io::Write;
 use std::net::TcpListener;

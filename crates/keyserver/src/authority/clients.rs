@@ -1,4 +1,4 @@
-//! Clients and their certificates: issued, renewed, revoked, pinned. Each is one transaction of the store, and
+//! Clients and their certificates: issued, renewed, listed, forgotten. Each is one transaction of the store, and
 //! what leaves this room does so after it is durable.
 
 use rustls::pki_types::CertificateDer;
@@ -7,26 +7,21 @@ use time::{Duration, OffsetDateTime};
 
 use super::certificate::{self, Validity};
 use super::error::AuthorityError;
-use super::limits::{
-    CLIENT_CERTIFICATES_MAX, CLIENT_VALIDITY_MAX, PINNED_CERTIFICATE_MAX_BYTES, PINS_MAX, VALIDITY_MIN,
-};
+use super::limits::{CLIENT_CERTIFICATES_MAX, CLIENT_VALIDITY_MAX, VALIDITY_MIN};
 use super::records::{
-    CERTIFICATE, CERTIFICATE_OF, CLIENT, CertificateRecord, ClientRecord, PIN, PemCertificate, PinRecord,
-    REVOKED_CERTIFICATE, REVOKED_CLIENT, RevokedCertificate, RevokedClient, certificate_pem, decode, encode,
-    find, rest_of,
+    CERTIFICATE, CERTIFICATE_OF, CLIENT, CertificateRecord, ClientRecord, PIN, PemCertificate,
+    REVOKED_CERTIFICATE, REVOKED_CLIENT, RevokedCertificate, certificate_pem, decode, encode, find, rest_of,
 };
 use super::signing_request::RequestedKey;
-use super::{Authority, Refusal, trust};
-use crate::access::{CertificateSerial, CertificateSha256, ClientId, ClientName, Identity, Role};
+use super::{Authority, Refusal};
+use crate::access::{CertificateSha256, ClientId, ClientName, Identity, Role};
 
 /// How often a change is tried again because something else changed the same records.
-const ATTEMPTS: usize = 8;
+pub(super) const ATTEMPTS: usize = 8;
 /// How long records of certificates that have expired are kept: for who asks afterwards what it was that expired.
 const EXPIRED_KEPT: Duration = Duration::days(30);
 /// Records forgotten in one transaction: two operations each, within the store's limit.
 const FORGET_PER_TRANSACTION: usize = 50;
-/// Longest reason of a revocation, in bytes.
-const REASON_MAX_BYTES: usize = 256;
 
 /// A client's certificate, and what the client has to trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,15 +37,6 @@ impl ClientCertificate {
     pub fn roots_pem(&self) -> String {
         self.roots.iter().map(certificate_pem).collect()
     }
-}
-
-/// Whose a certificate is that is to be pinned.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PinFor {
-    /// A client that is made for it.
-    New(ClientName),
-    /// A client with an earlier pinned certificate, whose objects stay its own.
-    Existing(ClientId),
 }
 
 impl Authority {
@@ -191,119 +177,6 @@ impl Authority {
         Ok(transaction.put(key, encode(&ended)?))
     }
 
-    /// Revokes one certificate, issued here or pinned. In force for handshakes and requests when this returns.
-    ///
-    /// # Errors
-    /// [`AuthorityError::Unknown`]; [`AuthorityError::Limit`] for a long reason; [`AuthorityError::Contended`];
-    /// [`AuthorityError::Store`].
-    pub fn revoke_certificate(
-        &self,
-        certificate: &CertificateSha256,
-        reason: &str,
-        now: OffsetDateTime,
-    ) -> Result<(), AuthorityError> {
-        check_reason(reason)?;
-        let key = format!("{REVOKED_CERTIFICATE}{certificate}");
-        for _ in 0..ATTEMPTS {
-            let snapshot = self.store.snapshot()?;
-            let (client, serial, not_after) = whose(snapshot.as_ref(), certificate)?;
-            let earlier = find::<RevokedCertificate>(snapshot.as_ref(), &key)?;
-            if earlier.as_ref().is_some_and(|earlier| earlier.record.from <= now) {
-                return Ok(());
-            }
-            let is = earlier.map_or(Is::Absent, |earlier| earlier.is);
-            let revoked =
-                RevokedCertificate { client, serial, from: now, reason: reason.to_owned(), not_after };
-            let transaction = Transaction::new().when(key.clone(), is).put(key.clone(), encode(&revoked)?);
-            if let Outcome::Committed(_) = self.store.commit(transaction)? {
-                return self.reload();
-            }
-        }
-        Err(AuthorityError::Contended)
-    }
-
-    /// Revokes a client for good: all its certificates, and it gets no others. In force when this returns.
-    ///
-    /// # Errors
-    /// As [`revoke_certificate`](Self::revoke_certificate).
-    pub fn revoke_client(
-        &self,
-        client: ClientId,
-        reason: &str,
-        now: OffsetDateTime,
-    ) -> Result<(), AuthorityError> {
-        check_reason(reason)?;
-        let snapshot = self.store.snapshot()?;
-        find::<ClientRecord>(snapshot.as_ref(), &format!("{CLIENT}{client}"))?
-            .ok_or(AuthorityError::Unknown { what: "client" })?;
-        let key = format!("{REVOKED_CLIENT}{client}");
-        let revoked = RevokedClient { from: now, reason: reason.to_owned() };
-        let transaction = Transaction::new().when(key.clone(), Is::Absent).put(key, encode(&revoked)?);
-        // A conflict means that it is revoked already.
-        self.store.commit(transaction)?;
-        self.reload()
-    }
-
-    /// Trusts a foreign certificate (DER) by itself, for a client of role `client`: for KMIP clients that bring
-    /// their own self-signed one, as a vCenter does. Whoever calls has compared its fingerprint with the one
-    /// that the client shows.
-    ///
-    /// # Errors
-    /// [`AuthorityError::Pin`] if TLS cannot be spoken with it, it has expired, or is known already;
-    /// [`AuthorityError::Unknown`] for a client that is not known or not of role `client`;
-    /// [`AuthorityError::Limit`]; [`AuthorityError::Store`].
-    pub fn pin(
-        &self,
-        certificate: CertificateDer<'_>,
-        whose: PinFor,
-        now: OffsetDateTime,
-    ) -> Result<ClientId, AuthorityError> {
-        if certificate.len() > PINNED_CERTIFICATE_MAX_BYTES {
-            return Err(AuthorityError::Pin("it is longer than a certificate may be"));
-        }
-        let (_, not_after, _) = trust::usable(&certificate).ok_or(AuthorityError::Pin(
-            "it is no X.509 certificate of version 3 that TLS can be spoken with",
-        ))?;
-        if not_after < now {
-            return Err(AuthorityError::Pin("it has expired"));
-        }
-        if self.trust().pins().len() >= PINS_MAX {
-            return Err(AuthorityError::Limit {
-                what: "the number of pinned certificates",
-                allowed: format!("at most {PINS_MAX}"),
-            });
-        }
-        let snapshot = self.store.snapshot()?;
-        let (client, name, transaction) = match whose {
-            PinFor::New(name) => {
-                let client = ClientId::random();
-                let record = ClientRecord { name: name.clone(), role: Role::Client, created: now };
-                (client, name, put_client(Transaction::new(), client, &record)?)
-            }
-            PinFor::Existing(client) => {
-                let found = find::<ClientRecord>(snapshot.as_ref(), &format!("{CLIENT}{client}"))?
-                    .filter(|found| found.record.role == Role::Client)
-                    .ok_or(AuthorityError::Unknown { what: "client of role client" })?;
-                (client, found.record.name, Transaction::new())
-            }
-        };
-        let certificate = PemCertificate(certificate.into_owned());
-        let sha256 = certificate.sha256();
-        let key = format!("{PIN}{sha256}");
-        let pin = PinRecord { client, name, created: now, certificate };
-        let transaction = transaction
-            .when(format!("{REVOKED_CLIENT}{client}"), Is::Absent)
-            .when(format!("{CERTIFICATE}{sha256}"), Is::Absent)
-            .when(key.clone(), Is::Absent)
-            .put(key, encode(&pin)?);
-        match self.store.commit(transaction)? {
-            Outcome::Committed(_) => self.reload().map(|()| client),
-            Outcome::Conflict(_) => {
-                Err(AuthorityError::Pin("it is pinned or issued here already, or its client is revoked"))
-            }
-        }
-    }
-
     /// Every client, with whether it is revoked.
     ///
     /// # Errors
@@ -341,11 +214,6 @@ impl Authority {
             .map(|(is, record)| (record, is))
             .collect())
     }
-
-    /// The pinned certificates.
-    pub fn pins(&self) -> Vec<(CertificateSha256, PinRecord)> {
-        self.trust().pins().iter().map(|(certificate, pin)| (*certificate, pin.clone())).collect()
-    }
 }
 
 pub(super) fn put_client(
@@ -365,32 +233,6 @@ pub(super) fn put_certificate(
     Ok(transaction
         .put(format!("{CERTIFICATE}{sha256}"), encode(record)?)
         .put(format!("{CERTIFICATE_OF}{}/{sha256}", record.client), []))
-}
-
-fn check_reason(reason: &str) -> Result<(), AuthorityError> {
-    if reason.len() <= REASON_MAX_BYTES && !reason.contains(char::is_control) {
-        return Ok(());
-    }
-    Err(AuthorityError::Limit {
-        what: "the reason of a revocation",
-        allowed: format!("one line of at most {REASON_MAX_BYTES} bytes"),
-    })
-}
-
-/// Whose a certificate is, its serial number, and when it ends.
-fn whose(
-    snapshot: &dyn Snapshot,
-    certificate: &CertificateSha256,
-) -> Result<(ClientId, CertificateSerial, OffsetDateTime), AuthorityError> {
-    if let Some(found) = find::<CertificateRecord>(snapshot, &format!("{CERTIFICATE}{certificate}"))? {
-        return Ok((found.record.client, found.record.serial, found.record.not_after));
-    }
-    let pin_key = format!("{PIN}{certificate}");
-    let pin =
-        find::<PinRecord>(snapshot, &pin_key)?.ok_or(AuthorityError::Unknown { what: "certificate" })?.record;
-    let (_, not_after, serial) =
-        trust::usable(&pin.certificate.0).ok_or(AuthorityError::Damaged { key: pin_key })?;
-    Ok((pin.client, serial, not_after))
 }
 
 fn certificates(snapshot: &dyn Snapshot, client: ClientId) -> Result<Vec<CertificateRecord>, AuthorityError> {

@@ -7,7 +7,7 @@
 //! | `certificate` | what each kind of certificate says |
 //! | [`signing_request`] | PKCS#10, proof of possession |
 //! | `server_certificate` | the server's own certificate, renewed while it runs |
-//! | `clients` | issue, renew, revoke, pin |
+//! | `clients`, `revocation`, `pins` | issue, renew; revoke; trust a foreign certificate by itself |
 //! | `trust`, `verifier`, [`refusal`] | who is let in, in the TLS handshake and at each request |
 //! | `signers` | who may sign grants |
 //! | `watch` | revocations that others write take effect here |
@@ -30,9 +30,11 @@ mod clients;
 pub mod enrol;
 mod error;
 pub mod limits;
+mod pins;
 mod private_key;
 mod records;
 pub mod refusal;
+mod revocation;
 mod server_certificate;
 mod signers;
 pub mod signing_request;
@@ -49,8 +51,9 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_store::Store;
 use time::{Duration, OffsetDateTime};
 
-pub use clients::{ClientCertificate, PinFor};
+pub use clients::ClientCertificate;
 pub use error::{AuthorityError, SigningRequestError};
+pub use pins::PinFor;
 pub use private_key::PrivateKey;
 pub use records::{CertificateRecord, ClientRecord, PinRecord};
 pub use refusal::Refusal;

@@ -64,7 +64,8 @@ impl RequestedKey {
     fn read_der(der: &[u8], key_types: KeyTypes) -> Result<Self, SigningRequestError> {
         let (rest, request) =
             X509CertificationRequest::from_der(der).map_err(|_| SigningRequestError::Malformed)?;
-        if !rest.is_empty() {
+        // A signature has whole bytes.
+        if !rest.is_empty() || request.signature_value.unused_bits != 0 {
             return Err(SigningRequestError::Malformed);
         }
         let info = &request.certification_request_info;

@@ -137,7 +137,7 @@ fn what_is_no_good_token_is_refused_and_costs_no_good_one() {
 /// A token as a forger writes it, who knows how the check is made.
 fn with_right_check(text: &str) -> EnrolmentToken {
     let (prefix, digits) = text.split_once('.').unwrap();
-    let bytes: Vec<u8> = digits.as_bytes().as_chunks::<2>().0.iter().map(|pair| hex(pair)).collect();
+    let bytes: Vec<u8> = digits.as_bytes().as_chunks::<2>().0.iter().map(hex).collect();
     let content = &bytes[..bytes.len() - 4];
     let check = &CertificateSha256::of(content).to_string()[..8];
     EnrolmentToken::read(&format!("{prefix}.{}{check}", &digits[..2 * content.len()])).unwrap()
