@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use strongroom_keyserver::backup::{
-    BackupSource, Custodian, CustodianName, Custody, Failure, Record, RecordKind, RestoreSession, Snapshot,
-    back_up, read_header,
+    BackupSource, Custodian, CustodianName, Custody, Failure, Record, RecordKind, RestoreSession,
+    ShareEncryption, Snapshot, back_up, read_header,
 };
 use strongroom_memory::secret::SecretBytes;
 use tempfile::TempDir;
@@ -35,11 +35,18 @@ fn path(directory: &Path, name: &str) -> String {
 }
 
 /// How docs/KEYS.md tells custodians to open their share.
-fn documented_command() -> String {
+fn documented_command(encryption: ShareEncryption) -> String {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/KEYS.md");
     let text = fs::read_to_string(document).unwrap();
     let (_, after) = text.split_once("With OpenSSL:\n\n```sh\n").unwrap();
-    after.split_once("```").unwrap().0.to_owned()
+    let (take, open) = after.split_once("```").unwrap().0.split_once("\n\n").unwrap();
+    let (rsa, cms) = open.split_once('\n').unwrap();
+    let open = match encryption {
+        ShareEncryption::RsaOaepSha256 => rsa,
+        ShareEncryption::Cms => cms,
+    };
+    assert!(open.contains("openssl"), "{open}");
+    format!("{take}\n{open}").replace("sealed", "\"$SEALED\"")
 }
 
 #[test]
@@ -47,9 +54,14 @@ fn openssl_opens_shares_and_python_reads_the_backup() {
     let directory = TempDir::new().unwrap();
     let at = |name: &str| path(directory.path(), name);
     let mut custodians = Vec::new();
-    for name in ["ada", "grace", "emmy"] {
+    let kinds = [
+        ("ada", "RSA", "rsa_keygen_bits:3072"),
+        ("grace", "EC", "ec_paramgen_curve:P-256"),
+        ("emmy", "EC", "ec_paramgen_curve:P-384"),
+    ];
+    for (name, algorithm, parameter) in kinds {
         let (private, public) = (at(&format!("{name}.private")), at(&format!("{name}.public")));
-        openssl(&["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:3072", "-out", &private]);
+        openssl(&["genpkey", "-algorithm", algorithm, "-pkeyopt", parameter, "-out", &private]);
         if name == "emmy" {
             // A certificate does as well.
             openssl(&["req", "-x509", "-new", "-key", &private, "-subj", "/CN=emmy", "-out", &public]);
@@ -80,9 +92,14 @@ fn openssl_opens_shares_and_python_reads_the_backup() {
             ("PRIVATE", private),
             ("> share", format!("> {opened}")),
         ];
-        let command =
-            words.iter().fold(documented_command(), |command, (word, value)| command.replace(word, value));
-        let output = Command::new("sh").args(["-ec", &command]).output().unwrap();
+        let command = words.iter().fold(documented_command(holder.encryption), |command, (word, value)| {
+            command.replace(word, value)
+        });
+        let output = Command::new("sh")
+            .args(["-ec", &command])
+            .env("SEALED", at(&format!("{}.sealed", holder.name)))
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{command}: {output:?}");
         let mut text = fs::read(&opened).unwrap();
         session.add_share(&SecretBytes::from_slice_and_wipe(&mut text).unwrap()).unwrap();

@@ -106,6 +106,7 @@ fn header_for(snapshot: &Snapshot<'_>, custody: &Custody, key: &SecretBytes) -> 
             index: share.index,
             name: custodian.name().clone(),
             key_sha256: custodian.key_sha256(),
+            encryption: custodian.encryption(),
             share: custodian.encrypt(&share.encode()?)?,
         });
     }

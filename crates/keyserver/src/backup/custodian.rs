@@ -1,7 +1,7 @@
-//! Custodians: people (or their smart cards) who each hold the private half of an RSA key.
+//! Custodians: people who each hold the private half of a key, in a file, a smart card or an HSM.
 //!
-//! RSA-OAEP with SHA-256 because whatever custodians hold can open it: PKCS#11 cards, OpenSSL, cloud and on-site HSMs. For
-//! elliptic curves the one format that OpenSSL opens too is CMS, which few cards' tools speak.
+//! What opens a share must be what custodians have anyway: for RSA keys a share is encrypted by RSA-OAEP with SHA-256, for
+//! keys on P-256 and P-384, the strongest that many smart cards can, as a CMS message. OpenSSL opens both.
 
 use std::fmt;
 
@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer};
 use serde::{Deserialize, Serialize};
 use strongroom_memory::secret::SecretBytes;
 
+use super::cms::EcKey;
 use super::error::BackupError;
 
 /// Most custodians: more than any ceremony gathers, few enough that a header stays small.
@@ -66,18 +67,32 @@ impl fmt::Display for CustodianName {
 }
 
 /// A custodian and the key that shares are encrypted to.
-#[derive(Debug)]
 pub struct Custodian {
     name: CustodianName,
-    key: OaepPublicEncryptingKey,
+    key: PublicKey,
     key_sha256: [u8; 32],
+}
+
+enum PublicKey {
+    Rsa(OaepPublicEncryptingKey),
+    Ec(EcKey),
+}
+
+/// How a share is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShareEncryption {
+    /// RSA-OAEP, SHA-256 for digest and mask, no label: `openssl pkeyutl -decrypt` opens it.
+    RsaOaepSha256,
+    /// A CMS message (DER) for an elliptic-curve key: `openssl cms -decrypt` opens it.
+    Cms,
 }
 
 impl Custodian {
     /// Takes a public key or a certificate as PEM.
     ///
     /// # Errors
-    /// [`BackupError::CustodianKey`] unless it is RSA of [`RSA_BITS_MIN`] to [`RSA_BITS_MAX`] bits.
+    /// [`BackupError::CustodianKey`] unless it is RSA of [`RSA_BITS_MIN`] to [`RSA_BITS_MAX`] bits, or on P-256 or P-384.
     pub fn new(name: CustodianName, pem: &[u8]) -> Result<Self, BackupError> {
         let unfit = |why| BackupError::CustodianKey { name: name.to_string(), why };
         let public = match SubjectPublicKeyInfoDer::from_pem_slice(pem) {
@@ -90,11 +105,10 @@ impl Custodian {
     /// Takes a SubjectPublicKeyInfo.
     pub(super) fn of_public_key(name: CustodianName, public: &[u8]) -> Result<Self, BackupError> {
         let unfit = |why| BackupError::CustodianKey { name: name.to_string(), why };
-        let key = PublicEncryptingKey::from_der(public).map_err(|_| unfit("it is not an RSA key"))?;
-        if !(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&key.key_size_bits()) {
-            return Err(unfit("it is too short or too long"));
-        }
-        let key = OaepPublicEncryptingKey::new(key).map_err(|_| unfit("the library refuses it"))?;
+        let key = match EcKey::new(public) {
+            Some(key) => PublicKey::Ec(key),
+            None => PublicKey::Rsa(rsa_key(public).map_err(unfit)?),
+        };
         let mut key_sha256 = [0; 32];
         key_sha256.copy_from_slice(digest(&SHA256, public).as_ref());
         Ok(Self { name, key, key_sha256 })
@@ -110,15 +124,40 @@ impl Custodian {
         self.key_sha256
     }
 
+    /// How this custodian's share is encrypted.
+    pub fn encryption(&self) -> ShareEncryption {
+        match self.key {
+            PublicKey::Rsa(_) => ShareEncryption::RsaOaepSha256,
+            PublicKey::Ec(_) => ShareEncryption::Cms,
+        }
+    }
+
     /// Encrypts `share` so that only this custodian can open it.
     pub(super) fn encrypt(&self, share: &SecretBytes) -> Result<Vec<u8>, BackupError> {
-        let mut sealed = vec![0; self.key.ciphertext_size()];
-        let sealed = self
-            .key
+        let key = match &self.key {
+            PublicKey::Rsa(key) => key,
+            PublicKey::Ec(key) => return key.encrypt(share),
+        };
+        let mut sealed = vec![0; key.ciphertext_size()];
+        let sealed = key
             .encrypt(&OAEP_SHA256_MGF1SHA256, share.expose(), &mut sealed, None)
             .map_err(|_| BackupError::Library { call: "RSA-OAEP encryption" })?;
         Ok(sealed.to_vec())
     }
+}
+
+impl fmt::Debug for Custodian {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Custodian({}, {:?})", self.name, self.encryption())
+    }
+}
+
+fn rsa_key(public: &[u8]) -> Result<OaepPublicEncryptingKey, &'static str> {
+    let key = PublicEncryptingKey::from_der(public).map_err(|_| "it is neither RSA nor on P-256 or P-384")?;
+    if !(RSA_BITS_MIN..=RSA_BITS_MAX).contains(&key.key_size_bits()) {
+        return Err("it is too short or too long");
+    }
+    OaepPublicEncryptingKey::new(key).map_err(|_| "the library refuses it")
 }
 
 fn public_key_of_certificate(pem: &[u8]) -> Result<Vec<u8>, &'static str> {
@@ -179,6 +218,7 @@ impl Custody {
 mod tests {
     use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
     use aws_lc_rs::rsa::{KeySize, PrivateDecryptingKey};
+    use rcgen::PublicKeyData as _;
 
     use super::*;
     use crate::backup::tests::people;
@@ -211,13 +251,19 @@ mod tests {
             Err(BackupError::CustodianKey { why, .. }) => why,
             other => panic!("{other:?}"),
         };
-        let certified = rcgen::KeyPair::generate().unwrap();
+        let certified = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         let certificate =
             rcgen::CertificateParams::new(vec!["ada".to_owned()]).unwrap().self_signed(&certified).unwrap();
-        assert_eq!(why(&certificate.pem()), "it is not an RSA key");
-        assert_eq!(why(&certified.public_key_pem()), "it is not an RSA key");
+        assert_eq!(why(&certificate.pem()), "it is neither RSA nor on P-256 or P-384");
+        assert_eq!(why(&certified.public_key_pem()), "it is neither RSA nor on P-256 or P-384");
         assert!(why(&certified.serialize_pem()).starts_with("it is a private key"));
         assert!(why("nonsense").starts_with("it is neither"));
+        let p256 = rcgen::KeyPair::generate().unwrap().subject_public_key_info();
+        Custodian::of_public_key(name(), &p256).unwrap();
+        let mut off_curve = p256.clone();
+        *off_curve.last_mut().unwrap() ^= 1;
+        assert!(Custodian::of_public_key(name(), &off_curve).is_err());
+        assert!(Custodian::of_public_key(name(), &p256[..p256.len() - 1]).is_err());
         let short = PrivateDecryptingKey::generate(KeySize::Rsa2048).unwrap();
         let public = AsDer::<PublicKeyX509Der<'_>>::as_der(&short.public_key()).unwrap();
         let refused = Custodian::of_public_key(name(), public.as_ref()).unwrap_err();

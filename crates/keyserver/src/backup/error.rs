@@ -44,7 +44,7 @@ pub enum BackupError {
     },
     /// No public key that a share can be encrypted to.
     #[error(
-        "the key of custodian {name} does not do ({why}); give an RSA public key or certificate of {RSA_BITS_MIN} to {RSA_BITS_MAX} bits as PEM"
+        "the key of custodian {name} does not do ({why}); give a public key or certificate as PEM, RSA of {RSA_BITS_MIN} to {RSA_BITS_MAX} bits or on P-256 or P-384"
     )]
     CustodianKey {
         /// Whose.

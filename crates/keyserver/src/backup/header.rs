@@ -11,7 +11,7 @@ use strongroom_crypto::kdf::hkdf_sha256;
 use strongroom_memory::secret::SecretBytes;
 use uuid::Uuid;
 
-use super::custodian::{CUSTODIANS_MAX, CustodianName};
+use super::custodian::{CUSTODIANS_MAX, CustodianName, ShareEncryption};
 use super::error::BackupError;
 use crate::hex;
 
@@ -80,8 +80,9 @@ pub struct ShareHolder {
     /// SHA-256 of the SubjectPublicKeyInfo that it is encrypted to.
     #[serde(with = "hex::array")]
     pub key_sha256: [u8; 32],
-    /// The share, by RSA-OAEP with SHA-256 for digest and mask; a file of these bytes is what
-    /// `openssl pkeyutl -decrypt` takes.
+    /// How it is encrypted.
+    pub encryption: ShareEncryption,
+    /// The share, encrypted: a file of these bytes is what the custodian's tool takes.
     #[serde(with = "hex")]
     pub share: Vec<u8>,
 }

@@ -3,7 +3,7 @@
 //! - A backup is one file: a header that anybody can read, then everything the server needs ([`Record`]s, whose
 //!   content nothing here understands), encrypted under a fresh random key.
 //! - That key is kept nowhere. It is split (Shamir) into one share for each custodian, and each share is encrypted to
-//!   that custodian's RSA public key, in the header. The server cannot open its own backups.
+//!   that custodian's public key, in the header. The server cannot open its own backups.
 //! - To restore, M custodians each open their share, by whatever holds their private key (`openssl`, a smart card), and
 //!   bring it; see [`RestoreSession`]. Nothing of the server's changes until everything has been checked and staged.
 //! - Tombstones win: a key that was destroyed stays destroyed, whether the backup or the present server knows of it.
@@ -13,6 +13,7 @@
 //! who implement [`BackupSource`] and [`RestoreTarget`].
 
 mod archive;
+mod cms;
 mod create;
 mod custodian;
 mod error;
@@ -30,7 +31,9 @@ use zeroize::Zeroizing;
 use crate::hex;
 
 pub use create::back_up;
-pub use custodian::{CUSTODIANS_MAX, Custodian, CustodianName, Custody, RSA_BITS_MAX, RSA_BITS_MIN};
+pub use custodian::{
+    CUSTODIANS_MAX, Custodian, CustodianName, Custody, RSA_BITS_MAX, RSA_BITS_MIN, ShareEncryption,
+};
 pub use error::{BackupError, ShareError};
 pub use header::{BackupId, Header, ShareHolder, read_header};
 pub use last::{BackupStatus, LastBackup, status};
