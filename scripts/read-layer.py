@@ -32,9 +32,10 @@ def read_descriptor(volume):
     with open(os.path.join(volume, "descriptor"), "rb") as file:
         content = file.read()
     magic, version, length = struct.unpack_from("<8sII", content)
-    if magic != b"STRGROOM" or version not in (1, 2) or len(content) != 16 + length + 32:
-        sys.exit(f"{volume}: not a descriptor of format version 1 or 2")
-    return json.loads(content[16 : 16 + length]), content[:-32], content[-32:]
+    if magic != b"STRGROOM" or version not in (1, 2, 3) or len(content) not in (16 + length + 32, 16 + length + 64):
+        sys.exit(f"{volume}: not a descriptor of format version 1, 2 or 3")
+    # The first tag is under `kek`, which opens the volume also while a re-wrap brings in another one.
+    return json.loads(content[16 : 16 + length]), content[: 16 + length], content[16 + length : 16 + length + 32]
 
 
 def derive_kek(source, arguments):

@@ -303,9 +303,9 @@ fn a_newer_format_is_told_from_damage() {
     let path = datastore.path("vm1");
     create(&path, &clear(MIB)).unwrap();
     let file = fs::File::options().write(true).open(path.join("descriptor")).unwrap();
-    file.write_all_at(&3_u32.to_le_bytes(), 8).unwrap();
+    file.write_all_at(&(FORMAT_VERSION + 1).to_le_bytes(), 8).unwrap();
     let error = open(&path, &to_write(Protection::Unencrypted)).unwrap_err();
-    assert!(matches!(error, DatastoreError::NewerFormat { found: 3, known: 2, .. }), "{error}");
+    assert!(matches!(error, DatastoreError::NewerFormat { found: 4, known: 3, .. }), "{error}");
 }
 
 #[test]

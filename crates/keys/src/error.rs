@@ -62,6 +62,9 @@ pub enum KeyError {
         /// Under which KEK.
         kek: KekId,
     },
+    /// Another process was to give a key.
+    #[error("the new key was not handed over: {0}")]
+    NotHandedOver(std::io::Error),
     /// An empty passphrase, or one that no person types.
     #[error("a passphrase has 1 to {max} bytes; this one has {0}", max = crate::PASSPHRASE_BYTES_MAX)]
     PassphraseLength(usize),
@@ -111,6 +114,7 @@ impl KeyError {
             Self::NotMade { .. } => "key_not_made",
             Self::ProviderKeyLength { .. } => "key_length",
             Self::Envelope { .. } => "not_authentic",
+            Self::NotHandedOver(_) => "key_not_handed_over",
             Self::PassphraseLength(_) => "passphrase_length",
             Self::KeyFileUnreadable { .. } | Self::KeyFileMode { .. } | Self::KeyFileForm { .. } => {
                 "key_file"

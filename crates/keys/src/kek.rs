@@ -114,7 +114,7 @@ impl Kek {
     }
 
     /// The KEK of these 32 bytes. Its id is derived from them, so that a wrong key is told from a damaged volume.
-    fn new(secret: SecretBytes, source: KekSource) -> Result<Self, KeyError> {
+    pub(crate) fn new(secret: SecretBytes, source: KekSource) -> Result<Self, KeyError> {
         let derived = kdf::hkdf_sha256(&secret, b"", b"strongroom kek id v1", 16)?;
         let mut id = [0; 16];
         id.copy_from_slice(derived.expose());

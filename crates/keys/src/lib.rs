@@ -16,6 +16,7 @@
 mod descriptor_key;
 mod envelope;
 mod error;
+mod handover;
 mod hex;
 mod kek;
 mod key_file;

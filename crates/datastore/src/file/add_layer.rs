@@ -63,7 +63,7 @@ pub fn add_layer_on(
     remove_leftovers(directory, descriptor)?;
 
     let layered = with_a_layer(path, descriptor, options)?;
-    let encoded = layered.encode(path, protection.kek())?;
+    let encoded = layered.encode(path, protection.keks())?;
     make_durable(path, &old_top)?;
     if let Err(error) = put_in_place(directory, &layered, &encoded) {
         // Once the descriptor was renamed the files are its own, also if that could not be made durable.

@@ -60,7 +60,7 @@ pub fn create_on(
     let descriptor = describe_new(path, options)?;
     let building = Building::start(storage, parent.join(format!("{BUILDING_PREFIX}{}", descriptor.volume)))?;
     layer_files::make(&building.directory, &descriptor, &descriptor.layers[0], path)?;
-    let encoded = descriptor.encode(path, options.protection.kek())?;
+    let encoded = descriptor.encode(path, options.protection.keks())?;
     building.directory.write_descriptor(&encoded)?;
     building.finish(path)?;
     Ok(descriptor)
@@ -129,6 +129,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         created_unix_seconds: now.map_or(0, |since| since.as_secs()),
         encryption: options.protection.kek().map(|kek| EncryptionRecord {
             kek: KekRecord { id: kek.id(), source: kek.source().clone() },
+            next_kek: None,
             next_epoch: KeyEpoch::FIRST,
         }),
         top: layer,

@@ -3,23 +3,24 @@
 //! ```text
 //! offset  bytes  content
 //!      0      8  "STRGROOM"
-//!      8      4  format version, little-endian: 2; 1 is read too
+//!      8      4  format version, little-endian: 3; 1 and 2 are read too
 //!     12      4  length L of the body, little-endian, at most 1 MiB
 //!     16      L  the body: JSON, UTF-8
 //!   16+L     32  tag over bytes 0 .. 16+L: HMAC-SHA256 under the descriptor key; SHA-256 where there are no keys
+//!   48+L     32  while a re-wrap is under way: the same under the key of the next KEK
 //! ```
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use strongroom_keys::{Cipher, DESCRIPTOR_TAG_BYTES, DescriptorKey, Envelope, Kek, KekSource};
+use strongroom_keys::{Cipher, DESCRIPTOR_TAG_BYTES, DescriptorKey, Envelope, Kek, KekSource, KeyError};
 use strongroom_types::{KekId, KeyEpoch, LayerId, VolumeId, VolumeSize};
 
 use super::error::DatastoreError;
 use super::log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP};
 
 /// The format that this program writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 const MAGIC: &[u8; 8] = b"STRGROOM";
 const HEADER_BYTES: usize = 16;
@@ -28,7 +29,7 @@ const HEADER_BYTES: usize = 16;
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// The longest descriptor.
-pub(super) const DESCRIPTOR_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX + DESCRIPTOR_TAG_BYTES;
+pub(super) const DESCRIPTOR_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX + 2 * DESCRIPTOR_TAG_BYTES;
 
 /// The most layers of a volume, branches included.
 const LAYERS_MAX: usize = 256;
@@ -76,8 +77,19 @@ pub struct Descriptor {
 pub struct EncryptionRecord {
     /// The KEK that authenticates this descriptor and opens its envelopes.
     pub kek: KekRecord,
+    /// The KEK that a re-wrap is bringing in: it authenticates this descriptor too, and opens the volume as well. Format
+    /// versions 1 and 2 knew none.
+    #[serde(default)]
+    pub next_kek: Option<KekRecord>,
     /// The epoch that the next DEK gets.
     pub next_epoch: KeyEpoch,
+}
+
+impl EncryptionRecord {
+    /// The KEKs that open the volume: one, or two while a re-wrap is under way.
+    pub fn keks(&self) -> impl Iterator<Item = &KekRecord> {
+        std::iter::once(&self.kek).chain(&self.next_kek)
+    }
 }
 
 /// Which KEK, and where it comes from.
@@ -164,8 +176,14 @@ impl Descriptor {
         self.encryption.as_ref().map(|encryption| &encryption.kek.source)
     }
 
-    /// The bytes of the descriptor, with its tag: under `kek`'s key, or a checksum where there is none.
-    pub(super) fn encode(&self, path: &Path, kek: Option<&Kek>) -> Result<Vec<u8>, DatastoreError> {
+    /// Whether this KEK opens the volume.
+    pub fn is_under(&self, kek: KekId) -> bool {
+        self.encryption.as_ref().is_some_and(|encryption| encryption.keks().any(|record| record.id == kek))
+    }
+
+    /// The bytes of the descriptor, with its tags: under each KEK that it names, all of which must be in `keks`; or a
+    /// checksum where there is none.
+    pub(super) fn encode(&self, path: &Path, keks: &[&Kek]) -> Result<Vec<u8>, DatastoreError> {
         let body = serde_json::to_vec(self).map_err(|error| damaged(path, error))?;
         if body.len() > BODY_BYTES_MAX {
             return Err(damaged(
@@ -178,14 +196,35 @@ impl Descriptor {
         bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&body);
-        let tag = match kek {
-            Some(kek) => DescriptorKey::derive(kek, self.volume)
-                .and_then(|key| key.tag(&bytes))
-                .map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?,
-            None => DescriptorKey::checksum(&bytes),
+        let tags = match &self.encryption {
+            None => DescriptorKey::checksum(&bytes).to_vec(),
+            Some(encryption) => self.tags(path, encryption, keks, &bytes)?,
         };
-        bytes.extend_from_slice(&tag);
+        bytes.extend_from_slice(&tags);
         Ok(bytes)
+    }
+
+    /// A tag under each KEK, one after the other.
+    fn tags(
+        &self,
+        path: &Path,
+        encryption: &EncryptionRecord,
+        keks: &[&Kek],
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, DatastoreError> {
+        let mut tags = Vec::with_capacity(2 * DESCRIPTOR_TAG_BYTES);
+        for record in encryption.keks() {
+            let kek = keks.iter().find(|kek| kek.id() == record.id);
+            let kek = kek.ok_or_else(|| DatastoreError::BetweenKeys {
+                path: path.to_owned(),
+                missing: record.id,
+                source_name: record.source.to_string(),
+            })?;
+            let tag = DescriptorKey::derive(kek, self.volume).and_then(|key| key.tag(bytes));
+            let tag = tag.map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?;
+            tags.extend_from_slice(&tag);
+        }
+        Ok(tags)
     }
 
     /// Refuses what no program of ours writes.
@@ -239,6 +278,11 @@ impl Descriptor {
                 last_epoch = Some(record.epoch);
             }
         }
+        if let Some(EncryptionRecord { kek, next_kek: Some(next), .. }) = &self.encryption
+            && kek.id == next.id
+        {
+            return Err(format!("it names KEK {} twice", kek.id));
+        }
         match &self.encryption {
             Some(encryption) if last_epoch.is_some_and(|last| last >= encryption.next_epoch) => {
                 Err(format!("the next key epoch {} was used already", encryption.next_epoch))
@@ -264,6 +308,8 @@ impl Descriptor {
 #[derive(Debug)]
 pub(super) struct EncodedDescriptor {
     bytes: Vec<u8>,
+    /// What the tags cover: header and body.
+    signed_bytes: usize,
     descriptor: Descriptor,
 }
 
@@ -289,21 +335,26 @@ impl EncodedDescriptor {
             _ => {}
         }
         let length = word(12) as usize;
-        if length > BODY_BYTES_MAX || rest.len() != length + DESCRIPTOR_TAG_BYTES {
-            let found = bytes.len();
-            return Err(damaged(path, format!("it has {found} bytes, which is not what its header says")));
+        let wrong_length =
+            || damaged(path, format!("it has {} bytes, which is not what its header says", bytes.len()));
+        if length > BODY_BYTES_MAX || rest.len() < length {
+            return Err(wrong_length());
         }
-        let descriptor: Descriptor =
-            serde_json::from_slice(&rest[..length]).map_err(|error| damaged(path, error))?;
+        let (body, tags) = rest.split_at(length);
+        if tags.len() != DESCRIPTOR_TAG_BYTES && tags.len() != 2 * DESCRIPTOR_TAG_BYTES {
+            return Err(wrong_length());
+        }
+        let descriptor: Descriptor = serde_json::from_slice(body).map_err(|error| damaged(path, error))?;
         descriptor.validate().map_err(|reason| damaged(path, reason))?;
-        let encoded = Self { bytes, descriptor };
-        if encoded.descriptor.encryption.is_none() {
-            let (signed, tag) = encoded.split();
-            if DescriptorKey::checksum(signed) != *tag {
-                return Err(damaged(path, "its checksum does not match"));
-            }
+        let keks = descriptor.encryption.as_ref().map_or(1, |encryption| encryption.keks().count());
+        if tags.len() != keks * DESCRIPTOR_TAG_BYTES {
+            return Err(wrong_length());
         }
-        Ok(encoded)
+        let signed_bytes = HEADER_BYTES + length;
+        if descriptor.encryption.is_none() && DescriptorKey::checksum(&bytes[..signed_bytes]) != *tags {
+            return Err(damaged(path, "its checksum does not match"));
+        }
+        Ok(Self { bytes, signed_bytes, descriptor })
     }
 
     /// What it says, whoever wrote it.
@@ -322,20 +373,17 @@ impl EncodedDescriptor {
         let Some(encryption) = &self.descriptor.encryption else {
             return Err(DatastoreError::NotEncrypted { path: path.to_owned() });
         };
-        kek.expect_id(encryption.kek.id).map_err(key_error)?;
+        let (signed, tags) = self.bytes.split_at(self.signed_bytes);
+        let tags = tags.as_chunks::<DESCRIPTOR_TAG_BYTES>().0;
+        let tag = encryption.keks().zip(tags).find(|(record, _)| record.id == kek.id());
+        let Some((_, tag)) = tag else {
+            return Err(key_error(KeyError::WrongKek { given: kek.id(), wanted: encryption.kek.id }));
+        };
         let key = DescriptorKey::derive(kek, self.descriptor.volume).map_err(key_error)?;
-        let (signed, tag) = self.split();
         if !key.verify(signed, tag) {
             return Err(DatastoreError::NotAuthentic { path: path.to_owned() });
         }
         Ok(self.descriptor)
-    }
-
-    fn split(&self) -> (&[u8], &[u8; DESCRIPTOR_TAG_BYTES]) {
-        match self.bytes.split_last_chunk() {
-            Some(parts) => parts,
-            None => (&self.bytes, &[0; DESCRIPTOR_TAG_BYTES]),
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use strongroom_io::IoError;
 use strongroom_keys::KeyError;
-use strongroom_types::{LayerId, VolumeId, VolumeSize};
+use strongroom_types::{KekId, LayerId, VolumeId, VolumeSize};
 use thiserror::Error;
 
 use super::filesystem::SUPPORTED;
@@ -136,6 +136,28 @@ pub enum DatastoreError {
         path: PathBuf,
         /// Why not.
         error: KeyError,
+    },
+    /// A re-wrap was begun and not finished, and what would change the volume has one of its two keys.
+    #[error(
+        "{path} is between two keys: its re-wrap was interrupted, and KEK {missing} (from a {source_name}) is not at hand; finish it first, with the same 'strongroom volume rekey' again"
+    )]
+    BetweenKeys {
+        /// The volume.
+        path: PathBuf,
+        /// The key that is not at hand.
+        missing: KekId,
+        /// Where it comes from.
+        source_name: String,
+    },
+    /// What was written under a new key does not read back as it should.
+    #[error(
+        "{path} was wrapped under a new key, and does not read back under it: {reason}; the old key stays, and opens it"
+    )]
+    NotRewrapped {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
     },
     /// Another process has it.
     #[error("{path} is in use{}; stop that first", holder.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
@@ -351,6 +373,8 @@ impl DatastoreError {
             Self::NotEncrypted { .. } => "not_encrypted",
             Self::Encrypted { .. } => "encrypted",
             Self::Key { error, .. } => error.code(),
+            Self::BetweenKeys { .. } => "between_keys",
+            Self::NotRewrapped { .. } => "not_rewrapped",
             Self::InUse { .. } => "in_use",
             Self::Truncated { .. } => "truncated",
             Self::MissingLayer { .. } => "missing_layer",

@@ -85,7 +85,7 @@ impl VolumeHead {
         let mut grown = self.descriptor.clone();
         grown.size_bytes = size;
         grown.generation += 1;
-        let encoded = grown.encode(&path, protection.kek())?;
+        let encoded = grown.encode(&path, protection.keks())?;
         layer_files::grow(&self.directory, &grown, from)?;
         self.directory.write_descriptor(&encoded)?;
         self.descriptor = grown;

@@ -38,6 +38,14 @@ impl<'a> Protection<'a> {
             Self::Unencrypted => None,
         }
     }
+
+    /// The same as a list.
+    pub(super) fn keks(&self) -> &[&'a Kek] {
+        match self {
+            Self::Encrypted(kek) => std::slice::from_ref(kek),
+            Self::Unencrypted => &[],
+        }
+    }
 }
 
 /// What the caller wants to do.

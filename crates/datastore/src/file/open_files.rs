@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use strongroom_keys::{Cipher, EnvelopeContext, Kek, Purpose};
 use strongroom_types::KeyEpoch;
 
-use super::descriptor::{CHAIN_LAYERS_MAX, Descriptor, EncodedDescriptor, LayerRecord, LogRecord};
+use super::descriptor::{
+    CHAIN_LAYERS_MAX, Descriptor, EncodedDescriptor, EpochRecord, LayerRecord, LogRecord,
+};
 use super::directory::{VolumeDirectory, discards_name, layer_name, log_name, system, tags_name};
 use super::discards::{self, DiscardsFacts};
 use super::disk::{LayerFacts, LockedLayer, LogFacts};
@@ -257,7 +259,8 @@ pub(super) fn refuse_the_other_sort(
     }
 }
 
-fn authenticate(
+/// What a descriptor says, if the key at hand vouches for it and it is not too old.
+pub(super) fn authenticate(
     path: &Path,
     encoded: EncodedDescriptor,
     options: &OpenOptions<'_>,
@@ -310,6 +313,21 @@ pub(super) fn open_chain_envelopes(
     Ok(deks)
 }
 
+/// What an envelope of this DEK is sealed with.
+pub(super) fn context_of(
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    record: &EpochRecord,
+) -> EnvelopeContext {
+    EnvelopeContext {
+        purpose: Purpose::LayerData,
+        volume: descriptor.volume,
+        layer: layer.id,
+        epoch: record.epoch,
+        cipher: record.cipher,
+    }
+}
+
 /// The keys of one layer, oldest first.
 pub(super) fn open_envelopes(
     path: &Path,
@@ -320,13 +338,7 @@ pub(super) fn open_envelopes(
     let mut deks = Vec::new();
     for record in &layer.epochs {
         let Cipher::Aes256Xts4096 = record.cipher;
-        let context = EnvelopeContext {
-            purpose: Purpose::LayerData,
-            volume: descriptor.volume,
-            layer: layer.id,
-            epoch: record.epoch,
-            cipher: record.cipher,
-        };
+        let context = context_of(descriptor, layer, record);
         let envelope =
             record.envelopes.iter().find(|envelope| envelope.kek() == kek.id()).ok_or_else(|| {
                 DatastoreError::Damaged {

@@ -1,0 +1,78 @@
+//! A KEK on its way from one process of this machine to another, where no provider can be asked for it: through a pipe,
+//! whose reading end is passed over a socket. A pipe is the kernel's memory: it is never swapped, belongs to no file
+//! system, and is empty once it was read.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use strongroom_memory::secret::SecretBytes;
+
+use crate::error::KeyError;
+use crate::kek::{KEK_BYTES, Kek, KekSource};
+
+impl Kek {
+    /// The reading end of a pipe that holds the key, all of it.
+    pub fn to_pipe(&self) -> io::Result<OwnedFd> {
+        let (reader, mut writer) = io::pipe()?;
+        // It fits the pipe by far, and nobody else writes to it.
+        writer.write_all(self.secret().expose())?;
+        Ok(reader.into())
+    }
+
+    /// The key of a pipe, which comes from `source`. It does not wait for whoever should have written it.
+    ///
+    /// # Errors
+    /// [`KeyError::NotHandedOver`] if it is no pipe, or holds anything but 32 bytes.
+    pub fn from_pipe(pipe: OwnedFd, source: KekSource) -> Result<Self, KeyError> {
+        Self::new(read_pipe(pipe).map_err(KeyError::NotHandedOver)?, source)
+    }
+}
+
+fn read_pipe(pipe: OwnedFd) -> io::Result<SecretBytes> {
+    use std::os::unix::fs::FileTypeExt;
+    let mut pipe = File::from(pipe);
+    if !pipe.metadata()?.file_type().is_fifo() {
+        return Err(io::Error::other("it is no pipe"));
+    }
+    fcntl_setfl(pipe.as_fd(), OFlags::NONBLOCK)?;
+    let mut key = SecretBytes::zeroed(KEK_BYTES).map_err(io::Error::other)?;
+    pipe.read_exact(key.expose_mut())?;
+    // One byte more would be another thing than a key.
+    match pipe.read(&mut [0])? {
+        0 => Ok(key),
+        _ => Err(io::Error::other("it holds more than a key")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kek() -> Kek {
+        KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [7; KEK_BYTES]).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_key_passes_once() {
+        let pipe = kek().to_pipe().unwrap();
+        let copy = pipe.try_clone().unwrap();
+        let taken = Kek::from_pipe(pipe, KekSource::KeyFile {}).unwrap();
+        assert_eq!(taken.id(), kek().id());
+        assert!(matches!(Kek::from_pipe(copy, KekSource::KeyFile {}), Err(KeyError::NotHandedOver(_))));
+    }
+
+    #[test]
+    fn what_is_no_pipe_or_no_key_is_refused_without_waiting() {
+        let refused = |pipe: OwnedFd| Kek::from_pipe(pipe, KekSource::KeyFile {}).unwrap_err().to_string();
+        let text = refused(File::open("/dev/zero").unwrap().into());
+        assert_eq!(text, "the new key was not handed over: it is no pipe");
+        for bytes in [0, 31, 33] {
+            let (reader, mut writer) = io::pipe().unwrap();
+            writer.write_all(&vec![1; bytes]).unwrap();
+            // The writing end stays open.
+            refused(reader.into());
+        }
+    }
+}
