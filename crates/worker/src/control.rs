@@ -1,20 +1,26 @@
 //! How other commands speak to the supervisor of an exposed volume: over a socket in the volume's directory, which its
 //! owner and root can use.
 //!
-//! A client sends one line of JSON, gets one back, and is done. Requests name no key: the supervisor has it.
+//! A client sends one line of JSON, gets one back, and is done. No line holds a key: the supervisor has the volume's, and
+//! a new one is named, for it to be fetched, or is in a pipe whose reading end comes beside the line.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
 use serde::{Deserialize, Serialize};
 use strongroom_datastore::file::CONTROL_SOCKET;
-use strongroom_types::VolumeSize;
+use strongroom_keys::KekSource;
+use strongroom_types::{KekId, VolumeSize};
 use thiserror::Error;
 
 use crate::condition::Condition;
@@ -40,6 +46,22 @@ pub enum Request {
     },
     /// Go on with the program that is installed now.
     Upgrade,
+    /// Move the volume to another KEK. A key that no provider keeps is in a pipe, whose reading end comes with the line.
+    Rewrap {
+        /// Which.
+        to: NewKek,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
+}
+
+/// A KEK to come, and where it comes from. Nothing here is secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewKek {
+    /// Its id: another key is refused.
+    pub id: KekId,
+    /// Where it comes from.
+    pub source: KekSource,
 }
 
 /// What is answered.
@@ -67,6 +89,15 @@ pub enum Answer {
         program: String,
         /// For how long nobody served, in microseconds.
         stall_microseconds: u64,
+    },
+    /// The volume is under another KEK.
+    Rewrapped {
+        /// The KEK before.
+        old_kek: KekId,
+        /// The KEK now.
+        kek: KekId,
+        /// The descriptor's generation now.
+        generation: u64,
     },
     /// It was not done.
     Refused {
@@ -159,6 +190,16 @@ impl Client {
 
     /// Asks, and waits for the answer for at most `deadline`.
     pub fn ask(self, request: Request, deadline: Duration) -> Result<Answer, ControlError> {
+        self.ask_with(request, None, deadline)
+    }
+
+    /// The same, with a file beside the request.
+    pub fn ask_with(
+        self,
+        request: Request,
+        file: Option<BorrowedFd<'_>>,
+        deadline: Duration,
+    ) -> Result<Answer, ControlError> {
         let Self { mut stream, path } = self;
         let wrong = |reason: String| ControlError::Answer { path: path.clone(), reason };
         let line = write_request(&request);
@@ -166,7 +207,8 @@ impl Client {
         let mut talk = || {
             stream.set_read_timeout(Some(deadline))?;
             stream.set_write_timeout(Some(deadline))?;
-            stream.write_all(&line)?;
+            let sent = send_with(&stream, &line, file)?;
+            stream.write_all(&line[sent..])?;
             BufReader::new((&stream).take(LINE_BYTES_MAX as u64)).read_line(&mut answer)
         };
         match talk() {
@@ -175,6 +217,17 @@ impl Client {
             Err(error) => Err(ControlError::Socket { path: path.clone(), error }),
         }
     }
+}
+
+/// Sends the beginning of a line, and a file with it; says how much it was.
+fn send_with(stream: &UnixStream, line: &[u8], file: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    // With no file there is nothing beside: an empty list of them is none.
+    if file.is_some() && !beside.push(SendAncillaryMessage::ScmRights(file.as_slice())) {
+        return Err(Errno::NOBUFS);
+    }
+    rustix::net::sendmsg(stream, &[IoSlice::new(line)], &mut beside, SendFlags::NOSIGNAL)
 }
 
 fn connect(path: &Path) -> Result<OwnedFd, Errno> {

@@ -6,19 +6,21 @@
 
 use std::fs;
 use std::io::{self, PipeWriter};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use strongroom_datastore::file::*;
 use strongroom_frontend::listen::{Address, Listener};
-use strongroom_keys::{Kek, KekSource};
+use strongroom_keys::{Kek, KekSource, KeyError, KeyRequestId, Keyring, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::VolumeSize;
 use strongroom_worker::birth::{BirthSocket, Frontend, Keys, Order, Report};
 use strongroom_worker::condition::{Condition, Parked, State};
-use strongroom_worker::control::{Answer, Client, Request, Status};
+use strongroom_worker::control::{Answer, Client, NewKek, Request, Status};
 use strongroom_worker::supervise::{Birthright, Exposure, Program, SuperviseError, Supervisor};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -189,6 +191,7 @@ fn supervisor(directory: &Path) -> Result<Supervisor, SuperviseError> {
     let exposure = Exposure {
         head,
         kek: Some(kek),
+        keyring: Box::new(OneKey(8)),
         listener: Listener::bind(&Address::Unix(directory.join("vm1.sock"))).unwrap(),
         birthright: Birthright {
             frontend: Frontend::VhostUser { serial: "vm1".to_owned(), queues_max: 1 },
@@ -299,4 +302,70 @@ fn a_volume_that_was_replaced_is_not_served_any_more() {
         matches!(lost, SuperviseError::Lost(DatastoreError::RolledBack { found: 3, least: 4, .. })),
         "{lost}"
     );
+}
+
+/// Keeps one key.
+#[derive(Debug)]
+struct OneKey(u8);
+
+impl Keyring for OneKey {
+    fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        Kek::from_provider(SecretBytes::from_slice_and_wipe(&mut [self.0; 32])?, key.clone())
+    }
+
+    fn create(&self, provider: &ProviderName, _: KeyRequestId) -> Result<Kek, KeyError> {
+        Err(KeyError::NotMade { provider: provider.clone(), reason: "it keeps one".to_owned() })
+    }
+}
+
+fn key_file_kek(fill: u8) -> Kek {
+    KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [fill; 32]).unwrap()).unwrap()
+}
+
+fn rewrap_request(to: &Kek, least_generation: u64) -> Request {
+    Request::Rewrap { to: NewKek { id: to.id(), source: to.source().clone() }, least_generation }
+}
+
+#[test]
+fn a_volume_moves_to_other_keys_while_it_is_served() {
+    let supervised = Supervised::start();
+    let worker = supervised.worker();
+    let key = ProviderKey { provider: "corp".parse().unwrap(), key: "4711".parse().unwrap(), wrapped: None };
+    let (old, provided, file) = (key_file_kek(7), OneKey(8).fetch(&key).unwrap(), key_file_kek(9));
+
+    let Answer::Rewrapped { old_kek, kek, generation } = supervised.ask(rewrap_request(&provided, 3)) else {
+        panic!("it was not re-wrapped");
+    };
+    assert_eq!((old_kek, kek, generation), (old.id(), provided.id(), LAYERS as u64 + 2));
+
+    // The next worker gets its keys from the new one.
+    kill_process(Pid::from_raw(worker as i32).unwrap(), Signal::KILL).unwrap();
+    let until = Instant::now() + DEADLINE;
+    while supervised.worker() == worker {
+        assert!(Instant::now() < until, "no other worker within {DEADLINE:?}");
+    }
+
+    // A key that no provider keeps comes in a pipe.
+    let without = supervised.refused(rewrap_request(&file, 0));
+    assert!(without.contains("no pipe came with the request"), "{without}");
+    let pipe = key_file_kek(10).to_pipe().unwrap();
+    let client = Client::connect(&supervised.volume()).unwrap().unwrap();
+    let other = client.ask_with(rewrap_request(&file, 0), Some(pipe.as_fd()), DEADLINE).unwrap();
+    assert!(matches!(&other, Answer::Refused { code, .. } if code == "wrong_key"), "{other:?}");
+    let pipe = file.to_pipe().unwrap();
+    let client = Client::connect(&supervised.volume()).unwrap().unwrap();
+    let moved = client.ask_with(rewrap_request(&file, generation), Some(pipe.as_fd()), DEADLINE).unwrap();
+    assert!(matches!(moved, Answer::Rewrapped { kek, .. } if kek == file.id()), "{moved:?}");
+
+    let older = supervised.refused(rewrap_request(&provided, 99));
+    assert!(older.contains("99"), "{older}");
+    // It grows under its new key, and a newer program gets its keys too.
+    let larger = Request::Resize { size_bytes: VolumeSize::new(2 << 20).unwrap(), least_generation: 0 };
+    assert!(matches!(supervised.ask(larger), Answer::Resized { .. }));
+    install(supervised.directory.path(), "serves better");
+    assert!(matches!(supervised.ask(Request::Upgrade), Answer::Upgraded { .. }));
+    let descriptor = describe(&supervised.volume()).unwrap().descriptor;
+    assert!(descriptor.is_under(file.id()) && !descriptor.is_under(old.id()));
+    assert!(check(&supervised.volume(), Some(&file)).unwrap().is_empty());
+    supervised.end();
 }

@@ -19,6 +19,7 @@ use super::attach::{Attachment, Show, shell_word};
 use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};
 use crate::error::CliError;
+use crate::keyring;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::worker::WORKER_COMMAND;
@@ -149,6 +150,7 @@ impl ExposeArguments {
         let exposure = Exposure {
             head,
             kek: key.into_kek(),
+            keyring: keyring::configured(),
             listener,
             birthright: Birthright { frontend, tls_key, name },
             program: worker_program(log)?,

@@ -1,6 +1,7 @@
 //! The supervisor's side of the control socket: requests of other commands, one for each connection.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSliceMut, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -8,7 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, FileType, Mode, fchmod, statat, unlinkat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, sockopt,
+};
 use strongroom_datastore::file::{CONTROL_SOCKET, VolumeHead};
 
 use crate::control::{Answer, LINE_BYTES_MAX, Request, address_in, read_request, write_answer};
@@ -33,6 +36,8 @@ pub struct ControlSocket {
 struct Connection {
     stream: UnixStream,
     line: Vec<u8>,
+    /// What came beside it.
+    file: Option<OwnedFd>,
     deadline: Instant,
 }
 
@@ -76,7 +81,7 @@ impl ControlSocket {
     }
 
     /// Accepts whoever waits, and answers every request that has come in full.
-    pub fn serve(&mut self, answer: &mut dyn FnMut(Request) -> Answer) {
+    pub fn serve(&mut self, answer: &mut dyn FnMut(Request, Option<OwnedFd>) -> Answer) {
         while self.connections.len() < CONNECTIONS_MAX {
             match self.accept() {
                 Ok(Some(connection)) => self.connections.push(connection),
@@ -92,7 +97,7 @@ impl ControlSocket {
             Ok(false) => now < connection.deadline,
             Ok(true) => {
                 let answer = match read_request(&connection.line) {
-                    Ok(request) => answer(request),
+                    Ok(request) => answer(request, connection.file.take()),
                     Err(reason) => Answer::Refused { code: "request".to_owned(), message: reason },
                 };
                 // Who has gone away does not want to know. An answer always fits a new socket's buffer.
@@ -116,7 +121,7 @@ impl ControlSocket {
             return Err(Errno::PERM);
         }
         let deadline = Instant::now() + REQUEST_WITHIN;
-        Ok(Some(Connection { stream: stream.into(), line: Vec::new(), deadline }))
+        Ok(Some(Connection { stream: stream.into(), line: Vec::new(), file: None, deadline }))
     }
 }
 
@@ -125,12 +130,12 @@ impl Connection {
     fn read(&mut self) -> io::Result<bool> {
         let mut piece = [0; 1024];
         loop {
-            match self.stream.read(&mut piece) {
+            match self.receive(&mut piece) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.line.extend_from_slice(&piece[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
             }
             if self.line.contains(&b'\n') {
                 return Ok(true);
@@ -139,6 +144,22 @@ impl Connection {
                 return Err(io::ErrorKind::InvalidData.into());
             }
         }
+    }
+}
+
+impl Connection {
+    /// Reads a piece of the line, and keeps the file beside it, if one comes; the kernel closes any more.
+    fn receive(&mut self, piece: &mut [u8]) -> Result<usize, Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(piece)];
+        let received = rustix::net::recvmsg(&self.stream, into, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.file = files.last();
+            }
+        }
+        Ok(received.bytes)
     }
 }
 

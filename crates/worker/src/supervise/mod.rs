@@ -17,6 +17,7 @@ mod control_socket;
 mod herald;
 mod program;
 mod restart;
+mod rewrap;
 mod upgrade;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,7 +28,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use strongroom_datastore::file::{Access, DatastoreError, Deks, OpenLayer, Protection, VolumeHead};
 use strongroom_frontend::listen::{Address, Listener};
-use strongroom_keys::Kek;
+use strongroom_keys::{Kek, Keyring};
 use strongroom_types::VolumeSize;
 use thiserror::Error;
 
@@ -54,6 +55,8 @@ pub struct Exposure {
     pub head: VolumeHead,
     /// Its KEK; none for a clear volume, which a person has chosen.
     pub kek: Option<Kek>,
+    /// Whatever reaches the key providers.
+    pub keyring: Box<dyn Keyring>,
     /// Where clients connect.
     pub listener: Listener,
     /// What a worker is started with.
@@ -194,10 +197,11 @@ impl Supervisor {
     /// Does what was asked on the control socket.
     fn answer_requests(&mut self) {
         let Some(mut control) = self.control.take() else { return };
-        control.serve(&mut |request| match request {
+        control.serve(&mut |request, file| match request {
             Request::Status => Answer::Status(self.status()),
             Request::Resize { size_bytes, least_generation } => self.resize(size_bytes, least_generation),
             Request::Upgrade => self.upgrade(),
+            Request::Rewrap { to, least_generation } => self.rewrap(to, least_generation, file),
         });
         self.control = Some(control);
     }
