@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build fips test test-full test-newer-qemu measure measure-first-writes fuzz fuzz-slice power-cuts power-cuts-file-systems
+.PHONY: help demo build fips test test-full test-newer-qemu measure measure-first-writes fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes
 
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -32,6 +32,10 @@ test-full: ## the same, the long whole-system tests, libvirt, and every supporte
 
 power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the store and the audit log on a simulated file system; some three minutes
 	cargo test -p strongroom-sim --features full --test power_cuts --test store_cuts --test audit_cuts -- --nocapture
+
+rekey-volumes: ## 1,000 volumes move to other keys by a job that is killed at random; some minutes
+	scripts/install-packages test
+	cargo test -p strongroom-system-tests --features full --test rekeys_volumes -- --nocapture
 
 power-cuts-file-systems: ## power cuts beneath ext4, XFS and btrfs, over a device that records; as root, some minutes
 	scripts/install-packages test

@@ -10,7 +10,7 @@ use strongroom_frontend::nbd::{StartError, StopError, TlsError};
 use strongroom_keys::{KeyError, ProviderKey};
 use strongroom_memory::secret::SecretError;
 use strongroom_ring::RingError;
-use strongroom_types::SizeError;
+use strongroom_types::{KekId, SizeError};
 use strongroom_worker::control::{Answer, ControlError};
 use strongroom_worker::supervise::SuperviseError;
 use strongroom_worker::{ProcessError, StackError, TransferError};
@@ -60,6 +60,39 @@ pub enum CliError {
         /// Where the key should be.
         key: Box<ProviderKey>,
     },
+    /// The volume's key is not the one that was asked for.
+    #[error(
+        "{path} is under KEK {found}, and KEK {expected} is expected: somebody put an old copy or another volume there"
+    )]
+    UnexpectedKek {
+        /// The volume.
+        path: PathBuf,
+        /// The key that its descriptor names.
+        found: KekId,
+        /// The key that should open it.
+        expected: KekId,
+    },
+    /// What is given as the new key is not what the job has begun with.
+    #[error(
+        "the new key (from a {source_name}) is KEK {given}, and the job was begun with KEK {wanted}; give the same one again"
+    )]
+    OtherNewKey {
+        /// What was given.
+        given: KekId,
+        /// What the job has begun with.
+        wanted: KekId,
+        /// Where it comes from.
+        source_name: String,
+    },
+    /// The same job runs already.
+    #[error("another process works on this job ({path}); wait for it")]
+    JobRuns {
+        /// Its file.
+        path: PathBuf,
+    },
+    /// A key cannot be given to another process.
+    #[error("cannot hand the new key over: {0}")]
+    Handover(io::Error),
     /// An encrypted volume, no key, and nobody to ask for one.
     #[error("{path} needs its key: {next}")]
     NoKey {
@@ -201,6 +234,10 @@ impl CliError {
             Self::WrongPassphrase { .. } | Self::WrongKeyFile { .. } | Self::WrongProviderKey { .. } => {
                 "wrong_key"
             }
+            Self::UnexpectedKek { .. } => "unexpected_kek",
+            Self::OtherNewKey { .. } => "other_new_key",
+            Self::JobRuns { .. } => "job_runs",
+            Self::Handover(_) => "key_not_handed_over",
             Self::NoKey { .. } => "no_key",
             Self::PassphrasesDiffer => "passphrases_differ",
             Self::File { .. } => "file",
@@ -247,7 +284,7 @@ impl CliError {
 }
 
 /// The message without the kernel's error numbers: beside their names they tell nobody anything.
-fn without_numbers(message: &str) -> String {
+pub fn without_numbers(message: &str) -> String {
     let mut kept = String::with_capacity(message.len());
     let mut rest = message;
     while let Some((before, after)) = rest.split_once(" (os error ") {

@@ -1,12 +1,13 @@
 //! Where a volume's key comes from: a key provider, a passphrase typed or read from a descriptor, or a key file. Never the command line
 //! or the environment, which others can read; and wherever it comes from, straight into secret memory.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use strongroom_datastore::file::{DatastoreError, Descriptor, Protection};
+use strongroom_datastore::file::{DatastoreError, Descriptor, KekRecord, Protection};
 use strongroom_keys::{
     Kek, KekSource, KeyError, KeyRequestId, Keyring, PASSPHRASE_BYTES_MAX, ProviderKey, ProviderName,
     read_key_file,
@@ -41,6 +42,10 @@ pub struct KeyArguments {
     /// Not encrypted: whoever reads the datastore reads the guest's data
     #[arg(long)]
     unencrypted: bool,
+
+    /// The content of the file, or the passphrase.
+    #[arg(skip)]
+    secret: OnceCell<SecretBytes>,
 }
 
 /// A volume's key, or the word of a person that it has none.
@@ -108,17 +113,37 @@ impl KeyArguments {
     }
 
     /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A person at a
-    /// terminal is asked where nothing was given.
-    pub fn for_volume(&self, path: &Path, descriptor: &Descriptor) -> Result<VolumeKey, CliError> {
-        let path = path.to_owned();
+    /// terminal is asked where nothing was given. While a re-wrap is under way, either of two keys is good; if one is
+    /// `expected`, only that.
+    pub fn for_volume(
+        &self,
+        path: &Path,
+        descriptor: &Descriptor,
+        expected: Option<KekId>,
+    ) -> Result<VolumeKey, CliError> {
         let Some(encryption) = &descriptor.encryption else {
-            let refused = DatastoreError::NotEncrypted { path };
+            let refused = DatastoreError::NotEncrypted { path: path.to_owned() };
             return if self.unencrypted { Ok(VolumeKey::Unencrypted) } else { Err(refused.into()) };
         };
-        let source = &encryption.kek.source;
         if self.unencrypted {
-            return Err(DatastoreError::Encrypted { path, source_name: source.name() }.into());
+            let source_name = encryption.kek.source.name();
+            return Err(DatastoreError::Encrypted { path: path.to_owned(), source_name }.into());
         }
+        let mut refused = None;
+        for record in encryption.keks().filter(|record| expected.is_none_or(|expected| record.id == expected))
+        {
+            match self.for_kek(path, record) {
+                Ok(kek) => return Ok(VolumeKey::Kek(kek)),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        let (path, found) = (path.to_owned(), encryption.kek.id);
+        Err(refused.unwrap_or(CliError::UnexpectedKek { path, found, expected: expected.unwrap_or(found) }))
+    }
+
+    /// The key of this record.
+    fn for_kek(&self, path: &Path, record: &KekRecord) -> Result<Kek, CliError> {
+        let (source, path) = (&record.source, path.to_owned());
         let refuse_other_source = |given| {
             let error = KeyError::WrongSource { given, wanted: source.name() };
             Err(DatastoreError::Key { path: path.clone(), error }.into())
@@ -129,15 +154,15 @@ impl KeyArguments {
         match (source, &self.key_file, self.passphrase_fd) {
             (KekSource::Provider(key), None, None) => {
                 self.refuse_another_provider(&path, key)?;
-                provided_kek(&*keyring::configured(), &path, key, encryption.kek.id).map(VolumeKey::Kek)
+                provided_kek(&*keyring::configured(), &path, key, record.id)
             }
             (KekSource::Provider(_), Some(_), _) => refuse_other_source("key file"),
             (KekSource::Provider(_), None, Some(_)) => refuse_other_source("passphrase"),
             (KekSource::KeyFile {}, Some(key_file), _) => {
-                let kek = source.kek(&read_key_file(key_file)?)?;
+                let kek = source.kek(self.secret(|| Ok(read_key_file(key_file)?))?)?;
                 let wrong = |_| CliError::WrongKeyFile { path, key_file: key_file.clone() };
-                kek.expect_id(encryption.kek.id).map_err(wrong)?;
-                Ok(VolumeKey::Kek(kek))
+                kek.expect_id(record.id).map_err(wrong)?;
+                Ok(kek)
             }
             (KekSource::KeyFile {}, None, None) => {
                 Err(CliError::NoKey { path, next: "give --key-file FILE" })
@@ -145,11 +170,22 @@ impl KeyArguments {
             (KekSource::KeyFile {}, None, Some(_)) => refuse_other_source("passphrase"),
             (KekSource::Passphrase(_), Some(_), _) => refuse_other_source("key file"),
             (KekSource::Passphrase(_), None, Some(number)) => {
-                let kek = source.kek(&read_passphrase(number)?)?;
-                kek.expect_id(encryption.kek.id).map_err(|_| CliError::WrongPassphrase { path })?;
-                Ok(VolumeKey::Kek(kek))
+                let kek = source.kek(self.secret(|| read_passphrase(number))?)?;
+                kek.expect_id(record.id).map_err(|_| CliError::WrongPassphrase { path })?;
+                Ok(kek)
             }
-            (KekSource::Passphrase(_), None, None) => ask_until_right(&path, descriptor, source),
+            (KekSource::Passphrase(_), None, None) => ask_until_right(&path, record),
+        }
+    }
+
+    /// What was given, read once: a descriptor may give it only once, and many volumes may ask.
+    fn secret(&self, read: impl FnOnce() -> Result<SecretBytes, CliError>) -> Result<&SecretBytes, CliError> {
+        match self.secret.get() {
+            Some(secret) => Ok(secret),
+            None => {
+                let secret = read()?;
+                Ok(self.secret.get_or_init(|| secret))
+            }
         }
     }
 
@@ -179,24 +215,24 @@ fn provided_kek(
     Ok(kek)
 }
 
-fn ask_until_right(path: &Path, descriptor: &Descriptor, source: &KekSource) -> Result<VolumeKey, CliError> {
+fn ask_until_right(path: &Path, record: &KekRecord) -> Result<Kek, CliError> {
     let next = "give --passphrase-fd N, or run in a terminal to be asked for its passphrase";
     let mut terminal = terminal_for(path, next)?;
-    let wanted = descriptor.encryption.as_ref().map(|encryption| encryption.kek.id);
     for attempt in 1..=ATTEMPTS_MAX {
         let prompt = match attempt {
             1 => format!("Passphrase of {}", path.display()),
             _ => "Wrong. Once more".to_owned(),
         };
-        let kek = source.kek(&asked(terminal.ask_passphrase(&prompt))?)?;
-        if Some(kek.id()) == wanted {
-            return Ok(VolumeKey::Kek(kek));
+        let kek = record.source.kek(&asked(terminal.ask_passphrase(&prompt))?)?;
+        if kek.id() == record.id {
+            return Ok(kek);
         }
     }
     Err(CliError::WrongPassphrase { path: path.to_owned() })
 }
 
-fn ask_twice(path: &Path) -> Result<SecretBytes, CliError> {
+/// A new passphrase of a person at the terminal, for what is at `path`.
+pub fn ask_twice(path: &Path) -> Result<SecretBytes, CliError> {
     let next = "give --key-file FILE or --passphrase-fd N, or run in a terminal to be asked for a passphrase";
     let mut terminal = terminal_for(path, next)?;
     let passphrase = asked(terminal.ask_passphrase(&format!("New passphrase for {}", path.display())))?;
@@ -221,7 +257,7 @@ fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliE
 }
 
 /// Reads the passphrase from a descriptor that the caller opened for us, without any buffer but the secret's own.
-fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
+pub fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
     let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
     let file = File::open(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => CliError::Usage(format!(

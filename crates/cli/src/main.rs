@@ -12,6 +12,7 @@
 
 mod completions;
 mod error;
+mod home;
 mod image;
 mod keyring;
 mod keys;

@@ -63,7 +63,7 @@ pub struct Program {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make, show, expose, grow, upgrade, check, convert and delete volumes
+    /// Make, show, expose, grow, re-key, upgrade, check, convert and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
     /// Print a completion script for a shell

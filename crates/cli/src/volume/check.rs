@@ -107,7 +107,9 @@ impl CheckArguments {
         let described = describe(&self.path).ok();
         let encrypted = described.as_ref().filter(|volume| volume.descriptor.encryption.is_some());
         let key = match encrypted {
-            Some(volume) if !self.no_key => self.key.for_volume(&self.path, &volume.descriptor)?,
+            Some(volume) if !self.no_key => {
+                self.key.for_volume(&self.path, &volume.descriptor, self.freshness.expect_kek)?
+            }
             _ => VolumeKey::Unencrypted,
         };
         let mut findings = check(&self.path, key.kek())?;

@@ -51,6 +51,8 @@ pub struct EncryptionFacts {
     pub provider_key_id: Option<String>,
     /// Which key-encryption key.
     pub kek_id: String,
+    /// The one that a re-wrap is bringing in, which opens the volume too; nothing if none is under way.
+    pub next_kek_id: Option<String>,
     /// Which data-encryption key seals what is written.
     pub key_epoch: Option<u32>,
 }
@@ -83,7 +85,8 @@ fn exposure_of(path: &Path) -> Option<Status> {
 }
 
 fn encryption_facts(descriptor: &Descriptor) -> Option<EncryptionFacts> {
-    let kek = &descriptor.encryption.as_ref()?.kek;
+    let encryption = descriptor.encryption.as_ref()?;
+    let kek = &encryption.kek;
     let writes = descriptor.layer(descriptor.top).and_then(|layer| layer.epochs.last());
     let provided = match &kek.source {
         KekSource::Provider(key) => Some((key.provider.to_string(), key.key.to_string())),
@@ -96,6 +99,7 @@ fn encryption_facts(descriptor: &Descriptor) -> Option<EncryptionFacts> {
         key_provider,
         provider_key_id,
         kek_id: kek.id.to_string(),
+        next_kek_id: encryption.next_kek.as_ref().map(|next| next.id.to_string()),
         key_epoch: writes.map(|record| record.epoch.number()),
     })
 }

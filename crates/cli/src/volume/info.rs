@@ -89,6 +89,12 @@ impl fmt::Display for Info {
                     _ => format!("a {}", facts.key_source.replace('_', " ")),
                 };
                 writeln!(f, "  key           from {source}, id {}", facts.kek_id)?;
+                if let Some(next) = &facts.next_kek_id {
+                    writeln!(
+                        f,
+                        "  next key      id {next}; finish with 'volume rekey --kek', either opens the volume"
+                    )?;
+                }
             }
             None => writeln!(f, "  encryption    NONE: whoever reads the datastore reads the guest's data")?,
         }
@@ -167,7 +173,7 @@ impl InfoArguments {
         }
         let mut authenticated = false;
         if self.key.are_given() {
-            let key = self.key.for_volume(&self.path, &described.descriptor)?;
+            let key = self.key.for_volume(&self.path, &described.descriptor, self.freshness.expect_kek)?;
             let findings = check(&self.path, key.kek())?;
             if let Some(error) = findings.into_iter().find(|finding| finding.severity == Severity::Error) {
                 return Err(CliError::Unsound(error.message));

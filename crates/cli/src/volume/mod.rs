@@ -12,6 +12,7 @@ mod info;
 mod list;
 mod open;
 mod read_blocks;
+mod rekey;
 mod resize;
 mod staged;
 mod target;
@@ -40,6 +41,8 @@ pub enum VolumeCommand {
     Resize(resize::ResizeArguments),
     /// Move an exposed volume to the program that is installed now
     Upgrade(upgrade::UpgradeArguments),
+    /// Move volumes to other keys, also while they are exposed; no data is copied
+    Rekey(Box<rekey::RekeyArguments>),
     /// Look for damage, and change nothing
     Check(check::CheckArguments),
     /// Make a volume of a disk image
@@ -61,6 +64,7 @@ impl VolumeCommand {
             Self::Expose(arguments) => arguments.run(output, log),
             Self::Resize(arguments) => arguments.run(output),
             Self::Upgrade(arguments) => arguments.run(output),
+            Self::Rekey(arguments) => return arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
             Self::Import(arguments) => arguments.run(output),
             Self::Export(arguments) => arguments.run(output),

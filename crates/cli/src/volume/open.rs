@@ -7,6 +7,7 @@ use clap::Args;
 use strongroom_datastore::file::{
     Access, Deks, DescribedVolume, OpenLayer, OpenOptions, OpenVolume, VolumeHead, describe, open, open_apart,
 };
+use strongroom_types::KekId;
 
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
@@ -42,6 +43,17 @@ pub struct FreshnessArguments {
     /// Refuse a volume whose descriptor is older than generation N: somebody put an old copy back
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub least_generation: u64,
+
+    /// Refuse a volume that is not under this key: somebody who had an earlier one could have made its descriptor
+    #[arg(long, value_name = "KEK-ID")]
+    pub expect_kek: Option<KekId>,
+}
+
+impl FreshnessArguments {
+    /// Whether anything is known.
+    pub fn are_given(&self) -> bool {
+        self.least_generation > 0 || self.expect_kek.is_some()
+    }
 }
 
 impl OpenArguments {
@@ -64,7 +76,7 @@ impl OpenArguments {
 
     fn ask_for_key(&self, path: &Path) -> Result<VolumeKey, CliError> {
         let DescribedVolume { descriptor, .. } = describe(path)?;
-        self.key.for_volume(path, &descriptor)
+        self.key.for_volume(path, &descriptor, self.freshness.expect_kek)
     }
 
     fn options<'a>(&self, key: &'a VolumeKey, access: Access) -> OpenOptions<'a> {
