@@ -1,4 +1,5 @@
-//! Heads: how far the log is, signed, so that whoever keeps one can tell later whether the log is still that one.
+//! Heads: how far the log is, signed, so that whoever keeps one can tell later whether the log is still that
+//! one.
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;

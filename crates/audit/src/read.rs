@@ -85,7 +85,8 @@ struct OpenFile {
     buffer: Vec<u8>,
     /// How much of the buffer has been used; `offset` is behind that.
     used: usize,
-    /// The last line that was durable when the buffer was read. What it has of later ones may have changed since.
+    /// The last line that was durable when the buffer was read. What it has of later ones may have changed
+    /// since.
     durable: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The little that a log needs of a file system. Real directories are one of it; tests put a simulated one in their place.
+//! The little that a log needs of a file system. Real directories are one of it; tests put a simulated one in
+//! their place.
 
 use std::fs::{File, OpenOptions};
 use std::io;

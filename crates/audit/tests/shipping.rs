@@ -1,4 +1,5 @@
-//! Shipping to real receivers over TLS: ours made of rustls, which goes wrong when told to, and `openssl s_server`.
+//! Shipping to real receivers over TLS: ours made of rustls, which goes wrong when told to, and `openssl
+//! s_server`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 

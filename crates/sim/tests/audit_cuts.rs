@@ -1,9 +1,9 @@
-//! Power cuts beneath the audit log, at every moment of its life: every image opens, holds every record that was answered, and
-//! verifies.
+//! Power cuts beneath the audit log, at every moment of its life: every image opens, holds every record that
+//! was answered, and verifies.
 //!
-//! The log is the product's; the directory below it is simulated. `cargo test -p strongroom-sim --test audit_cuts --
-//! --nocapture` prints what was done; with `--features full` it does 20,000 cuts. `POWER_CUTS_SEED` is the first life's
-//! seed, otherwise 1.
+//! The log is the product's; the directory below it is simulated. `cargo test -p strongroom-sim --test
+//! audit_cuts -- --nocapture` prints what was done; with `--features full` it does 20,000 cuts.
+//! `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
 
 #![allow(
     clippy::unwrap_used,
@@ -105,7 +105,7 @@ impl LogFile for OpenFile {
         self.syncs.set(self.syncs.get() + 1);
         let skipped = match self.rule {
             Some(Rule::FilesNotSynced) => true,
-            Some(Rule::SyncsEverySecond) => self.syncs.get() % 2 == 0,
+            Some(Rule::SyncsEverySecond) => self.syncs.get().is_multiple_of(2),
             Some(Rule::NamesNotSynced) | None => false,
         };
         if skipped { Ok(()) } else { Ok(self.file.sync()?) }

@@ -1,9 +1,9 @@
-//! Power cuts beneath the metadata store, at every moment of its life: every image opens, holds whatever was acknowledged,
-//! and is one revision of the store whole.
+//! Power cuts beneath the metadata store, at every moment of its life: every image opens, holds whatever was
+//! acknowledged, and is one revision of the store whole.
 //!
-//! The engine is the product's with redb in it; the file below it is simulated. `cargo test -p strongroom-sim --test
-//! store_cuts -- --nocapture` prints what was done; with `--features full` it does 20,000 cuts. `POWER_CUTS_SEED` is the
-//! first life's seed, otherwise 1.
+//! The engine is the product's with redb in it; the file below it is simulated. `cargo test -p strongroom-sim
+//! --test store_cuts -- --nocapture` prints what was done; with `--features full` it does 20,000 cuts.
+//! `POWER_CUTS_SEED` is the first life's seed, otherwise 1.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,8 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use strongroom_sim::{OpenHow, SimFile, SimFs};
-use strongroom_store::{Engine, Entry, Is, KeyRange, Outcome, Revision, StorageBackend, Store, Transaction};
+use strongroom_sim::{Faults, OpenHow, SimFile, SimFs};
+use strongroom_store::{
+    Engine, Entry, Is, KeyRange, Operation, Outcome, Revision, StorageBackend, Store, Transaction,
+};
 
 /// Power cuts in all.
 const CUTS: usize = if cfg!(feature = "full") { 20_000 } else { 1_200 };
@@ -91,10 +93,11 @@ impl StorageBackend for Backend {
 /// A store's life, recorded, and what it was at each revision.
 struct Life {
     fs: SimFs,
-    /// The content after each revision, from the one that it began with on.
-    states: Vec<Vec<Entry>>,
-    begun_at: Revision,
-    /// Moments at which transactions were about to be asked for, with the latest revision that they could make.
+    /// What the store was, may have become, and became: a revision whose sync failed may give way to another
+    /// of its number.
+    states: Vec<(Revision, Vec<Entry>)>,
+    /// Moments at which transactions were about to be asked for, with the latest revision that they could
+    /// make.
     asked: Vec<(usize, Revision)>,
     /// Moments by which a revision had been acknowledged.
     acknowledged: Vec<(usize, Revision)>,
@@ -103,6 +106,46 @@ struct Life {
 fn content(store: &dyn Store) -> (Revision, Vec<Entry>) {
     let snapshot = store.snapshot().unwrap();
     (snapshot.revision(), snapshot.all(&KeyRange::all()).unwrap())
+}
+
+fn open(fs: &SimFs, rule: Option<Rule>) -> Result<Engine, String> {
+    Engine::with_backend(Backend::open(fs, rule), "simulated").map_err(|error| error.to_string())
+}
+
+/// What a transaction makes of a state, if it changes anything.
+fn follow(state: &[Entry], transaction: &Transaction, revision: Revision) -> Option<Vec<Entry>> {
+    let mut state = state.to_vec();
+    let place = |state: &[Entry], key: &[u8]| state.binary_search_by(|entry| entry.key.as_slice().cmp(key));
+    // All conditions here are of absence.
+    if transaction.conditions.iter().any(|condition| place(&state, &condition.key).is_ok()) {
+        return None;
+    }
+    let mut changes = 0;
+    for operation in &transaction.operations {
+        changes += 1;
+        match (operation, place(&state, operation.key())) {
+            (Operation::Put { value, .. }, Ok(at)) => {
+                state[at].value.clone_from(value);
+                state[at].mod_revision = revision;
+                state[at].version += 1;
+            }
+            (Operation::Put { key, value, .. }, Err(at)) => {
+                let (key, value) = (key.clone(), value.clone());
+                let entry = Entry {
+                    key,
+                    value,
+                    create_revision: revision,
+                    mod_revision: revision,
+                    version: 1,
+                    lease: None,
+                };
+                state.insert(at, entry);
+            }
+            (Operation::Delete { .. }, Ok(at)) => drop(state.remove(at)),
+            (Operation::Delete { .. }, Err(_)) => changes -= 1,
+        }
+    }
+    (changes > 0).then_some(state)
 }
 
 fn transaction(random: &mut StdRng) -> Transaction {
@@ -125,92 +168,66 @@ fn transaction(random: &mut StdRng) -> Transaction {
 
 impl Life {
     /// What is on the file system goes on, or a new store begins.
-    fn of(fs: SimFs, seed: u64, groups: usize, rule: Option<Rule>) -> Result<Self, String> {
+    fn of(fs: SimFs, seed: u64, groups: usize, rule: Option<Rule>, faults: Faults) -> Result<Self, String> {
         let mut random = StdRng::seed_from_u64(seed);
-        let backend = Backend::open(&fs, None);
-        let engine = Engine::with_backend(backend, "begun").map_err(|error| error.to_string())?;
-        drop(engine);
+        drop(open(&fs, None)?);
         fs.record();
-        let engine =
-            Engine::with_backend(Backend::open(&fs, rule), "simulated").map_err(|error| error.to_string())?;
-        let (begun_at, state) = content(&engine);
-        let mut life = Self {
-            fs: fs.clone(),
-            states: vec![state],
-            begun_at,
-            asked: Vec::new(),
-            acknowledged: vec![(0, begun_at)],
-        };
+        let mut engine = open(&fs, rule)?;
+        let state = content(&engine);
+        let mut life =
+            Self { fs: fs.clone(), asked: Vec::new(), acknowledged: vec![(0, state.0)], states: vec![state] };
         for _ in 0..groups {
-            life.do_group(&engine, &mut random);
+            fs.set_faults(faults);
+            let is_whole = life.do_group(&engine, &mut random);
+            fs.set_faults(Faults::default());
+            if !is_whole {
+                drop(engine);
+                engine = open(&fs, rule)?;
+            }
+            let state = content(&engine);
+            if !life.states.contains(&state) {
+                return Err(format!("revision {} was never made", state.0));
+            }
+            life.acknowledged.push((fs.moments(), state.0));
+            life.states.push(state);
         }
         // That it is closed in order is cut into as well.
         drop(engine);
         Ok(life)
     }
 
-    /// Asks for some transactions at once, and waits for all of them.
-    fn do_group(&mut self, engine: &Engine, random: &mut StdRng) {
+    /// Asks for some transactions at once, and waits for all of them; whether each was answered for.
+    fn do_group(&mut self, engine: &Engine, random: &mut StdRng) -> bool {
         let count = random.random_range(1..4_u64);
-        let latest = self.latest();
+        let (mut latest, mut state) = self.states.last().cloned().unwrap();
         self.asked.push((self.fs.moments(), Revision(latest.0 + count)));
         let transactions: Vec<_> = (0..count).map(|_| transaction(random)).collect();
         let pending: Vec<_> =
             transactions.iter().map(|transaction| engine.submit(transaction.clone())).collect();
+        let mut is_whole = true;
         for (pending, transaction) in pending.into_iter().zip(&transactions) {
-            if let Outcome::Committed(revision) = pending.wait().unwrap() {
-                self.follow(transaction, revision);
+            let next = latest.next();
+            let done = follow(&state, transaction, next);
+            match pending.wait() {
+                Ok(Outcome::Committed(revision)) => {
+                    assert_eq!(revision == next, done.is_some(), "the oracle is right")
+                }
+                Ok(Outcome::Conflict(_)) => assert!(done.is_none(), "the oracle is right"),
+                Err(_) => is_whole = false,
+            }
+            if let Some(done) = done {
+                (latest, state) = (next, done);
+                self.states.push((latest, state.clone()));
             }
         }
-        self.acknowledged.push((self.fs.moments(), self.latest()));
-        let (revision, found) = content(engine);
-        assert_eq!((revision, Some(&found)), (self.latest(), self.states.last()), "the oracle is right");
-    }
-
-    fn latest(&self) -> Revision {
-        Revision(self.begun_at.0 + self.states.len() as u64 - 1)
-    }
-
-    /// What a committed transaction made of the content.
-    fn follow(&mut self, transaction: &Transaction, revision: Revision) {
-        if revision == self.latest() {
-            return;
-        }
-        let mut state = self.states.last().cloned().unwrap();
-        for operation in &transaction.operations {
-            let key = operation.key();
-            let place = state.binary_search_by(|entry| entry.key.as_slice().cmp(key));
-            match (operation, place) {
-                (strongroom_store::Operation::Put { value, .. }, Ok(at)) => {
-                    state[at].value.clone_from(value);
-                    state[at].mod_revision = revision;
-                    state[at].version += 1;
-                }
-                (strongroom_store::Operation::Put { key, value, .. }, Err(at)) => {
-                    let (key, value) = (key.clone(), value.clone());
-                    let entry = Entry {
-                        key,
-                        value,
-                        create_revision: revision,
-                        mod_revision: revision,
-                        version: 1,
-                        lease: None,
-                    };
-                    state.insert(at, entry);
-                }
-                (strongroom_store::Operation::Delete { .. }, Ok(at)) => drop(state.remove(at)),
-                (strongroom_store::Operation::Delete { .. }, Err(_)) => {}
-            }
-        }
-        self.states.push(state);
+        is_whole
     }
 
     /// The revisions that a cut at this moment may leave.
     fn allowed(&self, moment: usize) -> (Revision, Revision) {
-        let least =
-            self.acknowledged.iter().filter(|(at, _)| *at <= moment + 1).map(|(_, revision)| *revision).max();
+        let acknowledged = self.acknowledged.iter().filter(|(at, _)| *at <= moment + 1);
+        let least = acknowledged.map(|(_, revision)| *revision).max().unwrap_or(Revision::ZERO);
         let most = self.asked.iter().filter(|(at, _)| *at <= moment).map(|(_, revision)| *revision).max();
-        let least = least.unwrap_or(self.begun_at);
         (least, most.unwrap_or(least).max(least))
     }
 
@@ -223,8 +240,7 @@ impl Life {
         if revision < least || revision > most {
             return Err(format!("revision {revision}, which should be within {least} and {most}"));
         }
-        let expected = self.states.get((revision.0 - self.begun_at.0) as usize);
-        if expected != Some(&found) {
+        if !self.states.contains(&(revision, found)) {
             return Err(format!("revision {revision} is not what it was"));
         }
         let next =
@@ -234,9 +250,13 @@ impl Life {
     }
 }
 
-/// A life and its cuts.
+/// A life and its cuts. In every third one syncs fail at times, and the store is opened again.
 fn live(seed: u64, rule: Option<Rule>) -> Result<usize, String> {
-    let life = Life::of(SimFs::new(seed), seed, GROUPS_PER_LIFE, rule)?;
+    let faults = match (rule, seed % 3) {
+        (None, 1) => Faults { sync_error_one_in: 12, ..Faults::default() },
+        _ => Faults::default(),
+    };
+    let life = Life::of(SimFs::new(seed), seed, GROUPS_PER_LIFE, rule, faults)?;
     cut(&life, seed, CUTS_PER_LIFE, rule.is_none())
 }
 
@@ -250,7 +270,8 @@ fn cut(life: &Life, seed: u64, cuts: usize, again: bool) -> Result<usize, String
         image.unwrap_or_else(|_| Err("redb asserts".into())).map_err(said)?;
         done += 1;
         if again && random.random_ratio(1, 8) {
-            let next = Life::of(life.fs.cut_at(moment, cut_seed), cut_seed, 5, None).map_err(said)?;
+            let next = Life::of(life.fs.cut_at(moment, cut_seed), cut_seed, 5, None, Faults::default())
+                .map_err(said)?;
             done += cut(&next, cut_seed, 4, false).map_err(|what| said(format!("and then {what}")))?;
         }
     }

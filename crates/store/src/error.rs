@@ -55,8 +55,8 @@ pub enum StoreError {
         /// What the system said.
         reason: Arc<str>,
     },
-    /// The write failed, and it may be done or not. After a device's failure nothing is taken until the store has been opened
-    /// again.
+    /// The write failed, and it may be done or not. After a device's failure nothing is taken until the store
+    /// has been opened again.
     #[error("whether it was stored is not known: {reason}")]
     Uncertain {
         /// What the system said.

@@ -1,7 +1,7 @@
 //! The log as its writer's callers see it.
 //!
-//! - [`queue`]: what waits. [`writer`]: the one thread that writes. [`opening`]: what is found when a log is opened, and
-//!   the tail that is cut. [`follow`]: reading on behind the writer.
+//! - [`queue`]: what waits. [`writer`]: the one thread that writes. [`opening`]: what is found when a log is
+//!   opened, and the tail that is cut. [`follow`]: reading on behind the writer.
 
 mod follow;
 mod opening;
@@ -112,8 +112,8 @@ impl AuditLog {
         PendingAppend(self.shared.queue.append(record))
     }
 
-    /// Signs a head over everything that is there, and gives it out once it is durable. Whoever keeps it elsewhere can tell
-    /// a log that was cut short or written anew.
+    /// Signs a head over everything that is there, and gives it out once it is durable. Whoever keeps it
+    /// elsewhere can tell a log that was cut short or written anew.
     ///
     /// Does not block. The answer's errors: [`AuditError::Unsigned`] and those of [`append`](Self::append).
     pub fn head(&self) -> PendingHead {
@@ -164,7 +164,8 @@ impl Drop for AuditLog {
     fn drop(&mut self) {
         self.shared.queue.finish();
         if let Some(writer) = self.writer.take() {
-            // A panic of the writer has been told by the panic hook, and everybody who waited by their answers.
+            // A panic of the writer has been told by the panic hook, and everybody who waited by their
+            // answers.
             let _ = writer.join();
         }
     }

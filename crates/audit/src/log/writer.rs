@@ -211,8 +211,8 @@ impl Writer {
         Ok(Current { file, length: 0, ahead: 0 })
     }
 
-    /// Takes away, durably, what lies behind the end: a group that found no room, which the next one must not be followed by, or
-    /// zeroes ahead of lines that do not come.
+    /// Takes away, durably, what lies behind the end: a group that found no room, which the next one must not
+    /// be followed by, or zeroes ahead of lines that do not come.
     fn cut_tail(&mut self) -> Result<(), AuditError> {
         if let Some(current) = self.file.as_mut().filter(|_| self.tail) {
             current.file.set_length(current.length).map_err(|error| refusal(&error))?;

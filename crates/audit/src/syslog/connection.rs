@@ -12,8 +12,8 @@ use rustls::pki_types::ServerName;
 
 use super::Collector;
 
-/// How long a reset is waited for after the collector's end: one that had closed before it got all answers our last bytes with
-/// one, a round trip later.
+/// How long a reset is waited for after the collector's end: one that had closed before it got all answers
+/// our last bytes with one, a round trip later.
 const RESET_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 pub(super) struct Connection {

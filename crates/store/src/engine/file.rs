@@ -13,9 +13,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 use crate::error::StoreError;
 
-/// Most bytes by which the file grows that are written with zeroes at once. A commit that overwrites them takes no space, so its
-/// syncs are flushes of the device and not commits of the file system's journal, which wait for what others wrote. More of
-/// them would have the commit that grows the file wait too long.
+/// Most bytes by which the file grows that are written with zeroes at once. A commit that overwrites them
+/// takes no space, so its syncs are flushes of the device and not commits of the file system's journal, which
+/// wait for what others wrote. More of them would have the commit that grows the file wait too long.
 const FILLED_MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// An open file that nobody else has open as a store. The lock (`flock`) ends with it.

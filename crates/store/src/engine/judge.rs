@@ -1,4 +1,5 @@
-//! What one transaction does: its conditions are judged against everything before it, those before it in its group included.
+//! What one transaction does: its conditions are judged against everything before it, those before it in its
+//! group included.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use crate::transaction::{Condition, Conflict, Is, Operation, Outcome, Transactio
 use super::tables::{self, Changes, Header, META_LEASE, META_REVISION, Tables};
 
 impl Tables<'_> {
-    /// Judges a transaction and does it. The inner error is the transaction's own, which has then changed nothing; the outer
-    /// one is the engine's, and nothing of the group may be committed.
+    /// Judges a transaction and does it. The inner error is the transaction's own, which has then changed
+    /// nothing; the outer one is the engine's, and nothing of the group may be committed.
     pub(super) fn judge(
         &mut self,
         transaction: &Transaction,
