@@ -7,8 +7,9 @@ use serde_json::json;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
-use strongroom_keys::{KeyError, ProviderKey};
+use strongroom_keys::{KeyError, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretError;
+use strongroom_providers::{ProviderError, RegistryError};
 use strongroom_ring::RingError;
 use strongroom_types::{KekId, SizeError};
 use strongroom_worker::control::{Answer, ControlError};
@@ -28,6 +29,17 @@ pub enum CliError {
     /// A key cannot be had.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The providers of this machine cannot be read or changed.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A provider does not do what is asked.
+    #[error("key provider {name}: {error}")]
+    Provider {
+        /// Its name.
+        name: ProviderName,
+        /// Why.
+        error: ProviderError,
+    },
     /// No memory for a secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
@@ -229,6 +241,8 @@ impl CliError {
         match self {
             Self::Datastore(error) => error.code(),
             Self::Key(error) => error.code(),
+            Self::Registry(error) => error.code(),
+            Self::Provider { error, .. } => error.code(),
             Self::Secret(_) => "no_secret_memory",
             Self::Process(_) => "process",
             Self::WrongPassphrase { .. } | Self::WrongKeyFile { .. } | Self::WrongProviderKey { .. } => {

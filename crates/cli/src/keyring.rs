@@ -1,24 +1,32 @@
 //! How this program reaches key providers.
 
 use strongroom_keys::{Kek, KeyError, KeyRequestId, Keyring, ProviderKey, ProviderName};
+use strongroom_providers::{HOME_VARIABLE, ProviderKeyring, home};
 
 /// Whatever reaches the key providers of this machine.
 pub fn configured() -> Box<dyn Keyring> {
-    Box::new(NoProviders)
+    match home(None) {
+        Some(home) => Box::new(ProviderKeyring::of_home(&home)),
+        None => Box::new(Homeless),
+    }
 }
 
-/// No provider is set up.
+/// Nobody knows where the providers would be set up.
 #[derive(Debug)]
-struct NoProviders;
+struct Homeless;
 
-const NONE: &str = "no such key provider is set up here";
+impl Homeless {
+    fn reason() -> String {
+        format!("there is no place where key providers are set up; set {HOME_VARIABLE}")
+    }
+}
 
-impl Keyring for NoProviders {
+impl Keyring for Homeless {
     fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        Err(KeyError::Unavailable { key: Box::new(key.clone()), reason: NONE.to_owned() })
+        Err(KeyError::Unavailable { key: Box::new(key.clone()), reason: Self::reason() })
     }
 
     fn create(&self, provider: &ProviderName, _: KeyRequestId) -> Result<Kek, KeyError> {
-        Err(KeyError::NotMade { provider: provider.clone(), reason: NONE.to_owned() })
+        Err(KeyError::NotMade { provider: provider.clone(), reason: Self::reason() })
     }
 }

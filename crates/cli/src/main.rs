@@ -14,6 +14,7 @@ mod completions;
 mod error;
 mod home;
 mod image;
+mod key_provider;
 mod keyring;
 mod keys;
 mod manual;

@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::completions::CompletionsArguments;
 use crate::error::CliError;
+use crate::key_provider::KeyProviderCommand;
 use crate::manual::ManArguments;
 use crate::output::{Output, printable};
 use crate::volume::VolumeCommand;
@@ -66,6 +67,9 @@ enum Command {
     /// Make, show, expose, grow, re-key, upgrade, check, convert and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Set up, list, try and remove the key servers that volumes take their keys from
+    #[command(subcommand)]
+    KeyProvider(KeyProviderCommand),
     /// Print a completion script for a shell
     Completions(CompletionsArguments),
     /// Write the manual pages
@@ -102,6 +106,7 @@ impl Program {
         let output = Output::new(self.json);
         match &self.command {
             Command::Volume(command) => command.run(&output, &log),
+            Command::KeyProvider(command) => command.run(&output),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(&output),
             Command::Worker(arguments) => arguments.run(),

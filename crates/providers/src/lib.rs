@@ -10,6 +10,7 @@
 //! what, and who may have a key, is decided elsewhere.
 #![forbid(unsafe_code)]
 
+mod check;
 mod config;
 mod error;
 mod holder;
@@ -22,6 +23,7 @@ pub mod vault;
 
 use std::time::Duration;
 
+pub use check::{ServerCheck, Step, check};
 pub use config::{
     CONFIG_FORMAT, CRYPTOPERIOD_DAYS_MAX, KmipConfig, LEASE_SECONDS, LeaseConfig,
     OUTAGE_ALLOWANCE_SECONDS_MAX, ProviderConfig, REQUEST_TIMEOUT_MS, SERVERS_MAX, SourceConfig, VaultConfig,

@@ -85,6 +85,8 @@ fn a_key_from_its_creation_to_its_end() {
 
         // Out of use: it still opens what it sealed.
         provider.revoke(&key, Revocation::Superseded).unwrap();
+        // Asked again, as after a silence, it is done already.
+        provider.revoke(&key, Revocation::Superseded).unwrap();
         assert_eq!(provider.facts(&key).unwrap().state, KeyState::Deactivated);
         assert_eq!(provider.fetch(&key).unwrap(), new.secret);
 

@@ -72,12 +72,7 @@ impl KeyProvider for KmipProvider {
         }
         let (id, secret) = self.cluster.call(move |client| {
             let id = client.create(&wanted)?;
-            if let Err(error) = client.activate(&id) {
-                // The same request made and activated it before.
-                if error.refusal().is_none() || client.state(&id)? != State::Active {
-                    return Err(error);
-                }
-            }
+            client.activate(&id).or_else(|error| done_before(client, &id, error, &[State::Active]))?;
             let secret = client.get(&id)?.secret;
             Ok((id, secret))
         })?;
@@ -112,16 +107,22 @@ impl KeyProvider for KmipProvider {
 
     fn activate(&self, key: &ProviderKey) -> Result<(), ProviderError> {
         let id = key.key.to_string();
-        self.cluster.call(move |client| client.activate(&id))
+        self.cluster.call(move |client| {
+            client.activate(&id).or_else(|error| done_before(client, &id, error, &[State::Active]))
+        })
     }
 
     fn revoke(&self, key: &ProviderKey, why: Revocation) -> Result<(), ProviderError> {
         let id = key.key.to_string();
-        let code = match why {
-            Revocation::Superseded => RevocationReasonCode::Superseded,
-            Revocation::Compromised => RevocationReasonCode::KeyCompromise,
+        let (code, outcome) = match why {
+            Revocation::Superseded => (RevocationReasonCode::Superseded, [State::Deactivated; 2]),
+            Revocation::Compromised => {
+                (RevocationReasonCode::KeyCompromise, [State::Compromised, State::DestroyedCompromised])
+            }
         };
-        self.cluster.call(move |client| client.revoke(&id, code, ""))
+        self.cluster.call(move |client| {
+            client.revoke(&id, code, "").or_else(|error| done_before(client, &id, error, &outcome))
+        })
     }
 
     fn destroy(&self, key: &ProviderKey) -> Result<(), ProviderError> {
@@ -152,6 +153,14 @@ impl KeyProvider for KmipProvider {
     }
 }
 
+/// What a server refuses may have been done before: by the same call at a server that was silent then, or by the same
+/// request before a crash.
+fn done_before(client: &Client, id: &str, error: ClientError, outcome: &[State]) -> Result<(), ClientError> {
+    let done = error.refusal().is_some() && outcome.contains(&client.state(id)?);
+    if done { Ok(()) } else { Err(error) }
+}
+
+/// What is asked about a key.
 const FACTS: [AttributeName; 5] = [
     AttributeName::State,
     AttributeName::InitialDate,

@@ -1,0 +1,204 @@
+//! `strongroom key-provider add`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::{ArgGroup, Args};
+use serde::Serialize;
+use strongroom_keys::ProviderName;
+use strongroom_providers::{
+    KmipConfig, LeaseConfig, ProviderConfig, Registry, SourceConfig, VaultConfig, VaultLogin, open,
+};
+
+use crate::error::CliError;
+use crate::home::HomeArguments;
+use crate::output::Output;
+
+/// Which provider.
+#[derive(Debug, Args)]
+#[command(
+    group = ArgGroup::new("source").required(true).args(["kmip", "embedded", "vault"]),
+    after_help = "Keeps paths and names, never a key or token: the files are read whenever they are needed, and may be replaced. \
+No server is asked; `key-provider test` does that.
+
+Examples:
+  strongroom key-provider add corp --kmip kms1:5696 --kmip kms2:5696 --ca ca.pem --cert host.pem --key host.key
+  strongroom key-provider add vault --vault https://vault:8200 --ca ca.pem --vault-key strongroom --token-file token
+  strongroom volume create ./ds/vm1 --size 20G --key-provider corp"
+)]
+pub struct AddArguments {
+    /// What to call it: a-z, 0-9 and -
+    name: ProviderName,
+
+    /// A KMIP server as HOST or HOST:PORT; several of one cluster, the preferred one first
+    #[arg(long, value_name = "SERVER")]
+    kmip: Vec<String>,
+
+    /// The embedded key server, as HOST or HOST:PORT
+    #[arg(long, value_name = "SERVER")]
+    embedded: Option<String>,
+
+    /// A HashiCorp Vault or OpenBao with a transit engine, as https://HOST:PORT
+    #[arg(long, value_name = "URL", requires = "vault_key")]
+    vault: Option<String>,
+
+    /// PEM file of the authorities of the servers' certificates
+    #[arg(long, value_name = "FILE")]
+    ca: PathBuf,
+
+    /// PEM file of this machine's certificate
+    #[arg(long, value_name = "FILE", required_unless_present = "vault", conflicts_with = "vault")]
+    cert: Option<PathBuf>,
+
+    /// PEM file of its key
+    #[arg(long, value_name = "FILE", required_unless_present = "vault", conflicts_with = "vault")]
+    key: Option<PathBuf>,
+
+    /// The name in the servers' certificates, where it is not that of the host
+    #[arg(long, value_name = "NAME", conflicts_with = "vault")]
+    server_name: Option<String>,
+
+    /// Give keys no name, for servers that take none: a key whose creation is interrupted then stays behind
+    #[arg(long, conflicts_with = "vault")]
+    unnamed_keys: bool,
+
+    #[command(flatten)]
+    transit: TransitArguments,
+
+    /// Time for one request to one server, in milliseconds
+    #[arg(long, value_name = "N", default_value_t = 5_000)]
+    request_timeout_ms: u64,
+
+    /// How long a key may be held after the provider last said that it is good
+    #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().lease_seconds)]
+    lease: u64,
+
+    /// How much longer while the provider cannot be reached
+    #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().outage_allowance_seconds)]
+    outage_allowance: u64,
+
+    /// After how many days a key should be replaced
+    #[arg(long, value_name = "DAYS")]
+    cryptoperiod: Option<u32>,
+
+    #[command(flatten)]
+    home: HomeArguments,
+}
+
+#[derive(Debug, Args)]
+struct TransitArguments {
+    /// The transit key that KEKs are wrapped under
+    #[arg(long, value_name = "NAME", requires = "vault")]
+    vault_key: Option<String>,
+
+    /// Where the transit engine is mounted
+    #[arg(long, value_name = "PATH", default_value = "transit")]
+    vault_mount: String,
+
+    /// The Vault's namespace
+    #[arg(long, value_name = "PATH", requires = "vault")]
+    vault_namespace: Option<String>,
+
+    /// A file with a token, which another program keeps valid
+    #[arg(long, value_name = "FILE", requires = "vault", conflicts_with = "role_id")]
+    token_file: Option<PathBuf>,
+
+    /// Log in by AppRole, as this role
+    #[arg(long, value_name = "ID", requires_all = ["vault", "secret_id_file"])]
+    role_id: Option<String>,
+
+    /// A file with the role's secret id
+    #[arg(long, value_name = "FILE", requires = "role_id")]
+    secret_id_file: Option<PathBuf>,
+
+    /// Where AppRole is mounted
+    #[arg(long, value_name = "PATH", default_value = "approle")]
+    approle_mount: String,
+}
+
+#[derive(Serialize)]
+struct Added {
+    name: ProviderName,
+    kind: &'static str,
+    servers: Vec<String>,
+}
+
+impl fmt::Display for Added {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "added {} ({}: {})", self.name, self.kind, self.servers.join(", "))
+    }
+}
+
+impl AddArguments {
+    /// Checks what can be checked without a server, and keeps it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let config = self.config()?;
+        // Opens the TLS files, so that a mistake shows now.
+        open(&config).map_err(|error| CliError::Provider { name: self.name.clone(), error })?;
+        Registry::of_home(&self.home.path()?).add(&self.name, &config)?;
+        output.answer(&Added {
+            name: self.name.clone(),
+            kind: config.source.kind(),
+            servers: config.source.servers(),
+        })?;
+        output.remark(&format!("try it with: strongroom key-provider test {}", self.name));
+        Ok(())
+    }
+
+    fn config(&self) -> Result<ProviderConfig, CliError> {
+        let source = match (&self.vault, &self.embedded) {
+            (Some(url), _) => SourceConfig::Vault(self.transit(url)?),
+            (None, Some(server)) => SourceConfig::Embedded(self.cluster(vec![server.clone()])?),
+            (None, None) => SourceConfig::Kmip(self.cluster(self.kmip.clone())?),
+        };
+        let lease =
+            LeaseConfig { lease_seconds: self.lease, outage_allowance_seconds: self.outage_allowance };
+        Ok(ProviderConfig { lease, cryptoperiod_days: self.cryptoperiod, ..ProviderConfig::new(source) })
+    }
+
+    fn cluster(&self, servers: Vec<String>) -> Result<KmipConfig, CliError> {
+        let file = |file: &Option<PathBuf>| match file {
+            Some(file) => absolute(file),
+            None => Err(CliError::Usage("give --cert FILE and --key FILE".to_owned())),
+        };
+        Ok(KmipConfig {
+            servers,
+            ca: absolute(&self.ca)?,
+            certificate: file(&self.cert)?,
+            key: file(&self.key)?,
+            server_name: self.server_name.clone(),
+            request_timeout_ms: self.request_timeout_ms,
+            named_keys: !self.unnamed_keys,
+        })
+    }
+
+    fn transit(&self, url: &str) -> Result<VaultConfig, CliError> {
+        let transit = &self.transit;
+        let login = match (&transit.token_file, &transit.role_id, &transit.secret_id_file) {
+            (Some(file), _, _) => VaultLogin::Token { file: absolute(file)? },
+            (None, Some(role_id), Some(secret_id_file)) => VaultLogin::AppRole {
+                mount: transit.approle_mount.clone(),
+                role_id: role_id.clone(),
+                secret_id_file: absolute(secret_id_file)?,
+            },
+            _ => {
+                let next = "say how to log in: --token-file FILE, or --role-id ID and --secret-id-file FILE";
+                return Err(CliError::Usage(next.to_owned()));
+            }
+        };
+        Ok(VaultConfig {
+            url: url.to_owned(),
+            ca: absolute(&self.ca)?,
+            mount: transit.vault_mount.clone(),
+            key: transit.vault_key.clone().unwrap_or_default(),
+            namespace: transit.vault_namespace.clone(),
+            login,
+            request_timeout_ms: self.request_timeout_ms,
+        })
+    }
+}
+
+/// The same file for whoever reads the configuration, wherever that runs.
+fn absolute(path: &Path) -> Result<PathBuf, CliError> {
+    std::path::absolute(path).map_err(|error| CliError::File { action: "find", path: path.to_owned(), error })
+}

@@ -1,0 +1,40 @@
+//! `strongroom key-provider`: one file per command.
+
+mod add;
+mod list;
+mod remove;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::error::CliError;
+use crate::output::Output;
+
+/// What can be done with key providers.
+#[derive(Debug, Subcommand)]
+pub enum KeyProviderCommand {
+    /// Set up a key provider
+    Add(Box<add::AddArguments>),
+    /// List the key providers of this machine
+    List(list::ListArguments),
+    /// Try each server of a key provider, with a key that is thrown away
+    Test(test::TestArguments),
+    /// Forget a key provider; its keys stay where they are
+    Remove(remove::RemoveArguments),
+}
+
+impl KeyProviderCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
+        strongroom_worker::process::prepare_for_keys()?;
+        match self {
+            Self::Add(arguments) => arguments.run(output),
+            Self::List(arguments) => arguments.run(output),
+            Self::Test(arguments) => return arguments.run(output),
+            Self::Remove(arguments) => arguments.run(output),
+        }?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

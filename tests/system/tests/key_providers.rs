@@ -1,0 +1,163 @@
+//! A user sets up a key provider and makes volumes under its keys; its servers fail, and come back.
+
+#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use strongroom_system_tests::{CommandLine, Scratch};
+use strongroom_test_peers::{Pki, Server, ServerKind};
+
+/// Two KMIP servers of one cluster, and what a user needs to reach them.
+struct Cluster {
+    pki: Pki,
+    servers: [Server; 2],
+    _objects: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let (pki, objects) = (Pki::new(), tempfile::tempdir().unwrap());
+        let start = || Server::start(ServerKind::KmipGo, &pki, objects.path(), &[]);
+        let servers = [start(), start()];
+        Self { pki, servers, _objects: objects }
+    }
+
+    fn kill(&mut self) {
+        self.servers.iter_mut().for_each(Server::kill);
+    }
+
+    /// What follows `key-provider add NAME`.
+    fn arguments(&self) -> Vec<String> {
+        let identity = self.pki.client("host1");
+        let path = |path: &Path| path.display().to_string();
+        let mut arguments = Vec::new();
+        for server in &self.servers {
+            arguments.extend(["--kmip".to_owned(), server.address()]);
+        }
+        arguments.extend(["--ca".to_owned(), path(&self.pki.authority())]);
+        arguments.extend(["--cert".to_owned(), path(&identity.certificate)]);
+        arguments.extend(["--key".to_owned(), path(&identity.key)]);
+        arguments
+    }
+}
+
+/// A user whose state is in the test's directory.
+struct User<'test> {
+    strongroom: CommandLine<'test>,
+}
+
+impl<'test> User<'test> {
+    fn new(scratch: &'test Scratch) -> Self {
+        Self { strongroom: CommandLine::new(scratch) }
+    }
+
+    fn script(arguments: &[&str]) -> String {
+        format!("export STRONGROOM_HOME=\"$PWD/home\"; \"$STRONGROOM\" {}", arguments.join(" "))
+    }
+
+    #[track_caller]
+    fn runs(&self, arguments: &[&str]) -> String {
+        self.strongroom.run_shell(&Self::script(arguments)).success()
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.runs(&[&["--json"], arguments].concat())).unwrap()
+    }
+
+    /// What it says when it fails, on stdout or stderr.
+    #[track_caller]
+    fn is_refused(&self, arguments: &[&str]) -> String {
+        let told = format!(
+            "if {} >told 2>&1; then echo it succeeded; false; fi",
+            Self::script(arguments).replace("; ", " && ")
+        );
+        self.strongroom.run_shell(&told).success();
+        std::fs::read_to_string(self.strongroom.path("told")).unwrap()
+    }
+
+    fn add(&self, cluster: &Cluster, more: &[&str]) {
+        let arguments = cluster.arguments();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.runs(&[&["key-provider", "add", "corp"], &*arguments, more].concat());
+    }
+}
+
+#[test]
+fn a_provider_is_set_up_tried_listed_and_removed() {
+    let (scratch, mut cluster) = (Scratch::new(), Cluster::start());
+    let user = User::new(&scratch);
+    assert!(user.runs(&["key-provider", "list"]).contains("no key provider is set up here"));
+    user.add(&cluster, &["--cryptoperiod", "365"]);
+    let arguments = cluster.arguments();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let told = user.is_refused(&[&["key-provider", "add", "corp"], &*arguments].concat());
+    assert!(told.contains("'corp' is set up already"), "{told}");
+
+    let listed = user.json(&["key-provider", "list"]);
+    assert_eq!(listed["providers"][0]["servers"], json!(cluster.servers.each_ref().map(Server::address)));
+    let tried = user.json(&["key-provider", "test", "corp"]);
+    assert_eq!(tried["well"], true, "{tried}");
+    let steps: Vec<_> =
+        tried["servers"][1]["steps"].as_array().unwrap().iter().map(|step| &step["step"]).collect();
+    assert_eq!(
+        steps,
+        [
+            "connect",
+            "shake hands",
+            "agree on a version",
+            "ask what it offers",
+            "create a key",
+            "get the key",
+            "destroy the key"
+        ]
+    );
+    let read = user.runs(&["key-provider", "test", "corp"]);
+    assert!(read.contains("KMIP 1.4") && read.contains("corp: all 2 servers are well"), "{read}");
+
+    cluster.servers[0].kill();
+    let told = user.is_refused(&["key-provider", "test", "corp"]);
+    assert!(told.contains("is the server running") && told.contains("corp: 1 of 2 servers failed"), "{told}");
+    user.runs(&["key-provider", "remove", "corp"]);
+    let told = user.is_refused(&["key-provider", "test", "corp"]);
+    assert!(told.contains("no key provider 'corp' is set up here"), "{told}");
+}
+
+#[test]
+fn volumes_take_their_keys_from_a_provider() {
+    let (scratch, mut cluster) = (Scratch::new(), Cluster::start());
+    let user = User::new(&scratch);
+    user.add(&cluster, &["--cryptoperiod", "30"]);
+    let created = user.json(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "corp"]);
+    let info = || user.json(&["volume", "info", "ds/vm1", "--key-provider", "corp"]);
+    assert_eq!(info()["authenticated"], true);
+    let listed = user.json(&["key-provider", "list", "--keys"]);
+    let key = &listed["keys"][0];
+    assert_eq!((&key["state"], &key["provider"]), (&json!("active"), &json!("corp")), "{listed}");
+    let month = 30 * 86_400;
+    let dates = key["created_unix_seconds"].as_u64().zip(key["expires_unix_seconds"].as_u64());
+    assert!(dates.is_some_and(|(created, expires)| expires - created >= month), "{listed}");
+
+    // The preferred server is gone: nobody notices.
+    cluster.servers[0].kill();
+    assert_eq!(info()["volume_id"], created["volume_id"]);
+
+    // Both are: the volume is key-unavailable, with its key and provider, and nothing else happens to it.
+    cluster.kill();
+    let told = user.is_refused(&["volume", "check", "ds/vm1"]);
+    assert!(told.contains("key-unavailable: key provider corp, key"), "{told}");
+    let address = cluster.servers[1].address();
+    assert!(told.contains(&address) && told.contains("is the server running"), "{told}");
+
+    cluster.servers[1].restart();
+    assert_eq!(info()["authenticated"], true);
+    user.runs(&["volume", "check", "ds/vm1"]);
+
+    // Without the provider the key cannot be had; set up again under its name, it can.
+    user.runs(&["key-provider", "remove", "corp"]);
+    let told = user.is_refused(&["volume", "check", "ds/vm1"]);
+    assert!(told.contains("key-unavailable") && told.contains("no key provider 'corp'"), "{told}");
+    user.add(&cluster, &[]);
+    assert_eq!(info()["authenticated"], true);
+}
