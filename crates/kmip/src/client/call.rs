@@ -11,7 +11,7 @@ use crate::message::{
     RequestHeader, RequestItem, RequestMessage, RequestPayload, ResponseItem, ResponseMessage,
     ResponsePayload,
 };
-use crate::protocol::{Operation, ProtocolVersion, ResultReason, ResultStatus};
+use crate::protocol::{Authentication, Operation, ProtocolVersion, ResultReason, ResultStatus};
 use crate::ttlv::{ByteString, Limits, Tag};
 
 /// The longest message of a server that is quoted, in characters.
@@ -27,6 +27,9 @@ pub struct Refusal {
     /// The same in the server's words, shortened. They come from elsewhere: whoever shows them escapes what steers.
     pub message: String,
 }
+
+/// What a server says to one request.
+pub type Answer = Result<ResponsePayload, Refusal>;
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,10 +53,20 @@ impl Client {
     ///
     /// # Errors
     /// Whatever keeps the message from being answered. A refusal of one item is in its place among the answers.
-    pub fn batch(
+    pub fn batch(&self, payloads: Vec<RequestPayload>) -> Result<Vec<Answer>, ClientError> {
+        self.batch_as(None, payloads)
+    }
+
+    /// The same, with what says who asks or what is granted, beyond the certificate. A message with such a thing is never
+    /// sent twice: a grant may be good for one.
+    ///
+    /// # Errors
+    /// As [`batch`](Self::batch).
+    pub fn batch_as(
         &self,
+        authentication: Option<Authentication>,
         payloads: Vec<RequestPayload>,
-    ) -> Result<Vec<Result<ResponsePayload, Refusal>>, ClientError> {
+    ) -> Result<Vec<Answer>, ClientError> {
         let deadline = Deadline::after(self.options.request_timeout);
         let version = self.agreed_version(deadline)?;
         for payload in &payloads {
@@ -63,7 +76,7 @@ impl Client {
                 return Err(ClientError::OperationTooNew { server, operation, version });
             }
         }
-        self.send(payloads, version, deadline)
+        self.send_as(authentication, payloads, version, deadline)
     }
 
     /// Sends one request, by the version that was agreed on.
@@ -87,12 +100,24 @@ impl Client {
         payloads: Vec<RequestPayload>,
         version: ProtocolVersion,
         deadline: Deadline,
-    ) -> Result<Vec<Result<ResponsePayload, Refusal>>, ClientError> {
-        let repeatable = payloads.iter().all(|payload| is_repeatable(payload.operation()));
+    ) -> Result<Vec<Answer>, ClientError> {
+        self.send_as(None, payloads, version, deadline)
+    }
+
+    fn send_as(
+        &self,
+        authentication: Option<Authentication>,
+        payloads: Vec<RequestPayload>,
+        version: ProtocolVersion,
+        deadline: Deadline,
+    ) -> Result<Vec<Answer>, ClientError> {
+        let repeatable =
+            authentication.is_none() && payloads.iter().all(|payload| is_repeatable(payload.operation()));
         let operations: Vec<_> = payloads.iter().map(RequestPayload::operation).collect();
         let limits = Limits::with_message_bytes(self.options.response_max_bytes);
         let mut header = RequestHeader::new(version);
         header.maximum_response_size = i32::try_from(limits.message_bytes).ok();
+        header.authentication = authentication;
         let mut items: Vec<_> = payloads.into_iter().map(RequestItem::from).collect();
         if items.len() > 1 {
             header.batch_order_option = Some(true);
@@ -116,11 +141,7 @@ impl Client {
     }
 
     /// Brings the answers into the order of the requests.
-    fn sort(
-        &self,
-        items: Vec<ResponseItem>,
-        operations: &[Operation],
-    ) -> Result<Vec<Result<ResponsePayload, Refusal>>, ClientError> {
+    fn sort(&self, items: Vec<ResponseItem>, operations: &[Operation]) -> Result<Vec<Answer>, ClientError> {
         // A server that cannot read a message answers with one item that is about none of ours.
         if let [only] = items.as_slice()
             && only.operation.is_none()
@@ -148,11 +169,7 @@ impl Client {
         Ok(sorted)
     }
 
-    fn outcome(
-        &self,
-        operation: Operation,
-        item: ResponseItem,
-    ) -> Result<Result<ResponsePayload, Refusal>, ClientError> {
+    fn outcome(&self, operation: Operation, item: ResponseItem) -> Result<Answer, ClientError> {
         match item.result_status {
             ResultStatus::Success => match item.payload {
                 Some(ResponsePayload::Undecodable { error, .. }) => {

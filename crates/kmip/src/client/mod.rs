@@ -29,7 +29,7 @@ use std::sync::Mutex;
 use rustls::pki_types::ServerName;
 
 pub use address::{KMIP_PORT, ServerAddress, ServerAddressError};
-pub use call::Refusal;
+pub use call::{Answer, Refusal};
 pub use create::NewKey;
 pub use error::{ClientError, Phase};
 pub use identity::{PEM_FILE_BYTES_MAX, TlsFiles, TlsFilesError};
