@@ -8,7 +8,7 @@ use serde::Serialize;
 use strongroom_keys::{ProviderKeyId, ProviderName};
 use strongroom_providers::{KeyState, LeaseConfig, ProviderConfig, Registry, open};
 
-use crate::error::CliError;
+use crate::error::{CliError, without_numbers};
 use crate::home::HomeArguments;
 use crate::output::{Output, Table, utc};
 
@@ -126,7 +126,7 @@ impl ListArguments {
             let config = match registered.config {
                 Ok(config) => config,
                 Err(error) => {
-                    let (code, reason) = (error.code(), error.to_string());
+                    let (code, reason) = (error.code(), without_numbers(&error.to_string()));
                     listing.broken.push(Broken { name, code, reason });
                     continue;
                 }
@@ -142,7 +142,7 @@ impl ListArguments {
             match keys_of(&name, &config) {
                 Ok(found) => keys.extend(found),
                 Err(error) => {
-                    let (code, reason) = (error.code(), error.to_string());
+                    let (code, reason) = (error.code(), without_numbers(&error.to_string()));
                     listing.broken.push(Broken { name, code, reason });
                 }
             }

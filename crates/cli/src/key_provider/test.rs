@@ -8,7 +8,7 @@ use serde::Serialize;
 use strongroom_keys::ProviderName;
 use strongroom_providers::{Registry, ServerCheck, check};
 
-use crate::error::CliError;
+use crate::error::{CliError, without_numbers};
 use crate::home::HomeArguments;
 use crate::output::{Output, Table};
 
@@ -50,7 +50,7 @@ impl fmt::Display for Report {
             for step in &check.steps {
                 let (result, took) =
                     if step.ok { ("ok", milliseconds(step.took_us)) } else { ("FAILED", String::new()) };
-                let detail = step.detail.clone();
+                let detail = without_numbers(&step.detail);
                 rows.push([check.server.clone(), step.step.to_owned(), result.to_owned(), took, detail]);
             }
         }
