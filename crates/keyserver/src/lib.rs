@@ -4,6 +4,7 @@
 pub mod access;
 pub mod authority;
 pub mod backup;
+mod batch;
 pub mod caller;
 mod durable;
 pub mod grant;

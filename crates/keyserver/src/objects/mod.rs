@@ -16,6 +16,7 @@
 
 pub mod attributes;
 pub mod clock;
+mod content;
 pub mod destruction;
 pub mod id;
 pub mod keeping;

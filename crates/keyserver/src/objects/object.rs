@@ -6,14 +6,15 @@
 use serde::{Deserialize, Serialize};
 use strongroom_kmip::codec::{Codec, DecodeError, Fields, Member, Rules, UnknownFields};
 use strongroom_kmip::protocol::{
-    Attribute, KeyBlock, KeyFormatType, ObjectType, OpaqueDataType, ProtocolVersion, RevocationReasonCode,
-    SecretDataType, UsageLimitsUnit,
+    Attribute, KeyBlock, ObjectType, OpaqueDataType, ProtocolVersion, RevocationReasonCode, SecretDataType,
+    UsageLimitsUnit,
 };
 use strongroom_kmip::ttlv::{Limits, Structure, Tag, write_exactly};
 use strongroom_memory::secret::{SecretBytes, SecretError};
 
 use super::attributes::AttributeSet;
 use super::clock::UnixSeconds;
+pub use super::content::{Content, Material};
 use super::id::ObjectId;
 use super::lifecycle::{LifeCycle, LifeCycleError};
 use crate::access::ClientId;
@@ -51,50 +52,6 @@ pub struct Object {
     pub always_sensitive: bool,
     /// Whether it was not Extractable all its life.
     pub never_extractable: bool,
-}
-
-/// The value of an object.
-#[derive(Debug)]
-pub enum Content {
-    /// Attributes for other objects, beside those that it has itself.
-    Template {
-        /// What objects that are made with it get.
-        attributes: AttributeSet,
-    },
-    /// A symmetric key.
-    Key {
-        /// The key block without its value.
-        block: KeyBlock,
-        /// The key, or what a client registered in its place: absent, wrapped.
-        material: Material,
-    },
-    /// A password or seed.
-    Secret {
-        /// What kind of secret.
-        kind: SecretDataType,
-        /// The key block without its value.
-        block: KeyBlock,
-        /// The secret.
-        material: Material,
-    },
-    /// Bytes that mean something to others.
-    Opaque {
-        /// What they are to them.
-        kind: OpaqueDataType,
-        /// The bytes.
-        material: Material,
-    },
-}
-
-/// The secret of an object.
-#[derive(Debug)]
-pub enum Material {
-    /// Here.
-    Present(SecretBytes),
-    /// Here as it was wrapped elsewhere: the whole encoded Key Value, which cannot be seen.
-    WrappedContent(SecretBytes),
-    /// Kept elsewhere (KMIP 1.2, Key Value Location), or destroyed.
-    Absent,
 }
 
 /// Why an object was revoked.
@@ -380,68 +337,6 @@ impl Object {
             made_here: facts.made_here,
             always_sensitive: facts.always_sensitive,
             never_extractable: facts.never_extractable,
-        })
-    }
-}
-
-impl Content {
-    /// The secret; templates have none.
-    pub fn material(&self) -> Option<&Material> {
-        match self {
-            Self::Template { .. } => None,
-            Self::Key { material, .. } | Self::Secret { material, .. } | Self::Opaque { material, .. } => {
-                Some(material)
-            }
-        }
-    }
-
-    fn material_mut(&mut self) -> Option<&mut Material> {
-        match self {
-            Self::Template { .. } => None,
-            Self::Key { material, .. } | Self::Secret { material, .. } | Self::Opaque { material, .. } => {
-                Some(material)
-            }
-        }
-    }
-
-    /// The key block without its value.
-    pub fn block(&self) -> Option<&KeyBlock> {
-        match self {
-            Self::Key { block, .. } | Self::Secret { block, .. } => Some(block),
-            Self::Template { .. } | Self::Opaque { .. } => None,
-        }
-    }
-
-    /// The format that the value was registered in.
-    pub fn format(&self) -> Option<KeyFormatType> {
-        self.block().map(|block| block.key_format_type)
-    }
-
-    fn duplicate(&self) -> Result<Self, SecretError> {
-        Ok(match self {
-            Self::Template { attributes } => Self::Template { attributes: attributes.clone() },
-            Self::Key { block, material } => {
-                Self::Key { block: block.clone(), material: material.duplicate()? }
-            }
-            Self::Secret { kind, block, material } => {
-                Self::Secret { kind: *kind, block: block.clone(), material: material.duplicate()? }
-            }
-            Self::Opaque { kind, material } => Self::Opaque { kind: *kind, material: material.duplicate()? },
-        })
-    }
-}
-
-impl Material {
-    /// Whether the server has it.
-    pub fn is_present(&self) -> bool {
-        !matches!(self, Self::Absent)
-    }
-
-    fn duplicate(&self) -> Result<Self, SecretError> {
-        Ok(match self {
-            Self::Present(secret) => Self::Present(secret.duplicate()?),
-            Self::WrappedContent(secret) => Self::WrappedContent(secret.duplicate()?),
-            Self::Absent => Self::Absent,
         })
     }
 }

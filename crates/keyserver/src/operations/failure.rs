@@ -4,6 +4,8 @@ use strongroom_kmip::codec::DecodeError;
 use strongroom_kmip::protocol::ResultReason;
 use strongroom_memory::secret::SecretError;
 
+use strongroom_store::StoreError;
+
 use crate::objects::attributes::AttributeError;
 use crate::objects::keeping::KeepingError;
 use crate::objects::lifecycle::LifeCycleError;
@@ -66,6 +68,17 @@ impl From<KeepingError> for Failure {
             KeepingError::NotFound { .. } => Self::not_found(),
             KeepingError::NameTaken { .. } => Self::invalid(error.to_string()),
             KeepingError::Sealing(SealingError::TooLong { .. }) => Self::invalid(error.to_string()),
+            KeepingError::Store(StoreError::TooLarge { .. }) => Self::new(
+                ResultReason::InvalidMessage,
+                "too much for one transaction; ask for less at a time",
+            ),
+            KeepingError::Store(StoreError::Uncertain { .. }) => {
+                tracing::error!(%error, "an operation may have been done");
+                Self::new(
+                    ResultReason::GeneralFailure,
+                    "it is not known whether it was done; look before you ask again",
+                )
+            }
             error => Self::internal(&error),
         }
     }

@@ -134,3 +134,12 @@ fn one_of_many_that_want_a_name_gets_it() {
     assert_eq!(ended.iter().filter(|status| **status == ResultStatus::Success).count(), 1);
     assert_eq!(located(&fixture.ask(&owner, locate(Vec::new()))).len(), 1);
 }
+
+#[test]
+fn a_batch_that_is_too_much_for_one_transaction_is_refused_whole() {
+    let (fixture, owner) = (Fixture::new(), client("owner"));
+    let payloads = (0..64).map(|number| create(vec![name(&format!("disk {number}"))])).collect();
+    let response = fixture.send(&owner, &with_option(payloads, BatchErrorContinuationOption::Undo));
+    response.items.iter().for_each(|item| assert_refused(item, ResultReason::InvalidMessage));
+    assert!(located(&fixture.ask(&owner, locate(Vec::new()))).is_empty());
+}

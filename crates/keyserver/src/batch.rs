@@ -1,0 +1,272 @@
+//! One batch of a request: which items are one transaction, what happens after an error, and what goes on record.
+
+use strongroom_kmip::message::{RequestItem, RequestMessage, ResponseHeader, ResponseItem, ResponseMessage};
+use strongroom_kmip::protocol::{BatchErrorContinuationOption, Operation, ResultReason, ResultStatus};
+use strongroom_store::Transaction;
+
+use crate::access::OperationClass;
+use crate::caller::Caller;
+use crate::objects::id::ObjectId;
+use crate::objects::keeping::KeepingError;
+use crate::observer::{Event, EventOutcome};
+use crate::operations::failure::Failure;
+use crate::operations::{Context, Released, class_of, perform};
+use crate::server::KeyServer;
+
+/// How often a piece of work is done again because another client changed the same objects meanwhile. Each time, another one got
+/// through; this many losses in a row are a storm.
+const COMMIT_ATTEMPTS: usize = 32;
+
+/// One request while it is worked through.
+pub(crate) struct Batch<'a> {
+    pub server: &'a KeyServer,
+    pub caller: &'a Caller,
+    pub request: &'a RequestMessage,
+    /// A header as long as the answer's will be.
+    pub header: ResponseHeader,
+}
+
+/// How one item ended.
+struct Done {
+    item: ResponseItem,
+    event: Option<Event>,
+    placeholder: Option<ObjectId>,
+}
+
+impl Batch<'_> {
+    /// Works through all items; gives their answers, and what goes on record.
+    pub async fn work_through(&self) -> (Vec<ResponseItem>, Vec<Event>) {
+        match self.request.header.batch_error_continuation_option {
+            Some(BatchErrorContinuationOption::Undo) => self.all_or_nothing().await,
+            Some(BatchErrorContinuationOption::Continue) => self.one_by_one(false).await,
+            _ => self.one_by_one(true).await,
+        }
+    }
+
+    /// Each item for itself, in the order of the request whatever it says about order.
+    async fn one_by_one(&self, stop_at_failure: bool) -> (Vec<ResponseItem>, Vec<Event>) {
+        let (mut items, mut events) = (Vec::new(), Vec::new());
+        let mut placeholder = None;
+        for item in &self.request.items {
+            let done = self.one(item, placeholder, &items).await;
+            placeholder = done.placeholder;
+            events.extend(done.event);
+            let failed = done.item.result_status != ResultStatus::Success;
+            items.push(done.item);
+            if failed && stop_at_failure {
+                break;
+            }
+        }
+        (items, events)
+    }
+
+    async fn one(&self, item: &RequestItem, placeholder: Option<ObjectId>, before: &[ResponseItem]) -> Done {
+        for _ in 0..COMMIT_ATTEMPTS {
+            let mut tried = self.try_items(std::slice::from_ref(item), placeholder, before);
+            match self.commit(&mut tried).await {
+                Ok(true) => return tried.only(item, placeholder),
+                Ok(false) => {}
+                Err(error) => return self.refuse(item, &error.into(), Vec::new(), placeholder),
+            }
+        }
+        self.refuse(item, &contended(), Vec::new(), placeholder)
+    }
+
+    /// All items in one transaction: none of it is there if one fails.
+    async fn all_or_nothing(&self) -> (Vec<ResponseItem>, Vec<Event>) {
+        let requested = &self.request.items;
+        let mut failure = contended();
+        for _ in 0..COMMIT_ATTEMPTS {
+            let mut tried = self.try_items(requested, None, &[]);
+            let failed = tried.items.last().is_some_and(|item| item.result_status != ResultStatus::Success);
+            if failed {
+                return self.undone(tried);
+            }
+            match self.commit(&mut tried).await {
+                Ok(true) => return (tried.items, tried.events),
+                Ok(false) => {}
+                Err(error) => {
+                    failure = error.into();
+                    break;
+                }
+            }
+        }
+        requested
+            .iter()
+            .map(|item| self.refuse(item, &failure, Vec::new(), None))
+            .map(|done| (done.item, done.event))
+            .fold((Vec::new(), Vec::new()), |(mut items, mut events), (item, event)| {
+                items.push(item);
+                events.extend(event);
+                (items, events)
+            })
+    }
+
+    /// Makes durable what was tried; `false` if another client changed some of it meanwhile.
+    async fn commit(&self, tried: &mut Tried) -> Result<bool, KeepingError> {
+        match std::mem::replace(&mut tried.transaction, Ok(None))? {
+            Some(transaction) => self.server.objects.commit(transaction).await,
+            None => Ok(true),
+        }
+    }
+
+    /// What came before the item that failed is undone, and says so.
+    fn undone(&self, tried: Tried) -> (Vec<ResponseItem>, Vec<Event>) {
+        let (mut items, mut events) = (tried.items, tried.events);
+        let last = items.len().saturating_sub(1);
+        for item in &mut items[..last] {
+            item.result_status = ResultStatus::OperationUndone;
+            item.payload = None;
+        }
+        for event in &mut events {
+            if !matches!(event.outcome, EventOutcome::Refused { .. }) {
+                event.outcome = EventOutcome::Undone;
+            }
+        }
+        (items, events)
+    }
+
+    /// Does items in one piece of work, up to the first that fails, and makes nothing durable.
+    fn try_items(
+        &self,
+        requested: &[RequestItem],
+        placeholder: Option<ObjectId>,
+        before: &[ResponseItem],
+    ) -> Tried {
+        let mut tried = Tried { items: Vec::new(), events: Vec::new(), placeholder, transaction: Ok(None) };
+        let mut work = match self.server.objects.begin() {
+            Ok(work) => work,
+            Err(error) => {
+                tried.transaction = Err(error);
+                return tried;
+            }
+        };
+        for item in requested {
+            let mut context = Context {
+                caller: self.caller,
+                version: self.request.header.protocol_version,
+                settings: &self.server.settings,
+                turns: &self.server.turns,
+                work: &mut work,
+                placeholder: tried.placeholder,
+                objects: Vec::new(),
+                released: None,
+                operation: item.operation(),
+            };
+            let result = check_extension(item).and_then(|()| perform(&item.payload, &mut context));
+            let (objects, released, next) = (context.objects, context.released, context.placeholder);
+            let answer = result.map(|payload| ResponseItem::success(item, payload)).and_then(|answer| {
+                self.check_size(before, &tried.items, &answer)?;
+                Ok(answer)
+            });
+            match answer {
+                Ok(answer) => {
+                    tried.items.push(answer);
+                    tried.events.extend(self.note(item.operation(), objects, released));
+                    tried.placeholder = next;
+                }
+                Err(failure) => {
+                    let done = self.refuse(item, &failure, objects, None);
+                    tried.items.push(done.item);
+                    tried.events.extend(done.event);
+                    // Whatever the item staged before it failed goes with it.
+                    return tried;
+                }
+            }
+        }
+        if work.has_changes() {
+            tried.transaction = work.into_transaction().map(Some);
+        }
+        tried
+    }
+
+    /// Refuses an answer that would make the response longer than the client takes, before anything is done for it.
+    fn check_size(
+        &self,
+        before: &[ResponseItem],
+        tried: &[ResponseItem],
+        answer: &ResponseItem,
+    ) -> Result<(), Failure> {
+        let Some(most) = self.request.header.maximum_response_size else { return Ok(()) };
+        let items = before.iter().chain(tried).chain([answer]).cloned().collect();
+        let length_bytes = ResponseMessage { header: self.header.clone(), items }.encode().len();
+        if i64::try_from(length_bytes).is_ok_and(|length_bytes| length_bytes <= i64::from(most)) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            ResultReason::ResponseTooLarge,
+            format!("the response would have {length_bytes} bytes, and the client takes {most}"),
+        ))
+    }
+
+    fn refuse(
+        &self,
+        item: &RequestItem,
+        failure: &Failure,
+        objects: Vec<ObjectId>,
+        placeholder: Option<ObjectId>,
+    ) -> Done {
+        let event = self.server.event(self.caller, Some(item.operation()), objects, refusal(failure));
+        Done { item: failed(item, failure), event: Some(event), placeholder }
+    }
+
+    /// The record of a success. What only tells what the server is goes on none.
+    fn note(
+        &self,
+        operation: Operation,
+        objects: Vec<ObjectId>,
+        released: Option<Released>,
+    ) -> Option<Event> {
+        let outcome = match released {
+            Some(Released { wrapped }) => EventOutcome::Released { wrapped },
+            None if class_of(operation) == Some(OperationClass::Discover) => return None,
+            None => EventOutcome::Done,
+        };
+        Some(self.server.event(self.caller, Some(operation), objects, outcome))
+    }
+}
+
+/// Items that were tried, and what would make them durable.
+struct Tried {
+    items: Vec<ResponseItem>,
+    events: Vec<Event>,
+    placeholder: Option<ObjectId>,
+    transaction: Result<Option<Transaction>, KeepingError>,
+}
+
+impl Tried {
+    /// The one item that was tried.
+    fn only(mut self, item: &RequestItem, placeholder: Option<ObjectId>) -> Done {
+        match self.items.pop() {
+            Some(answer) => {
+                let succeeded = answer.result_status == ResultStatus::Success;
+                let placeholder = if succeeded { self.placeholder } else { placeholder };
+                Done { item: answer, event: self.events.pop(), placeholder }
+            }
+            None => Done { item: failed(item, &contended()), event: None, placeholder },
+        }
+    }
+}
+
+/// An extension that must be understood is not.
+fn check_extension(item: &RequestItem) -> Result<(), Failure> {
+    match &item.message_extension {
+        Some(extension) if extension.criticality_indicator => Err(Failure::not_offered(format!(
+            "the critical message extension of {:?} is not understood here",
+            extension.vendor_identification
+        ))),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn failed(item: &RequestItem, failure: &Failure) -> ResponseItem {
+    ResponseItem::failure(item, failure.reason, failure.message.clone())
+}
+
+pub(crate) fn refusal(failure: &Failure) -> EventOutcome {
+    EventOutcome::Refused { reason: failure.reason, message: failure.message.clone() }
+}
+
+fn contended() -> Failure {
+    Failure::new(ResultReason::GeneralFailure, "others keep changing the same objects; try again")
+}
