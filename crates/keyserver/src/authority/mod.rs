@@ -31,7 +31,7 @@ pub mod enrol;
 mod error;
 pub mod limits;
 mod pins;
-mod private_key;
+pub(crate) mod private_key;
 mod records;
 pub mod refusal;
 mod revocation;

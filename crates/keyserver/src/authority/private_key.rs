@@ -67,7 +67,7 @@ impl fmt::Debug for PrivateKey {
 
 /// Seals `pkcs8` for the store: nonce, then ciphertext and tag. `purpose` is bound to it, so that no key stands
 /// in for another.
-pub(super) fn seal(
+pub(crate) fn seal(
     sealing_key: &SecretBytes,
     purpose: &str,
     pkcs8: &SecretBytes,
@@ -77,7 +77,7 @@ pub(super) fn seal(
 }
 
 /// Opens what [`seal`] made.
-pub(super) fn open(
+pub(crate) fn open(
     sealing_key: &SecretBytes,
     purpose: &str,
     bytes: &[u8],

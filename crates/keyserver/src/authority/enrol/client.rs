@@ -16,6 +16,7 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, version,
 };
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use strongroom_memory::secret::SecretBytes;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -23,7 +24,7 @@ use webpki::{EndEntityCert, KeyUsage};
 use zeroize::Zeroizing;
 
 use super::protocol::{
-    CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, RENEW_PATH, RESPONSE_MAX_BYTES,
+    ANSWER_MAX_BYTES, CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, RENEW_PATH, RESPONSE_MAX_BYTES,
     RenewRequest,
 };
 use super::token::EnrolmentToken;
@@ -141,29 +142,34 @@ impl Client {
         (present, key): (CertificateDer<'static>, &SecretBytes),
         signing_request: &str,
     ) -> Result<CertificateResponse, ClientError> {
-        let mut roots = RootCertStore::empty();
-        for authority in authorities {
-            roots.add(authority.clone()).map_err(ClientError::Present)?;
-        }
-        let key = PrivatePkcs8KeyDer::from(key.expose().to_vec());
-        let config = builder()
-            .with_root_certificates(roots)
-            .with_client_auth_cert(vec![present], key.into())
-            .map_err(ClientError::Present)?;
-        let known: Vec<_> = authorities.iter().map(|der| CertificateSha256::of(der).to_string()).collect();
+        let config = config_of(authorities, (present, key))?;
         let request = RenewRequest { signing_request: signing_request.to_owned() };
-        self.ask(config, known.join(" or "), RENEW_PATH, &request)
+        self.ask(config, names_of(authorities), RENEW_PATH, &request)
+    }
+
+    /// Asks a question of those that administrators ask ([`management`](crate::management)), under one's certificate.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub fn manage<Answer: DeserializeOwned + Send>(
+        &self,
+        authorities: &[CertificateDer<'static>],
+        present: (CertificateDer<'static>, &SecretBytes),
+        question: &(impl Serialize + Sync),
+    ) -> Result<Answer, ClientError> {
+        let config = config_of(authorities, present)?;
+        self.ask(config, names_of(authorities), MANAGE_PATH, question)
     }
 
     /// On a thread of its own, so that it can be called from wherever one may block, whether a runtime is there
     /// or not.
-    fn ask(
+    fn ask<Answer: DeserializeOwned + Send>(
         &self,
         config: ClientConfig,
         authority: String,
         path: &'static str,
         request: &(impl Serialize + Sync),
-    ) -> Result<CertificateResponse, ClientError> {
+    ) -> Result<Answer, ClientError> {
         let answer =
             |reason: &str| ClientError::Answer { server: self.server.clone(), reason: reason.to_owned() };
         let mut body = Zeroizing::new(Vec::with_capacity(super::protocol::REQUEST_MAX_BYTES));
@@ -182,13 +188,13 @@ impl Client {
             .unwrap_or_else(|_| Err(answer("the exchange broke off")))
     }
 
-    async fn exchange(
+    async fn exchange<Answer: DeserializeOwned>(
         &self,
         config: ClientConfig,
         authority: &str,
         path: &'static str,
         body: &[u8],
-    ) -> Result<CertificateResponse, ClientError> {
+    ) -> Result<Answer, ClientError> {
         let server = || self.server.clone();
         let answer = |reason: String| ClientError::Answer { server: server(), reason };
         let unreachable = |source| ClientError::Unreachable { server: server(), source };
@@ -211,7 +217,8 @@ impl Client {
         let talk = async {
             let response = sender.send_request(request).await.map_err(|error| self.talk_failed(&error))?;
             let status = response.status();
-            let body = Limited::new(response.into_body(), RESPONSE_MAX_BYTES).collect().await;
+            let longest_bytes = if path == MANAGE_PATH { ANSWER_MAX_BYTES } else { RESPONSE_MAX_BYTES };
+            let body = Limited::new(response.into_body(), longest_bytes).collect().await;
             Ok((status, body.map_err(|error| answer(error.to_string()))?.to_bytes()))
         };
         tokio::pin!(talk, connection);
@@ -253,6 +260,28 @@ impl Client {
         }
         ClientError::Tls { server: self.server.clone(), reason }
     }
+}
+
+/// TLS to a server of one of the `authorities`, showing a certificate.
+fn config_of(
+    authorities: &[CertificateDer<'static>],
+    (present, key): (CertificateDer<'static>, &SecretBytes),
+) -> Result<ClientConfig, ClientError> {
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority.clone()).map_err(ClientError::Present)?;
+    }
+    let key = PrivatePkcs8KeyDer::from(key.expose().to_vec());
+    builder()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(vec![present], key.into())
+        .map_err(ClientError::Present)
+}
+
+/// What an impostor should have been of.
+fn names_of(authorities: &[CertificateDer<'static>]) -> String {
+    let known: Vec<_> = authorities.iter().map(|der| CertificateSha256::of(der).to_string()).collect();
+    known.join(" or ")
 }
 
 fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {

@@ -4,8 +4,9 @@
 //! |---|---|---|---|
 //! | `POST /v1/enrol` | anybody | [`EnrolRequest`] | 200, [`CertificateResponse`] |
 //! | `POST /v1/renew` | a client that shows its certificate | [`RenewRequest`] | 200, [`CertificateResponse`] |
+//! | `POST /v1/manage` | a client that shows its certificate | a [question](crate::management::protocol::Question) | 200, its answer |
 //!
-//! Whatever is refused is answered with 400, 401, 403, 404, 405, 409, 413, 429 or 503 and an [`ErrorResponse`].
+//! Whatever is refused is answered with 400, 401, 403, 404, 405, 409, 413, 422, 429 or 503 and an [`ErrorResponse`].
 //! Only 503 is worth trying again as it is.
 
 use serde::{Deserialize, Serialize};
@@ -19,10 +20,14 @@ use crate::access::{ClientId, ClientName, Role};
 pub const ENROL_PATH: &str = "/v1/enrol";
 /// Where certificates are renewed.
 pub const RENEW_PATH: &str = "/v1/renew";
+/// Where administrators' questions are answered.
+pub const MANAGE_PATH: &str = "/v1/manage";
 /// Longest body of a request, in bytes: the longest signing request in PEM, a token, and the JSON around them.
 pub const REQUEST_MAX_BYTES: usize = 16 * 1024;
 /// Longest body of an answer, in bytes: three certificates and the JSON around them, many times over.
 pub const RESPONSE_MAX_BYTES: usize = 64 * 1024;
+/// Longest answer to a question, in bytes: lists of some ten thousand clients.
+pub const ANSWER_MAX_BYTES: usize = 8 * 1024 * 1024;
 
 /// Asks for a first certificate.
 #[derive(Serialize, Deserialize)]

@@ -24,11 +24,11 @@ use tokio_rustls::TlsAcceptor;
 use super::super::{Authority, AuthorityError, ClientCertificate, Refusal};
 use super::failures::Failures;
 use super::protocol::{
-    CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, RENEW_PATH, REQUEST_MAX_BYTES, RenewRequest,
+    CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, RENEW_PATH, REQUEST_MAX_BYTES, RenewRequest,
 };
 use super::redeem::EnrolRefusal;
 use super::token::EnrolmentToken;
-use crate::access::{CertificateSha256, ClientId};
+use crate::access::{CertificateSha256, ClientId, Identity};
 
 /// Most connections at a time; a machine that is set up needs one for a second. The next ones are closed at
 /// once and may come again.
@@ -75,7 +75,28 @@ pub trait EnrolmentRecord: Send + Sync {
     fn record(&self, event: &EnrolmentEvent) -> Result<(), NotRecorded>;
 }
 
-/// Serves enrolment on `listener` until `shutdown` is ready, then finishes what is under way.
+/// Who answers administrators, at the same port under their certificates.
+pub trait Management: Send + Sync {
+    /// Answers a question, JSON to JSON; blocks. What it changes and what it refuses is on record when it returns.
+    ///
+    /// # Errors
+    /// [`Unanswered`].
+    fn answer(&self, asker: &Identity, address: IpAddr, question: &[u8]) -> Result<Vec<u8>, Unanswered>;
+}
+
+/// Why a question is not answered.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// For programs; never changes.
+    pub code: &'static str,
+    /// For people.
+    pub message: String,
+    /// Whether it is the asker's doing.
+    pub by_asker: bool,
+}
+
+/// Serves enrolment, and management if there is any, on `listener` until `shutdown` is ready, then finishes what is under
+/// way.
 ///
 /// # Errors
 /// [`AuthorityError::Tls`] before the first connection; none afterwards.
@@ -83,10 +104,11 @@ pub async fn serve(
     listener: TcpListener,
     authority: Arc<Authority>,
     record: Arc<dyn EnrolmentRecord>,
+    management: Option<Arc<dyn Management>>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), AuthorityError> {
     let acceptor = TlsAcceptor::from(authority.enrolment_config()?);
-    let port = Arc::new(Port { authority, record, failures: Failures::default() });
+    let port = Arc::new(Port { authority, record, management, failures: Failures::default() });
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
@@ -125,6 +147,7 @@ pub async fn serve(
 struct Port {
     authority: Arc<Authority>,
     record: Arc<dyn EnrolmentRecord>,
+    management: Option<Arc<dyn Management>>,
     failures: Failures,
 }
 
@@ -188,13 +211,7 @@ impl Port {
 
     async fn answer(self: Arc<Self>, request: Request<Incoming>, asker: Asker) -> Response<Full<Bytes>> {
         let peer = asker.peer;
-        let outcome = match self.clone().done(request, asker).await {
-            Ok(issued) => {
-                serde_json::to_vec(&CertificateResponse::from(issued)).map_err(|_| Denied::unavailable())
-            }
-            Err(denied) => Err(denied),
-        };
-        let (status, body) = match outcome {
+        let (status, body) = match self.clone().done(request, asker).await {
             Ok(body) => (StatusCode::OK, body),
             Err(denied) => {
                 if denied.status.is_client_error() {
@@ -216,10 +233,11 @@ impl Port {
         self: Arc<Self>,
         request: Request<Incoming>,
         asker: Asker,
-    ) -> Result<ClientCertificate, Denied> {
+    ) -> Result<Vec<u8>, Denied> {
         let path = match request.uri().path() {
             ENROL_PATH => ENROL_PATH,
             RENEW_PATH => RENEW_PATH,
+            MANAGE_PATH if self.management.is_some() => MANAGE_PATH,
             _ => return Err(Denied::new(StatusCode::NOT_FOUND, "not-found", "there is nothing here")),
         };
         if request.method() != Method::POST {
@@ -234,8 +252,25 @@ impl Port {
         })?;
         let body = body.to_bytes();
         // The store blocks for the device, and so does the record.
-        let work = tokio::task::spawn_blocking(move || self.redeem(path, &body, &asker));
+        let work = tokio::task::spawn_blocking(move || match &self.management {
+            Some(management) if path == MANAGE_PATH => self.manage(management.as_ref(), &body, &asker),
+            _ => {
+                let issued = CertificateResponse::from(self.redeem(path, &body, &asker)?);
+                serde_json::to_vec(&issued).map_err(|_| Denied::unavailable())
+            }
+        });
         work.await.unwrap_or_else(|_| Err(Denied::unavailable()))
+    }
+
+    /// Has a question answered for whom the certificate names now; blocks.
+    fn manage(&self, management: &dyn Management, body: &[u8], asker: &Asker) -> Result<Vec<u8>, Denied> {
+        let certificate = asker.certificate.as_ref().ok_or(Refusal::NoCertificate)?;
+        let identity = self.authority.identify(certificate, OffsetDateTime::now_utc())?;
+        management.answer(&identity, asker.peer, body).map_err(|unanswered| {
+            let Unanswered { code, message, by_asker } = unanswered;
+            let status = if by_asker { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::SERVICE_UNAVAILABLE };
+            Denied { status, code, message }
+        })
     }
 
     /// Does what is asked and puts it on record; blocks.

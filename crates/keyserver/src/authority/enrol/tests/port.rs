@@ -56,7 +56,7 @@ impl Port {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 let shutdown = async { drop(stopped.await) };
-                server::serve(listener, served, recorded, shutdown).await.unwrap();
+                server::serve(listener, served, recorded, None, shutdown).await.unwrap();
             });
         });
         let address = told.recv_timeout(TEN_SECONDS).unwrap();

@@ -1,0 +1,210 @@
+//! What administrators ask of a server that runs: who its clients are, whether it is backed up, what became of a key.
+//!
+//! It goes over the enrolment port (HTTP/1.1 over TLS, `POST /v1/manage`) under a certificate of a role that the
+//! [table](crate::access::scope) lets do it. [`protocol`] has the questions and answers; here they are answered. None of them
+//! shows a key: who manages the server does not read what it keeps.
+//!
+//! Each question that changes something is on record before its answer leaves, and so is each that is refused.
+
+pub mod protocol;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+use strongroom_audit::{AuditLog, Outcome, Record};
+use strongroom_store::Store;
+use time::{Duration, OffsetDateTime};
+
+use self::protocol::{AuditAnswer, ClientAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer};
+use crate::access::{ClientId, Identity, OperationClass, Scope, scope};
+use crate::authority::enrol::server::Unanswered;
+use crate::authority::{Authority, enrol};
+use crate::authority::enrol::token::{NewToken, TokenState};
+use crate::backup;
+use crate::process::record::actor_of;
+use crate::process::state::State;
+use crate::root::{self, Access};
+
+/// Answers administrators.
+pub struct Management {
+    authority: Arc<Authority>,
+    audit: Arc<AuditLog>,
+    store: Arc<dyn Store>,
+    directory: PathBuf,
+}
+
+impl Management {
+    /// For the server of this state.
+    pub fn new(state: &State) -> Self {
+        Self {
+            authority: Arc::clone(&state.authority),
+            audit: Arc::clone(&state.audit),
+            store: Arc::clone(&state.store),
+            directory: state.directory.clone(),
+        }
+    }
+
+    fn answer_on_record(&self, asker: &Identity, address: IpAddr, question: &[u8]) -> Result<Value, Unanswered> {
+        let question: Question = serde_json::from_slice(question)
+            .map_err(|error| refused("malformed", format!("the question cannot be read: {error}")))?;
+        let actor = actor_of(asker, Some(address.to_string()));
+        let class = class_of(&question);
+        if scope(asker.role, class) != Scope::All {
+            let record = Record::new(actor, question.name(), Outcome::Denied).reason("the role may not do that");
+            self.on_record(&record)?;
+            return Err(refused("role", format!("the role {} may not do that", asker.role)));
+        }
+        let (answer, about) = match self.done(question.clone()) {
+            Ok(done) => done,
+            Err(refused) => {
+                let record = Record::new(actor, question.name(), Outcome::Failed).reason(refused.code);
+                self.on_record(&record)?;
+                return Err(refused);
+            }
+        };
+        if question.changes_something() {
+            let record = Record::new(actor, question.name(), Outcome::Done);
+            self.on_record(&about.into_iter().fold(record, |record, id| record.object(id)))?;
+        }
+        Ok(answer)
+    }
+
+    fn on_record(&self, record: &Record) -> Result<(), Unanswered> {
+        self.audit.append(record).wait().map(drop).map_err(|error| {
+            tracing::error!(%error, "nothing is answered without a record");
+            Unanswered { by_asker: false, ..refused("unrecorded", "it could not be put on record".to_owned()) }
+        })
+    }
+
+    /// The answer, and the ids of what it was about.
+    fn done(&self, question: Question) -> Result<(Value, Vec<String>), Unanswered> {
+        let now = OffsetDateTime::now_utc();
+        match question {
+            Question::Status => Ok((json(&self.status(now)?)?, Vec::new())),
+            Question::CreateToken { name, role, valid_seconds, public_key } => {
+                let mut wanted = NewToken { public_key, ..NewToken::new(role, name) };
+                if let Some(seconds) = valid_seconds {
+                    wanted.validity = Duration::seconds(i64::from(seconds));
+                }
+                let expires = now + wanted.validity;
+                let token = self.authority.create_token(wanted, now).map_err(failed)?;
+                let id = token.id().to_string();
+                let answer = NewTokenAnswer {
+                    id: id.clone(),
+                    token: token.reveal(),
+                    expires_unix_seconds: expires.unix_timestamp(),
+                };
+                Ok((json(&answer)?, vec![id]))
+            }
+            Question::Tokens => {
+                let tokens = self.authority.tokens(now).map_err(failed)?;
+                let answers: Vec<_> = tokens
+                    .into_iter()
+                    .map(|token| TokenAnswer {
+                        id: token.id.to_string(),
+                        client: token.client,
+                        name: token.name,
+                        role: token.role,
+                        expires_unix_seconds: token.expires.unix_timestamp(),
+                        state: match token.state {
+                            TokenState::Open => "open",
+                            TokenState::Used => "used",
+                            TokenState::Expired => "expired",
+                        }
+                        .to_owned(),
+                    })
+                    .collect();
+                Ok((json(&answers)?, Vec::new()))
+            }
+            Question::CancelToken { id } => {
+                let token = id.parse().map_err(|error| refused("malformed", format!("{error}")))?;
+                self.authority.cancel_token(token).map_err(failed)?;
+                Ok((Value::Null, vec![id]))
+            }
+            Question::Clients => {
+                let clients = self.authority.clients().map_err(failed)?;
+                let answers: Vec<_> = clients
+                    .into_iter()
+                    .map(|(id, record, is_revoked)| ClientAnswer {
+                        id,
+                        name: record.name,
+                        role: record.role,
+                        created_unix_seconds: record.created.unix_timestamp(),
+                        is_revoked,
+                    })
+                    .collect();
+                Ok((json(&answers)?, Vec::new()))
+            }
+            Question::RevokeClient { client, reason } => {
+                self.revoke(client, &reason, now)?;
+                Ok((Value::Null, vec![client.to_string()]))
+            }
+            Question::AuditHead => {
+                let head = self.audit.head().wait().map_err(|error| refused_by_server("audit", &error))?;
+                Ok((json(&AuditAnswer { head })?, Vec::new()))
+            }
+        }
+    }
+
+    fn status(&self, now: OffsetDateTime) -> Result<StatusAnswer, Unanswered> {
+        let credentials = Access::of_this_service().credentials_directory;
+        let root = root::describe(&self.directory, credentials.as_deref())
+            .map_err(|error| refused_by_server("root", &error))?;
+        let snapshot = self.store.snapshot().map_err(|error| refused_by_server("store", &error))?;
+        let generation = snapshot.revision().0;
+        let backup = backup::status(&self.directory, generation)
+            .map_err(|error| refused_by_server("backup", &error))?;
+        let clients = self.authority.clients().map_err(failed)?;
+        Ok(StatusAnswer {
+            root_protection: root.protection.to_string(),
+            root_by: root.by,
+            warnings: root.warnings.iter().map(ToString::to_string).collect(),
+            authority: self.authority.fingerprint().to_string(),
+            clients: clients.len(),
+            backup: json(&backup)?,
+            audit_sequence: self.audit.durable(),
+            now_unix_seconds: now.unix_timestamp(),
+        })
+    }
+
+    fn revoke(&self, client: ClientId, reason: &str, now: OffsetDateTime) -> Result<(), Unanswered> {
+        self.authority.revoke_client(client, reason, now).map_err(failed)
+    }
+}
+
+impl enrol::server::Management for Management {
+    fn answer(&self, asker: &Identity, address: IpAddr, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
+        let answer = self.answer_on_record(asker, address, question)?;
+        serde_json::to_vec(&answer).map_err(|error| refused_by_server("answer", &error))
+    }
+}
+
+fn class_of(question: &Question) -> OperationClass {
+    match question {
+        Question::Status | Question::Clients | Question::Tokens => OperationClass::ReadAudit,
+        Question::CreateToken { .. } | Question::CancelToken { .. } | Question::RevokeClient { .. } => {
+            OperationClass::ManageClients
+        }
+        Question::AuditHead => OperationClass::ReadAudit,
+    }
+}
+
+fn json(answer: &impl Serialize) -> Result<Value, Unanswered> {
+    serde_json::to_value(answer).map_err(|error| refused_by_server("answer", &error))
+}
+
+fn refused(code: &'static str, message: String) -> Unanswered {
+    Unanswered { code, message, by_asker: true }
+}
+
+fn refused_by_server(code: &'static str, error: &(impl std::fmt::Display + ?Sized)) -> Unanswered {
+    tracing::error!(%error, code, "an administrator's question could not be answered");
+    Unanswered { code, message: error.to_string(), by_asker: false }
+}
+
+fn failed(error: crate::authority::AuthorityError) -> Unanswered {
+    refused("authority", error.to_string())
+}

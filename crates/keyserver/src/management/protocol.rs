@@ -1,0 +1,142 @@
+//! Questions and their answers, as JSON.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use strongroom_audit::SignedHead;
+use zeroize::Zeroizing;
+
+use crate::access::{ClientId, ClientName, PublicKeySha256, Role};
+
+/// What an administrator asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "question", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Question {
+    /// What the server is: [`StatusAnswer`].
+    Status,
+    /// A token for a new client: [`NewTokenAnswer`].
+    CreateToken {
+        /// The client's name.
+        name: ClientName,
+        /// Its role.
+        role: Role,
+        /// For how long it can be used; the default if nothing is said.
+        valid_seconds: Option<u32>,
+        /// The only key that it may be used for.
+        public_key: Option<PublicKeySha256>,
+    },
+    /// All tokens that are known: [`TokenAnswer`]s.
+    Tokens,
+    /// A token is not to be used any more.
+    CancelToken {
+        /// Its id.
+        id: String,
+    },
+    /// All clients: [`ClientAnswer`]s.
+    Clients,
+    /// A client is one no longer, with all its certificates.
+    RevokeClient {
+        /// The client.
+        client: ClientId,
+        /// Why.
+        reason: String,
+    },
+    /// A signed head of the audit log, to be kept elsewhere: [`AuditAnswer`].
+    AuditHead,
+}
+
+impl Question {
+    /// What it is called on record.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Status => "status",
+            Self::CreateToken { .. } => "create token",
+            Self::Tokens => "list tokens",
+            Self::CancelToken { .. } => "cancel token",
+            Self::Clients => "list clients",
+            Self::RevokeClient { .. } => "revoke client",
+            Self::AuditHead => "sign audit head",
+        }
+    }
+
+    /// Whether it changes something, and so goes on record.
+    pub fn changes_something(&self) -> bool {
+        !matches!(self, Self::Status | Self::Tokens | Self::Clients)
+    }
+}
+
+/// What a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusAnswer {
+    /// What protects the root key: `tpm`, `token`, `credential`, `passphrase`, `unprotected`.
+    pub root_protection: String,
+    /// By what exactly.
+    pub root_by: String,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+    /// SHA-256 of the authority's certificate.
+    pub authority: String,
+    /// How many clients there ever were.
+    pub clients: usize,
+    /// Whether it is backed up.
+    pub backup: Value,
+    /// The last line of the audit log.
+    pub audit_sequence: u64,
+    /// The server's clock.
+    pub now_unix_seconds: i64,
+}
+
+/// A token that was made. Whoever has it can become its client.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewTokenAnswer {
+    /// Names it; no secret.
+    pub id: String,
+    /// The token.
+    pub token: Zeroizing<String>,
+    /// The first moment at which it can no longer be used.
+    pub expires_unix_seconds: i64,
+}
+
+impl std::fmt::Debug for NewTokenAnswer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "NewTokenAnswer({}, redacted)", self.id)
+    }
+}
+
+/// A token in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenAnswer {
+    /// Names it; no secret.
+    pub id: String,
+    /// The client that its user becomes.
+    pub client: ClientId,
+    /// That client's name.
+    pub name: ClientName,
+    /// That client's role.
+    pub role: Role,
+    /// The first moment at which it can no longer be used.
+    pub expires_unix_seconds: i64,
+    /// `open`, `used` or `expired`.
+    pub state: String,
+}
+
+/// A client in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientAnswer {
+    /// Its id.
+    pub id: ClientId,
+    /// Its name.
+    pub name: ClientName,
+    /// Its role.
+    pub role: Role,
+    /// When it became one.
+    pub created_unix_seconds: i64,
+    /// Whether it is one no longer.
+    pub is_revoked: bool,
+}
+
+/// A head of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditAnswer {
+    /// The head.
+    pub head: SignedHead,
+}

@@ -1,0 +1,168 @@
+//! The key server as a process: puts its rooms together, serves, and ends in order.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`state`] | the state directory: root, store, authority and audit log, opened in the order in which they need each other |
+//! | `record` | what goes on record, as lines of the audit log |
+//! | `upkeep` | what falls due with time |
+//!
+//! **Order of the end.** The ports stop taking requests and finish those under way; then the upkeep ends; then the audit log signs its
+//! last head and is closed; then the store.
+
+pub(crate) mod record;
+pub mod state;
+mod upkeep;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use strongroom_kmip::server::{Server, ServerLimits};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use self::record::AuditRecord;
+use self::state::{State, StateError};
+use crate::authority::AuthorityError;
+use crate::authority::enrol;
+use crate::granting::LedgeredGrants;
+use crate::management::Management;
+use crate::objects::clock::SystemClock;
+use crate::objects::sealing::SealingError;
+use crate::server::{Foundations, KeyServer};
+use crate::service::{ClosesRevoked, KmipService};
+use crate::settings::Settings;
+
+/// Where a server listens, and what it offers.
+#[derive(Clone, Debug)]
+pub struct ProcessSettings {
+    /// The KMIP port.
+    pub kmip: SocketAddr,
+    /// The port for enrolment.
+    pub enrolment: SocketAddr,
+    /// What of KMIP is switched on.
+    pub offered: Settings,
+    /// The limits of the KMIP port.
+    pub limits: ServerLimits,
+}
+
+/// Why a server does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// Its state cannot be opened.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The authority refuses.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// No keys can be derived.
+    #[error(transparent)]
+    Sealing(#[from] SealingError),
+    /// A port cannot be listened on.
+    #[error("cannot listen on {address} ({what}): {error}; is another server running there?")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What for.
+        what: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A server that listens and does not serve yet.
+pub struct KeyServerProcess {
+    state: State,
+    server: Server<KmipService>,
+    record: Arc<AuditRecord>,
+    enrolment: TcpListener,
+    addresses: Addresses,
+}
+
+/// Where a server listens: the ports that it was told, or the kernel's choice where that was 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// KMIP.
+    pub kmip: SocketAddr,
+    /// Enrolment.
+    pub enrolment: SocketAddr,
+}
+
+impl KeyServerProcess {
+    /// Listens. Whoever connects from now on waits until [`run`](Self::run).
+    ///
+    /// # Errors
+    /// [`ProcessError`].
+    pub async fn bind(state: State, settings: ProcessSettings) -> Result<Self, ProcessError> {
+        let record = Arc::new(AuditRecord::new(Arc::clone(&state.audit)));
+        let clock = Arc::new(SystemClock);
+        let (store, signers) = (Arc::clone(&state.store), Arc::clone(&state.authority));
+        let foundations = Foundations {
+            grants: Arc::new(LedgeredGrants::new(Arc::clone(&store), signers, Arc::clone(&clock) as _)),
+            store,
+            clock,
+            observer: Arc::clone(&record) as _,
+        };
+        let keys = Arc::new(KeyServer::new(foundations, &state.objects_key, settings.offered)?);
+        let listener = listen(settings.kmip, "KMIP").await?;
+        let enrolment = listen(settings.enrolment, "enrolment").await?;
+        let port = KmipService::new(keys, Arc::clone(&state.authority));
+        let tls = Arc::unwrap_or_clone(state.authority.server_config()?);
+        let server = Server::new(listener, tls, settings.limits, port, AuditRecord::clone(&record));
+        let addresses = Addresses {
+            kmip: server.local_address().map_err(ProcessError::Thread)?,
+            enrolment: enrolment.local_addr().map_err(ProcessError::Thread)?,
+        };
+        state.authority.observe(Arc::clone(&record) as _);
+        ClosesRevoked::watch(&state.authority, server.handle());
+        Ok(Self { state, server, record, enrolment, addresses })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Serves until `shutdown` is ready, then ends in order.
+    ///
+    /// # Errors
+    /// [`ProcessError::Authority`] if TLS cannot be set up for enrolment.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ProcessError> {
+        let Self { state, server, record, enrolment, .. } = self;
+        let end = watch::Sender::new(false);
+        let told = |mut end: watch::Receiver<bool>| async move {
+            // The sender outlives all who listen to it here.
+            let _ = end.wait_for(|ended| *ended).await;
+        };
+        record.event("start", "the key server serves").await;
+        let upkeep = upkeep::start(&state, end.subscribe());
+        let handle = server.handle();
+        let kmip = tokio::spawn(server.run());
+        let port = enrol::server::serve(
+            enrolment,
+            Arc::clone(&state.authority),
+            Arc::clone(&record) as _,
+            Some(Arc::new(Management::new(&state)) as _),
+            told(end.subscribe()),
+        );
+        let until_told = async {
+            shutdown.await;
+            end.send_replace(true);
+            handle.shut_down();
+        };
+        let (served, ()) = tokio::join!(port, until_told);
+        // A task of theirs that panicked has told so.
+        let _ = kmip.await;
+        let _ = upkeep.await;
+        record.event("stop", "the key server ends in order").await;
+        served.map_err(Into::into)
+    }
+}
+
+async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, ProcessError> {
+    TcpListener::bind(address).await.map_err(|error| ProcessError::Listen { address, what, error })
+}

@@ -1,0 +1,39 @@
+//! What falls due with time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::state::State;
+use crate::grant::ledger;
+
+/// How often it is looked. Certificates live for days, grants for up to an hour.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Does it until it is told to end.
+pub(super) fn start(state: &State, mut end: watch::Receiver<bool>) -> JoinHandle<()> {
+    let (authority, store) = (Arc::clone(&state.authority), Arc::clone(&state.store));
+    tokio::spawn(async move {
+        loop {
+            let (authority, store) = (Arc::clone(&authority), Arc::clone(&store));
+            let done = tokio::task::spawn_blocking(move || {
+                let now = OffsetDateTime::now_utc();
+                if let Err(error) = authority.maintain(now) {
+                    tracing::warn!(%error, "certificates could not be looked after; trying again in a minute");
+                }
+                if let Err(error) = ledger::forget_expired(store.as_ref(), now) {
+                    tracing::warn!(%error, "used grants could not be forgotten; trying again in a minute");
+                }
+            });
+            // A panic has been told.
+            let _ = done.await;
+            let ended = tokio::time::timeout(INTERVAL, end.wait_for(|ended| *ended)).await.is_ok();
+            if ended {
+                return;
+            }
+        }
+    })
+}
