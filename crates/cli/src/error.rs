@@ -8,6 +8,11 @@ use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
 use strongroom_keys::{KeyError, ProviderKey, ProviderName};
+use strongroom_keyserver::authority::AuthorityError;
+use strongroom_keyserver::authority::enrol::ClientError;
+use strongroom_keyserver::process::ProcessError as KeyserverProcessError;
+use strongroom_keyserver::process::state::StateError;
+use strongroom_keyserver::root::RootError;
 use strongroom_memory::secret::SecretError;
 use strongroom_providers::{ProviderError, RegistryError};
 use strongroom_ring::RingError;
@@ -40,6 +45,24 @@ pub enum CliError {
         /// Why.
         error: ProviderError,
     },
+    /// The root key of the key server cannot be had.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// The key server's state cannot be opened.
+    #[error(transparent)]
+    KeyserverState(#[from] StateError),
+    /// The key server does not serve.
+    #[error(transparent)]
+    KeyserverProcess(#[from] KeyserverProcessError),
+    /// The key server's authority refuses.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The key server that was asked gave no answer.
+    #[error(transparent)]
+    KeyserverClient(#[from] ClientError),
+    /// No event loop for the key server.
+    #[error("cannot start the key server: {0}")]
+    Runtime(io::Error),
     /// No memory for a secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
@@ -243,6 +266,11 @@ impl CliError {
             Self::Key(error) => error.code(),
             Self::Registry(error) => error.code(),
             Self::Provider { error, .. } => error.code(),
+            Self::Root(_) => "root_key",
+            Self::KeyserverState(_) => "keyserver_state",
+            Self::KeyserverProcess(_) | Self::Runtime(_) => "keyserver",
+            Self::Authority(_) => "authority",
+            Self::KeyserverClient(_) => "keyserver_refused",
             Self::Secret(_) => "no_secret_memory",
             Self::Process(_) => "process",
             Self::WrongPassphrase { .. } | Self::WrongKeyFile { .. } | Self::WrongProviderKey { .. } => {

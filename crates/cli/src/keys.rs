@@ -244,6 +244,12 @@ pub fn ask_twice(path: &Path) -> Result<SecretBytes, CliError> {
     if passphrase == repeated { Ok(passphrase) } else { Err(CliError::PassphrasesDiffer) }
 }
 
+/// A passphrase or PIN of a person at the terminal, for what is at `path`.
+pub fn ask_once(path: &Path, prompt: &str) -> Result<SecretBytes, CliError> {
+    let next = "give it by a file descriptor, or run in a terminal to be asked for it";
+    asked(terminal_for(path, next)?.ask_passphrase(prompt))
+}
+
 fn terminal_for(path: &Path, next: &'static str) -> Result<Terminal, CliError> {
     Terminal::open().ok_or_else(|| CliError::NoKey { path: path.to_owned(), next })
 }

@@ -17,6 +17,7 @@ mod image;
 mod key_provider;
 mod keyring;
 mod keys;
+mod keyserver;
 mod manual;
 mod output;
 mod program;

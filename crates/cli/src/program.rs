@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 use crate::completions::CompletionsArguments;
 use crate::error::CliError;
 use crate::key_provider::KeyProviderCommand;
+use crate::keyserver::KeyserverCommand;
 use crate::manual::ManArguments;
 use crate::output::{Output, printable};
 use crate::volume::VolumeCommand;
@@ -70,6 +71,9 @@ enum Command {
     /// Set up, list, try and remove the key servers that volumes take their keys from
     #[command(subcommand)]
     KeyProvider(KeyProviderCommand),
+    /// Run this machine's own key server, enrol its clients, see to it
+    #[command(subcommand)]
+    Keyserver(Box<KeyserverCommand>),
     /// Print a completion script for a shell
     Completions(CompletionsArguments),
     /// Write the manual pages
@@ -107,6 +111,7 @@ impl Program {
         match &self.command {
             Command::Volume(command) => command.run(&output, &log),
             Command::KeyProvider(command) => command.run(&output),
+            Command::Keyserver(command) => command.run(&output),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(&output),
             Command::Worker(arguments) => arguments.run(),

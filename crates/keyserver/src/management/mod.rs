@@ -21,8 +21,8 @@ use time::{Duration, OffsetDateTime};
 use self::protocol::{AuditAnswer, ClientAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer};
 use crate::access::{ClientId, Identity, OperationClass, Scope, scope};
 use crate::authority::enrol::server::Unanswered;
-use crate::authority::{Authority, enrol};
 use crate::authority::enrol::token::{NewToken, TokenState};
+use crate::authority::{Authority, enrol};
 use crate::backup;
 use crate::process::record::actor_of;
 use crate::process::state::State;
@@ -47,13 +47,19 @@ impl Management {
         }
     }
 
-    fn answer_on_record(&self, asker: &Identity, address: IpAddr, question: &[u8]) -> Result<Value, Unanswered> {
+    fn answer_on_record(
+        &self,
+        asker: &Identity,
+        address: IpAddr,
+        question: &[u8],
+    ) -> Result<Value, Unanswered> {
         let question: Question = serde_json::from_slice(question)
             .map_err(|error| refused("malformed", format!("the question cannot be read: {error}")))?;
         let actor = actor_of(asker, Some(address.to_string()));
         let class = class_of(&question);
         if scope(asker.role, class) != Scope::All {
-            let record = Record::new(actor, question.name(), Outcome::Denied).reason("the role may not do that");
+            let record =
+                Record::new(actor, question.name(), Outcome::Denied).reason("the role may not do that");
             self.on_record(&record)?;
             return Err(refused("role", format!("the role {} may not do that", asker.role)));
         }
@@ -75,7 +81,10 @@ impl Management {
     fn on_record(&self, record: &Record) -> Result<(), Unanswered> {
         self.audit.append(record).wait().map(drop).map_err(|error| {
             tracing::error!(%error, "nothing is answered without a record");
-            Unanswered { by_asker: false, ..refused("unrecorded", "it could not be put on record".to_owned()) }
+            Unanswered {
+                by_asker: false,
+                ..refused("unrecorded", "it could not be put on record".to_owned())
+            }
         })
     }
 

@@ -65,7 +65,8 @@ fn within_limits(text: &str) -> String {
 }
 
 fn line(event: &Event) -> Record {
-    let action = event.operation.map_or_else(|| "unreadable request".into(), |operation| operation.to_string());
+    let action =
+        event.operation.map_or_else(|| "unreadable request".into(), |operation| operation.to_string());
     let outcome = match &event.outcome {
         EventOutcome::Released { .. } | EventOutcome::Done => Outcome::Done,
         EventOutcome::Refused { .. } => Outcome::Denied,

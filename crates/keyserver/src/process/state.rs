@@ -96,8 +96,11 @@ impl State {
         publish_head_key(directory, &head_key)?;
         let audit_directory = directory.join(AUDIT_DIRECTORY);
         make_directory(&audit_directory)?;
-        let audit =
-            AuditLog::open(Arc::new(OsDirectory::lock(&audit_directory)?), Box::new(head_key), Options::default())?;
+        let audit = AuditLog::open(
+            Arc::new(OsDirectory::lock(&audit_directory)?),
+            Box::new(head_key),
+            Options::default(),
+        )?;
         Ok(Self {
             directory: directory.to_owned(),
             authority,

@@ -24,8 +24,8 @@ use webpki::{EndEntityCert, KeyUsage};
 use zeroize::Zeroizing;
 
 use super::protocol::{
-    ANSWER_MAX_BYTES, CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, RENEW_PATH, RESPONSE_MAX_BYTES,
-    RenewRequest,
+    ANSWER_MAX_BYTES, CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, RENEW_PATH,
+    RESPONSE_MAX_BYTES, RenewRequest,
 };
 use super::token::EnrolmentToken;
 use crate::access::CertificateSha256;

@@ -24,7 +24,8 @@ use tokio_rustls::TlsAcceptor;
 use super::super::{Authority, AuthorityError, ClientCertificate, Refusal};
 use super::failures::Failures;
 use super::protocol::{
-    CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, RENEW_PATH, REQUEST_MAX_BYTES, RenewRequest,
+    CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, RENEW_PATH, REQUEST_MAX_BYTES,
+    RenewRequest,
 };
 use super::redeem::EnrolRefusal;
 use super::token::EnrolmentToken;
@@ -229,11 +230,7 @@ impl Port {
         response
     }
 
-    async fn done(
-        self: Arc<Self>,
-        request: Request<Incoming>,
-        asker: Asker,
-    ) -> Result<Vec<u8>, Denied> {
+    async fn done(self: Arc<Self>, request: Request<Incoming>, asker: Asker) -> Result<Vec<u8>, Denied> {
         let path = match request.uri().path() {
             ENROL_PATH => ENROL_PATH,
             RENEW_PATH => RENEW_PATH,
@@ -268,7 +265,8 @@ impl Port {
         let identity = self.authority.identify(certificate, OffsetDateTime::now_utc())?;
         management.answer(&identity, asker.peer, body).map_err(|unanswered| {
             let Unanswered { code, message, by_asker } = unanswered;
-            let status = if by_asker { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::SERVICE_UNAVAILABLE };
+            let status =
+                if by_asker { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::SERVICE_UNAVAILABLE };
             Denied { status, code, message }
         })
     }

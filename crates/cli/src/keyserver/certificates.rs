@@ -1,0 +1,104 @@
+//! Certificates and keys of clients, as PEM files.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use strongroom_keyserver::authority::PrivateKey;
+use strongroom_keyserver::authority::signing_request::signing_request;
+use strongroom_memory::secret::SecretBytes;
+use zeroize::Zeroizing;
+
+use super::directory::make_directories;
+use crate::error::CliError;
+
+/// Where one client's files are.
+#[derive(Clone, Debug)]
+pub struct ClientFiles {
+    /// The authorities that it trusts.
+    pub ca: PathBuf,
+    /// Its certificate.
+    pub certificate: PathBuf,
+    /// Its private key, which only its owner can read.
+    pub key: PathBuf,
+}
+
+/// A key that has no certificate yet.
+pub struct NewKey {
+    pkcs8: SecretBytes,
+    /// Asks for its certificate, PEM.
+    pub signing_request: String,
+}
+
+impl NewKey {
+    /// Makes one, of P-256.
+    pub fn generate() -> Result<Self, CliError> {
+        let (key, pkcs8) = PrivateKey::generate()?;
+        Ok(Self { signing_request: signing_request(&key)?, pkcs8 })
+    }
+}
+
+impl ClientFiles {
+    /// Those of a directory.
+    pub fn in_directory(directory: &Path) -> Self {
+        let file = |name| directory.join(name);
+        Self { ca: file("ca.pem"), certificate: file("cert.pem"), key: file("key.pem") }
+    }
+
+    /// Whether they are there.
+    pub fn are_there(&self) -> bool {
+        [&self.ca, &self.certificate, &self.key].into_iter().all(|path| path.is_file())
+    }
+
+    /// Writes them. The key is the first, so that there is no certificate whose key was lost.
+    pub fn write(&self, key: &NewKey, certificate: &str, authorities: &str) -> Result<(), CliError> {
+        if let Some(directory) = self.key.parent() {
+            make_directories(directory)?;
+        }
+        write_whole(&self.key, private_pem(&key.pkcs8).as_bytes())?;
+        write_whole(&self.certificate, certificate.as_bytes())?;
+        write_whole(&self.ca, authorities.as_bytes())
+    }
+}
+
+/// A PKCS#8 document as PEM (RFC 7468). What the encoder leaves behind, the program's allocator wipes.
+fn private_pem(pkcs8: &SecretBytes) -> Zeroizing<String> {
+    let document = pem::Pem::new("PRIVATE KEY", pkcs8.expose());
+    Zeroizing::new(pem::encode_config(
+        &document,
+        pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF),
+    ))
+}
+
+/// Puts a file in its place, whole and durable.
+fn write_whole(path: &Path, content: &[u8]) -> Result<(), CliError> {
+    let failed = |error| CliError::File { action: "write", path: path.to_owned(), error };
+    let new = path.with_extension("new");
+    let mut file: File =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new).map_err(failed)?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&new, path).map_err(failed)?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_there_for_its_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let files = ClientFiles::in_directory(&home.path().join("a/b"));
+        assert!(!files.are_there());
+        let key = NewKey::generate().unwrap();
+        files.write(&key, "certificate", "authorities").unwrap();
+        assert!(files.are_there());
+        let mode = std::fs::metadata(&files.key).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        let text = std::fs::read_to_string(&files.key).unwrap();
+        assert_eq!(pem::parse(text).unwrap().contents(), key.pkcs8.expose());
+    }
+}

@@ -1,0 +1,85 @@
+//! `strongroom keyserver client`.
+
+use std::fmt;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use strongroom_keyserver::access::ClientId;
+use strongroom_keyserver::management::protocol::{ClientAnswer, Question};
+
+use super::administration::AdministrationArguments;
+use crate::error::CliError;
+use crate::output::{Output, Table, utc};
+
+/// What can be done with clients.
+#[derive(Debug, Subcommand)]
+pub enum ClientCommand {
+    /// List the clients
+    List(ListArguments),
+    /// Let a client in no longer, whatever certificates it has; its connections are closed
+    Revoke(RevokeArguments),
+}
+
+/// Of which server.
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+/// Which client, and why.
+#[derive(Debug, Args)]
+pub struct RevokeArguments {
+    /// The client's id, from the list
+    client: ClientId,
+
+    /// Why; it goes on record
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Listed(Vec<ClientAnswer>);
+
+#[derive(Serialize)]
+struct Revoked {
+    client: ClientId,
+}
+
+impl ClientCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::List(ListArguments { server }) => {
+                output.answer(&Listed(server.administrator()?.ask(&Question::Clients)?))
+            }
+            Self::Revoke(RevokeArguments { client, reason, server }) => {
+                let question = Question::RevokeClient { client: *client, reason: reason.clone() };
+                let () = server.administrator()?.ask(&question)?;
+                output.answer(&Revoked { client: *client })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |client: &ClientAnswer| {
+            let since = utc(u64::try_from(client.created_unix_seconds).unwrap_or_default());
+            let state = if client.is_revoked { "revoked" } else { "let in" };
+            [client.name.to_string(), client.role.to_string(), state.to_owned(), since, client.id.to_string()]
+        };
+        let rows = self.0.iter().map(row).collect();
+        Table { head: ["NAME", "ROLE", "STATE", "SINCE", "ID"], rows }.fmt(f)
+    }
+}
+
+impl fmt::Display for Revoked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {} is let in no longer", self.client)
+    }
+}

@@ -1,0 +1,152 @@
+//! Where a key server's state lies, and what is written there for the commands.
+//!
+//! ```text
+//! <home>/keyserver/              the state directory (strongroom_keyserver::process::state)
+//!     server.json                where it listens and what it is called
+//!     admin/{ca,cert,key}.pem    the first administrator's certificate
+//! <home>/key-providers/embedded.json, embedded/{ca,cert,key}.pem     this machine as its client
+//! ```
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use strongroom_keyserver::process::state::make_directory;
+
+use crate::error::CliError;
+use crate::home::HomeArguments;
+
+/// The name of the settings' file.
+const SETTINGS_FILE: &str = "server.json";
+/// The longest settings: names of a hundred hosts.
+const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
+const SETTINGS_FORMAT: u32 = 1;
+
+/// KMIP's own port (IANA: kmip).
+const KMIP_PORT: u16 = 5696;
+/// The one after it, for enrolment and administration.
+const ENROLMENT_PORT: u16 = 5697;
+
+/// Which key server.
+#[derive(Debug, Args)]
+pub struct DirectoryArguments {
+    /// Where the key server's state lies; by default `keyserver` in the home
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub home: HomeArguments,
+}
+
+impl DirectoryArguments {
+    /// The state directory, absolute.
+    pub fn path(&self) -> Result<PathBuf, CliError> {
+        match &self.directory {
+            Some(directory) => std::path::absolute(directory).map_err(|error| CliError::File {
+                action: "find",
+                path: directory.clone(),
+                error,
+            }),
+            None => Ok(self.home.path()?.join("keyserver")),
+        }
+    }
+}
+
+/// Where a server listens and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSettings {
+    format: u32,
+    /// The KMIP port.
+    pub listen: SocketAddr,
+    /// The port for enrolment and administration.
+    pub listen_enrolment: SocketAddr,
+    /// Names and addresses by which clients reach it, for its certificate.
+    pub names: Vec<String>,
+}
+
+/// The same on the command line.
+#[derive(Debug, Args)]
+pub struct SettingsArguments {
+    /// Where to serve KMIP; by default 127.0.0.1:5696
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+
+    /// Where to serve enrolment and administration; by default 127.0.0.1:5697
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen_enrolment: Option<SocketAddr>,
+
+    /// A name or address by which clients reach the server, for its certificate; once for each. By default localhost
+    #[arg(long = "name", value_name = "NAME")]
+    names: Vec<String>,
+}
+
+impl SettingsArguments {
+    /// `settings` with what the command line says.
+    pub fn over(&self, settings: ServerSettings) -> ServerSettings {
+        let names = match self.names.is_empty() {
+            true => settings.names,
+            false => self.names.clone(),
+        };
+        ServerSettings {
+            listen: self.listen.unwrap_or(settings.listen),
+            listen_enrolment: self.listen_enrolment.unwrap_or(settings.listen_enrolment),
+            names,
+            ..settings
+        }
+    }
+}
+
+impl Default for ServerSettings {
+    /// For this machine alone.
+    fn default() -> Self {
+        Self {
+            format: SETTINGS_FORMAT,
+            listen: SocketAddr::from(([127, 0, 0, 1], KMIP_PORT)),
+            listen_enrolment: SocketAddr::from(([127, 0, 0, 1], ENROLMENT_PORT)),
+            names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
+        }
+    }
+}
+
+impl ServerSettings {
+    /// Reads those of a state directory.
+    pub fn read(directory: &Path) -> Result<Self, CliError> {
+        let path = directory.join(SETTINGS_FILE);
+        let failed = |error| CliError::File { action: "read", path: path.clone(), error };
+        if fs::metadata(&path).map_err(failed)?.len() > SETTINGS_BYTES_MAX {
+            return Err(CliError::Usage(format!("{} is longer than settings are", path.display())));
+        }
+        let text = fs::read(&path).map_err(failed)?;
+        let settings: Self = serde_json::from_slice(&text)
+            .map_err(|error| CliError::Usage(format!("{} cannot be used: {error}", path.display())))?;
+        match settings.format {
+            SETTINGS_FORMAT => Ok(settings),
+            format => Err(CliError::Usage(format!(
+                "{} has format {format}, and this program reads {SETTINGS_FORMAT}; upgrade the program",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Writes them.
+    pub fn write(&self, directory: &Path) -> Result<(), CliError> {
+        let path = directory.join(SETTINGS_FILE);
+        let mut text = serde_json::to_string_pretty(self).map_err(|error| CliError::Output(error.into()))?;
+        text.push('\n');
+        fs::write(&path, text).map_err(|error| CliError::File { action: "write", path, error })
+    }
+}
+
+/// Makes the directory and those above it that are missing, each for its owner alone.
+pub fn make_directories(path: &Path) -> Result<(), CliError> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        make_directories(parent)?;
+    }
+    Ok(make_directory(path)?)
+}

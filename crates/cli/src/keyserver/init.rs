@@ -1,0 +1,161 @@
+//! `strongroom keyserver init`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_keys::ProviderName;
+use strongroom_keyserver::access::{ClientName, Role};
+use strongroom_keyserver::authority::{Authority, Settings};
+use strongroom_keyserver::process::state::State;
+use strongroom_keyserver::root::{self, Description};
+use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
+use time::OffsetDateTime;
+
+use super::certificates::{ClientFiles, NewKey};
+use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments, make_directories};
+use super::root::RootArguments;
+use crate::error::CliError;
+use crate::output::Output;
+
+/// What this machine's own key server is called among its key providers.
+pub const EMBEDDED: &str = "embedded";
+
+/// Time for one request to it, as to any other server.
+const REQUEST_TIMEOUT_MS: u64 = 5_000;
+
+/// Which key server, and how its root key is protected.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The state directory holds everything the server needs, sealed under a root key. What protects the root \
+key decides what a copy of the disk is worth: say --tpm, --token, --credential or --passphrase. Without any of them it is \
+'unprotected': convenient to try things, and no more.
+
+Examples:
+  strongroom keyserver init --tpm
+  strongroom keyserver init --passphrase --name kms1.example.org --listen 10.0.0.5:5696 --listen-enrolment 10.0.0.5:5697"
+)]
+pub struct InitArguments {
+    #[command(flatten)]
+    directory: DirectoryArguments,
+
+    #[command(flatten)]
+    root: RootArguments,
+
+    #[command(flatten)]
+    settings: SettingsArguments,
+}
+
+/// What was made.
+#[derive(Serialize)]
+pub struct Made {
+    directory: PathBuf,
+    root: Description,
+    /// SHA-256 of the authority's certificate.
+    authority: String,
+    /// The first administrator's certificate.
+    administrator: PathBuf,
+    /// The key provider by which this machine uses the server, unless there was one of that name.
+    provider: Option<String>,
+}
+
+impl InitArguments {
+    /// Makes it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let made = make(&self.directory, &self.root, &self.settings)?;
+        warn(output, &made.root);
+        output.answer(&made)
+    }
+}
+
+/// Tells what is weak about a root.
+pub fn warn(output: &Output, root: &Description) {
+    for warning in &root.warnings {
+        output.remark(&format!("Warning: {warning}"));
+    }
+}
+
+/// Makes the state of a key server, and makes this machine its administrator and client. Repeated after a crash it goes on
+/// where that ended.
+pub fn make(
+    arguments: &DirectoryArguments,
+    root: &RootArguments,
+    settings: &SettingsArguments,
+) -> Result<Made, CliError> {
+    let directory = arguments.path()?;
+    make_directories(&directory)?;
+    let settings = settings.over(ServerSettings::default());
+    settings.write(&directory)?;
+    let key = root.create(&directory)?;
+    let state = State::open(&directory, &key, Settings::new(settings.names.clone()))?;
+    let administrator = ClientFiles::in_directory(&directory.join("admin"));
+    issue(&state.authority, Role::Admin, "admin", &administrator)?;
+    let home = arguments.home.path()?;
+    let provider = register(&state.authority, &home, &settings)?;
+    Ok(Made {
+        root: root::describe(&directory, root::Access::of_this_service().credentials_directory.as_deref())?,
+        authority: state.authority.fingerprint().to_string(),
+        administrator: administrator.certificate,
+        provider,
+        directory,
+    })
+}
+
+/// Has a certificate issued for a key that is made here.
+fn issue(authority: &Authority, role: Role, name: &str, files: &ClientFiles) -> Result<(), CliError> {
+    if files.are_there() {
+        return Ok(());
+    }
+    let name: ClientName = name.parse().map_err(|error| CliError::Usage(format!("{error}")))?;
+    let key = NewKey::generate()?;
+    let now = OffsetDateTime::now_utc();
+    let issued = authority.issue((role, &name), key.signing_request.as_bytes(), None, now)?;
+    files.write(&key, &issued.record.pem(), &issued.roots_pem())
+}
+
+/// Makes the server a key provider of this machine.
+fn register(
+    authority: &Authority,
+    home: &Path,
+    settings: &ServerSettings,
+) -> Result<Option<String>, CliError> {
+    let registry = Registry::of_home(home);
+    let name: ProviderName = EMBEDDED.parse().map_err(strongroom_keys_name)?;
+    if registry.get(&name).is_ok() {
+        return Ok(None);
+    }
+    let files = ClientFiles::in_directory(&registry.directory().join(EMBEDDED));
+    issue(authority, Role::Client, "local", &files)?;
+    let kmip = KmipConfig {
+        servers: vec![settings.listen.to_string()],
+        ca: files.ca,
+        certificate: files.certificate,
+        key: files.key,
+        server_name: settings.names.first().cloned(),
+        request_timeout_ms: REQUEST_TIMEOUT_MS,
+        named_keys: true,
+    };
+    registry.add(&name, &ProviderConfig::new(SourceConfig::Embedded(kmip)))?;
+    Ok(Some(EMBEDDED.to_owned()))
+}
+
+fn strongroom_keys_name(error: strongroom_keys::ProviderNameError) -> CliError {
+    CliError::Usage(error.to_string())
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} is a key server's state", self.directory.display())?;
+        writeln!(f, "  root key       {} ({})", self.root.protection, self.root.by)?;
+        writeln!(f, "  authority      {}", self.authority)?;
+        writeln!(f, "  administrator  {}", self.administrator.display())?;
+        if let Some(provider) = &self.provider {
+            writeln!(f, "  key provider   {provider}")?;
+        }
+        write!(
+            f,
+            "\nNext:\n  strongroom keyserver run\n  strongroom volume create ./ds/vm1 --size 20G --key-provider {EMBEDDED}"
+        )
+    }
+}

@@ -1,0 +1,61 @@
+//! `strongroom keyserver`: the embedded key server. One file per command.
+//!
+//! `init` and `run` work on the state directory, as the one process that has it open. The others ask a server that runs, under the
+//! administrator's certificate.
+
+mod administration;
+mod certificates;
+mod client;
+mod directory;
+mod enrol;
+mod init;
+mod root;
+mod run;
+mod status;
+mod token;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::error::CliError;
+use crate::output::Output;
+
+/// What can be done with a key server.
+#[derive(Debug, Subcommand)]
+pub enum KeyserverCommand {
+    /// Make a key server's state: its root key, its authority, the first certificates
+    Init(init::InitArguments),
+    /// Serve keys; makes the state first where there is none
+    Run(run::RunArguments),
+    /// Show what a key server is and whether it is backed up
+    Status(status::StatusArguments),
+    /// Show or change what protects the root key
+    #[command(subcommand)]
+    Root(root::RootCommand),
+    /// Make, list and cancel tokens by which clients get their first certificate
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// List the clients, and let one in no longer
+    #[command(subcommand)]
+    Client(client::ClientCommand),
+    /// Get a certificate for a token, or the next one for the present one
+    Enrol(enrol::EnrolArguments),
+}
+
+impl KeyserverCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
+        strongroom_worker::process::prepare_for_keys()?;
+        match self {
+            Self::Init(arguments) => arguments.run(output),
+            Self::Run(arguments) => arguments.run(output),
+            Self::Status(arguments) => arguments.run(output),
+            Self::Root(command) => command.run(output),
+            Self::Token(command) => command.run(output),
+            Self::Client(command) => command.run(output),
+            Self::Enrol(arguments) => arguments.run(output),
+        }?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

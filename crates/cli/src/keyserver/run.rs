@@ -1,0 +1,142 @@
+//! `strongroom keyserver run`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_keyserver::authority::Settings as AuthoritySettings;
+use strongroom_keyserver::process::state::State;
+use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings};
+use strongroom_keyserver::root::{self, Protection};
+use strongroom_keyserver::settings::Settings;
+use strongroom_kmip::server::ServerLimits;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
+use super::init::{self, EMBEDDED};
+use super::root::{RootArguments, SecretArguments};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Which key server, and where.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Stays in the foreground. The first lines on stdout, printed when clients can connect, say where. SIGTERM, \
+SIGINT (Control-C) and SIGHUP end it: requests under way are answered first.
+
+Where there is no state yet it is made, with an unprotected root key, and this machine becomes the server's administrator \
+and client: with nothing to set up, 'volume create --key-provider embedded' works from then on. For anything but trying it, \
+run 'keyserver init' first and choose what protects the root key.
+
+Keys come out under certificates alone. What the server does for a client beyond keeping keys is off: computing with them \
+(--offer encrypt, mac, hash) and random bytes (--offer random)."
+)]
+pub struct RunArguments {
+    #[command(flatten)]
+    directory: DirectoryArguments,
+
+    #[command(flatten)]
+    settings: SettingsArguments,
+
+    #[command(flatten)]
+    secret: SecretArguments,
+
+    /// Switch a service of KMIP on
+    #[arg(long, value_enum, value_name = "SERVICE")]
+    offer: Vec<Offer>,
+}
+
+/// What is off unless it is switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Offer {
+    Encrypt,
+    Mac,
+    Hash,
+    Random,
+}
+
+#[derive(Serialize)]
+struct Serving {
+    directory: PathBuf,
+    kmip: SocketAddr,
+    enrolment: SocketAddr,
+    authority: String,
+    root: Protection,
+    pid: u32,
+}
+
+impl RunArguments {
+    /// Serves until a signal comes.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let directory = self.directory.path()?;
+        if !directory.join("root.json").exists() {
+            init::make(&self.directory, &RootArguments::default(), &self.settings)?;
+            output.remark(&format!(
+                "Made {}, and key provider '{EMBEDDED}' for this machine. Next, in another terminal:\n  \
+                 strongroom volume create ./ds/vm1 --size 20G --key-provider {EMBEDDED}",
+                directory.display()
+            ));
+        }
+        let settings = self.settings.over(ServerSettings::read(&directory)?);
+        let key = self.secret.open(&directory)?;
+        let description =
+            root::describe(&directory, root::Access::of_this_service().credentials_directory.as_deref())?;
+        init::warn(output, &description);
+        let state = State::open(&directory, &key, AuthoritySettings::new(settings.names.clone()))?;
+        let authority = state.authority.fingerprint().to_string();
+        // What is derived from it is all that is needed from here on.
+        drop(key);
+        let runtime = tokio::runtime::Runtime::new().map_err(CliError::Runtime)?;
+        runtime.block_on(async {
+            let (mut interrupt, mut terminate, mut hang_up) = (
+                signal(SignalKind::interrupt()).map_err(CliError::Runtime)?,
+                signal(SignalKind::terminate()).map_err(CliError::Runtime)?,
+                signal(SignalKind::hangup()).map_err(CliError::Runtime)?,
+            );
+            let service = KeyServerProcess::bind(state, self.service(&settings)).await?;
+            let Addresses { kmip, enrolment } = service.addresses();
+            let (root, pid) = (description.protection, std::process::id());
+            output.answer(&Serving { directory, kmip, enrolment, authority, root, pid })?;
+            let told = async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                    _ = hang_up.recv() => {}
+                }
+            };
+            Ok(service.run(told).await?)
+        })
+    }
+
+    fn service(&self, settings: &ServerSettings) -> ProcessSettings {
+        let is_on = |offer| self.offer.contains(&offer);
+        ProcessSettings {
+            kmip: settings.listen,
+            enrolment: settings.listen_enrolment,
+            offered: Settings {
+                encrypt: is_on(Offer::Encrypt),
+                mac: is_on(Offer::Mac),
+                hash: is_on(Offer::Hash),
+                random: is_on(Offer::Random),
+                delayed_destruction: true,
+            },
+            limits: ServerLimits::default(),
+        }
+    }
+}
+
+impl fmt::Display for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "kmip {}", self.kmip)?;
+        writeln!(f, "enrolment {}", self.enrolment)?;
+        write!(
+            f,
+            "\n{} serves keys until Control-C or SIGTERM (root key: {}).\nAuthority {}",
+            self.directory.display(),
+            self.root,
+            self.authority
+        )
+    }
+}

@@ -1,0 +1,145 @@
+//! A user runs the embedded key server: with nothing to set up, through outages, and with clients that come and go.
+
+#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use serde_json::Value;
+use strongroom_system_tests::{CommandLine, Process, Scratch};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A user whose state is in the test's directory, and their key server.
+struct User<'test> {
+    strongroom: CommandLine<'test>,
+    kmip: String,
+    enrolment: String,
+}
+
+impl<'test> User<'test> {
+    fn new(scratch: &'test Scratch) -> Self {
+        // Free now, and for whoever asks for a port of the kernel's choice not the next ones.
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (kmip, enrolment) = (free(), free());
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
+        Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
+    }
+
+    fn script(arguments: &[&str]) -> String {
+        format!("export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
+    }
+
+    fn serve(&self, name: &str) -> Process {
+        let arguments = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
+        let mut server = self.strongroom.start_shell(name, &Self::script(&arguments));
+        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+        server
+    }
+
+    #[track_caller]
+    fn runs(&self, arguments: &[&str]) -> String {
+        self.strongroom.run_shell(&Self::script(arguments)).success()
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.runs(&[&["--json"], arguments].concat())).unwrap()
+    }
+
+    /// What it says when it fails.
+    #[track_caller]
+    fn is_refused(&self, arguments: &[&str]) -> String {
+        self.strongroom.run_shell(&Self::script(arguments)).failure()
+    }
+
+    /// Every line of the audit log, in order.
+    fn audit(&self) -> Vec<Value> {
+        let directory = self.strongroom.path("home/keyserver/audit");
+        let mut files: Vec<_> =
+            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let text: String = files
+            .iter()
+            .map(|file| String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned())
+            .collect();
+        // The file is written ahead with zeroes.
+        text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
+    }
+}
+
+#[test]
+fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
+    let scratch = Scratch::new();
+    let user = User::new(&scratch);
+    let server = user.serve("keyserver");
+    let created = user.json(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "embedded"]);
+    assert_eq!(created["encryption"]["key_provider"], "embedded", "{created}");
+    let info = ["volume", "info", "ds/vm1", "--key-provider", "embedded"];
+    assert_eq!(user.json(&info)["authenticated"], true);
+    let status = user.json(&["keyserver", "status"]);
+    assert_eq!(status["root_protection"], "unprotected", "{status}");
+    assert_eq!(status["backup"]["backup"], "unbacked", "{status}");
+    let tried = user.json(&["key-provider", "test", "embedded"]);
+    assert_eq!(tried["well"], true, "{tried}");
+
+    // It dies, and is missed by name; nothing is damaged by trying.
+    server.kill();
+    let told = user.is_refused(&info);
+    assert!(told.contains("key-unavailable: key provider embedded, key "), "{told}");
+    let server = user.serve("keyserver-again");
+    assert_eq!(user.json(&info)["authenticated"], true);
+    assert!(server.terminate(DEADLINE).success());
+
+    let released = |line: &Value| {
+        let record = line.to_string();
+        record.contains("\"Get\"") && record.contains("\"released\":\"plain\"")
+    };
+    let audit = user.audit();
+    assert!(audit.iter().filter(|line| released(line)).count() >= 2, "{audit:#?}");
+}
+
+#[test]
+fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
+    let scratch = Scratch::new();
+    let user = User::new(&scratch);
+    let server = user.serve("keyserver");
+    let made = user.json(&["keyserver", "token", "create", "host1", "--role", "client"]);
+    std::fs::write(user.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
+    let enrol = |into| {
+        ["keyserver", "enrol", "--server", &user.enrolment, "--token-fd", "3", "--into", into, "3<token"]
+            .map(str::to_owned)
+    };
+    let enrol_into = |into| enrol(into).map(|argument| argument.to_owned());
+    let first = enrol_into("host1");
+    let enrolled = user.json(&first.each_ref().map(String::as_str));
+    assert_eq!((&enrolled["name"], &enrolled["role"]), (&"host1".into(), &"client".into()), "{enrolled}");
+    let second = enrol_into("thief");
+    let told = user.is_refused(&second.each_ref().map(String::as_str));
+    assert!(told.contains("used"), "{told}");
+
+    let provider =
+        ["--kmip", &user.kmip, "--ca", "host1/ca.pem", "--cert", "host1/cert.pem", "--key", "host1/key.pem"];
+    user.runs(&[&["key-provider", "add", "kms"], &provider[..], &["--server-name", "localhost"]].concat());
+    user.runs(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
+    // What it owns is nobody else's.
+    let clients = user.json(&["keyserver", "client", "list"]);
+    let host = clients.as_array().unwrap().iter().find(|client| client["name"] == "host1").unwrap();
+    let id = host["id"].as_str().unwrap();
+    let renewed =
+        user.json(&["keyserver", "enrol", "--server", &user.enrolment, "--renew", "--into", "host1"]);
+    assert_eq!(renewed["client"], id, "{renewed}");
+    user.runs(&["volume", "info", "ds/vm1", "--key-provider", "kms"]);
+
+    user.runs(&["keyserver", "client", "revoke", id, "--reason", "stolen"]);
+    let told = user.is_refused(&["volume", "info", "ds/vm1", "--key-provider", "kms"]);
+    assert!(told.contains("key-unavailable: key provider kms, key "), "{told}");
+    let clients = user.json(&["keyserver", "client", "list"]);
+    let revoked: Vec<_> =
+        clients.as_array().unwrap().iter().filter(|client| client["is_revoked"] == true).collect();
+    assert_eq!(revoked.len(), 1, "{clients}");
+    assert!(server.terminate(DEADLINE).success());
+    let audit = user.audit();
+    assert!(audit.iter().any(|line| line.to_string().contains("revoke client")), "{audit:#?}");
+}
