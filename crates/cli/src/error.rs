@@ -259,6 +259,14 @@ impl CliError {
         if matches!(self, Self::Usage(_)) { 2 } else { 1 }
     }
 
+    /// Whether a volume's key cannot be had now and may be later.
+    pub fn key_may_come_back(&self) -> bool {
+        match self {
+            Self::Key(error) | Self::Datastore(DatastoreError::Key { error, .. }) => error.may_come_back(),
+            _ => false,
+        }
+    }
+
     /// A stable name for programs.
     pub fn code(&self) -> &str {
         match self {

@@ -23,7 +23,11 @@ impl Homeless {
 
 impl Keyring for Homeless {
     fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        Err(KeyError::Unavailable { key: Box::new(key.clone()), reason: Self::reason() })
+        Err(KeyError::Unavailable {
+            key: Box::new(key.clone()),
+            reason: Self::reason(),
+            may_come_back: false,
+        })
     }
 
     fn create(&self, provider: &ProviderName, _: KeyRequestId) -> Result<Kek, KeyError> {

@@ -317,8 +317,11 @@ mod tests {
 
     impl Keyring for OneKey {
         fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-            let unavailable =
-                || KeyError::Unavailable { key: Box::new(key.clone()), reason: "it rests".to_owned() };
+            let unavailable = || KeyError::Unavailable {
+                key: Box::new(key.clone()),
+                reason: "it rests".to_owned(),
+                may_come_back: true,
+            };
             let fill = self.0.ok_or_else(unavailable)?;
             Kek::from_provider(SecretBytes::from_slice_and_wipe(&mut [fill; 32])?, key.clone())
         }

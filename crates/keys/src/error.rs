@@ -35,6 +35,8 @@ pub enum KeyError {
         key: Box<ProviderKey>,
         /// Why not, and what to do.
         reason: String,
+        /// Whether it may be had later: not if it was destroyed, say.
+        may_come_back: bool,
     },
     /// A provider made no key.
     #[error("key provider {provider} made no key: {reason}")]
@@ -105,6 +107,11 @@ pub enum KeyError {
 }
 
 impl KeyError {
+    /// Whether it is a matter of waiting: a volume is *key-unavailable* until its key is back.
+    pub fn may_come_back(&self) -> bool {
+        matches!(self, Self::Unavailable { may_come_back: true, .. })
+    }
+
     /// A stable name for programs.
     pub fn code(&self) -> &'static str {
         match self {

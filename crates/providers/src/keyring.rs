@@ -85,7 +85,11 @@ impl ProviderKeyring {
     ) -> Result<Kek, KeyError> {
         let secret =
             self.provider(&key.provider).and_then(|provider| fetch(&*provider)).map_err(|error| {
-                KeyError::Unavailable { key: Box::new(key.clone()), reason: error.to_string() }
+                KeyError::Unavailable {
+                    key: Box::new(key.clone()),
+                    may_come_back: error.may_come_back(),
+                    reason: error.to_string(),
+                }
             })?;
         Kek::from_provider(secret, key.clone())
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Process, Scratch};
@@ -88,9 +88,25 @@ fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
     server.kill();
     let told = user.is_refused(&info);
     assert!(told.contains("key-unavailable: key provider embedded, key "), "{told}");
+    let told = user.is_refused(&["volume", "expose", "ds/vm1", "--no-key-wait"]);
+    assert!(told.contains("key-unavailable: key provider embedded, key "), "{told}");
+    let mut waiting = user.strongroom.start_shell("expose", &User::script(&["volume", "expose", "ds/vm1"]));
+    let waits = || {
+        let told = std::fs::read_to_string(waiting.stderr_log()).unwrap();
+        told.contains("Waiting for the key") && told.contains("key provider embedded, key ")
+    };
+    let begun = Instant::now();
+    while !waits() {
+        assert!(begun.elapsed() < DEADLINE, "it does not say that it waits");
+        std::thread::yield_now();
+    }
+    // It is back, and the volume is exposed by itself.
     let server = user.serve("keyserver-again");
+    waiting.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
     assert_eq!(user.json(&info)["authenticated"], true);
     assert!(server.terminate(DEADLINE).success());
+    // It goes on without the key server.
+    assert!(waiting.terminate(DEADLINE).success());
 
     let released = |line: &Value| {
         let record = line.to_string();

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use strongroom_crypto::module;
+use strongroom_keyserver::authority::{KeyTypes, Settings};
 use strongroom_keyserver::process::state::make_directory;
 
 use crate::error::CliError;
@@ -81,6 +83,14 @@ pub struct SettingsArguments {
     /// A name or address by which clients reach the server, for its certificate; once for each. By default localhost
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
+}
+
+impl ServerSettings {
+    /// How the server's authority works.
+    pub fn authority(&self) -> Settings {
+        let key_types = if module::IS_FIPS_BUILD { KeyTypes::WithoutEd25519 } else { KeyTypes::All };
+        Settings { key_types, ..Settings::new(self.names.clone()) }
+    }
 }
 
 impl SettingsArguments {

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
-use strongroom_keyserver::authority::{Authority, Settings};
+use strongroom_keyserver::authority::Authority;
 use strongroom_keyserver::process::state::State;
 use strongroom_keyserver::root::{self, Description};
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
@@ -88,7 +88,7 @@ pub fn make(
     let settings = settings.over(ServerSettings::default());
     settings.write(&directory)?;
     let key = root.create(&directory)?;
-    let state = State::open(&directory, &key, Settings::new(settings.names.clone()))?;
+    let state = State::open(&directory, &key, settings.authority())?;
     let administrator = ClientFiles::in_directory(&directory.join("admin"));
     issue(&state.authority, Role::Admin, "admin", &administrator)?;
     let home = arguments.home.path()?;

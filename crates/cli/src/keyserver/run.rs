@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_keyserver::authority::Settings as AuthoritySettings;
 use strongroom_keyserver::process::state::State;
 use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings};
 use strongroom_keyserver::root::{self, Protection};
@@ -84,7 +83,7 @@ impl RunArguments {
         let description =
             root::describe(&directory, root::Access::of_this_service().credentials_directory.as_deref())?;
         init::warn(output, &description);
-        let state = State::open(&directory, &key, AuthoritySettings::new(settings.names.clone()))?;
+        let state = State::open(&directory, &key, settings.authority())?;
         let authority = state.authority.fingerprint().to_string();
         // What is derived from it is all that is needed from here on.
         drop(key);

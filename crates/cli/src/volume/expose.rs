@@ -5,9 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{fstat, stat};
 use serde::Serialize;
-use strongroom_datastore::file::{Access, VolumeHead};
+use strongroom_datastore::file::{Access, Deks, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{self, Listener};
 use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
@@ -20,9 +21,13 @@ use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};
 use crate::error::CliError;
 use crate::keyring;
+use crate::keys::VolumeKey;
 use crate::output::Output;
 use crate::signals::Signals;
 use crate::worker::WORKER_COMMAND;
+
+/// How often a key that cannot be had is asked for.
+const KEY_RETRY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Printed for a vhost-user disk: a guest uses as many as it has processors, up to this.
 const SUGGESTED_QUEUES: u16 = 4;
@@ -62,12 +67,19 @@ pub struct ExposeArguments {
     #[arg(long, value_enum, value_name = "WHOM", default_value_t)]
     show: Show,
 
+    /// If the volume's key cannot be had now, fail instead of waiting until it can
+    #[arg(long)]
+    no_key_wait: bool,
+
     #[command(flatten)]
     open: OpenArguments,
 
     #[command(flatten)]
     tls: TlsArguments,
 }
+
+/// A volume that is open, for two processes, and its key.
+type OpenedApart = (VolumeHead, OpenLayer, Deks, VolumeKey);
 
 #[derive(Serialize)]
 struct Exposed {
@@ -124,7 +136,12 @@ impl ExposeArguments {
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
         let target = self.address.target(&self.tls, &self.path)?;
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let (head, layer, deks, key) = self.open.open_apart(&self.path, access)?;
+        let (head, layer, deks, key) = match self.open.open_apart(&self.path, access) {
+            Err(error) if error.key_may_come_back() && !self.no_key_wait => {
+                self.wait_for_key(output, access, error)?
+            }
+            opened => opened?,
+        };
         let descriptor = head.descriptor();
         let (size_bytes, encrypted) = (descriptor.size_bytes.bytes(), descriptor.encryption.is_some());
         let signals = Signals::catch().map_err(CliError::Signals)?;
@@ -168,6 +185,39 @@ impl ExposeArguments {
             show: self.show,
         })?;
         Ok(supervisor.run(&signals)?)
+    }
+
+    /// The volume is key-unavailable: says so, and opens it as soon as its key is back. Nothing is damaged by trying.
+    fn wait_for_key(
+        &self,
+        output: &Output,
+        access: Access,
+        error: CliError,
+    ) -> Result<OpenedApart, CliError> {
+        let signals = Signals::catch().map_err(CliError::Signals)?;
+        let mut error = error;
+        let mut told = None;
+        loop {
+            let why = error.to_string();
+            if told.as_ref() != Some(&why) {
+                output.remark(&format!("Waiting for the key. {why}"));
+                tracing::warn!(volume = %self.path.display(), %why, "key-unavailable; waiting");
+                told = Some(why);
+            }
+            let mut signal = [PollFd::new(&signals, PollFlags::IN)];
+            // Woken early or not, it is tried again.
+            let _ = poll(&mut signal, Some(&KEY_RETRY));
+            if signals.came() {
+                return Err(CliError::Interrupted);
+            }
+            match self.open.open_apart(&self.path, access) {
+                Err(again) if again.key_may_come_back() => error = again,
+                opened => {
+                    output.remark("The key is back.");
+                    return opened;
+                }
+            }
+        }
     }
 
     /// Listens; never in the volume's own directory, where nothing but the volume may be.
