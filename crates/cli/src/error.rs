@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use strongroom_audit::AuditError;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
@@ -60,6 +61,9 @@ pub enum CliError {
     /// The key server that was asked gave no answer.
     #[error(transparent)]
     KeyserverClient(#[from] ClientError),
+    /// The audit log cannot be read.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// No event loop for the key server.
     #[error("cannot start the key server: {0}")]
     Runtime(io::Error),
@@ -278,6 +282,7 @@ impl CliError {
             Self::KeyserverState(_) => "keyserver_state",
             Self::KeyserverProcess(_) | Self::Runtime(_) => "keyserver",
             Self::Authority(_) => "authority",
+            Self::Audit(_) => "audit",
             Self::KeyserverClient(_) => "keyserver_refused",
             Self::Secret(_) => "no_secret_memory",
             Self::Process(_) => "process",

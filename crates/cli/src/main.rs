@@ -10,6 +10,7 @@
 //! This room holds no rule about volumes: it asks the rooms below, and puts their answers into words.
 #![forbid(unsafe_code)]
 
+mod audit;
 mod completions;
 mod error;
 mod home;

@@ -10,6 +10,7 @@ use clap::{ArgAction, CommandFactory, Parser, Subcommand};
 use strongroom_datastore::file::FORMAT_VERSION;
 use tracing_subscriber::EnvFilter;
 
+use crate::audit::AuditCommand;
 use crate::completions::CompletionsArguments;
 use crate::error::CliError;
 use crate::key_provider::KeyProviderCommand;
@@ -74,6 +75,9 @@ enum Command {
     /// Run this machine's own key server, enrol its clients, see to it
     #[command(subcommand)]
     Keyserver(Box<KeyserverCommand>),
+    /// Verify the key server's audit log
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Print a completion script for a shell
     Completions(CompletionsArguments),
     /// Write the manual pages
@@ -112,6 +116,7 @@ impl Program {
             Command::Volume(command) => command.run(&output, &log),
             Command::KeyProvider(command) => command.run(&output),
             Command::Keyserver(command) => command.run(&output),
+            Command::Audit(command) => command.run(&output),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(&output),
             Command::Worker(arguments) => arguments.run(),

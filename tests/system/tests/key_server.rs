@@ -54,6 +54,16 @@ impl<'test> User<'test> {
         self.strongroom.run_shell(&Self::script(arguments)).failure()
     }
 
+    /// Changes the first place in the audit log that says so.
+    fn edit_audit_log(&self, from: &str, to: &str) {
+        let directory = self.strongroom.path("home/keyserver/audit");
+        let file = std::fs::read_dir(directory).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = std::fs::read(&file).unwrap();
+        let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        std::fs::write(file, bytes).unwrap();
+    }
+
     /// Every line of the audit log, in order.
     fn audit(&self) -> Vec<Value> {
         let directory = self.strongroom.path("home/keyserver/audit");
@@ -114,6 +124,16 @@ fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
     };
     let audit = user.audit();
     assert!(audit.iter().filter(|line| released(line)).count() >= 2, "{audit:#?}");
+    // The last line is the head that was signed at the end, of the line before it.
+    let verified = user.json(&["audit", "verify"]);
+    let number = |name: &str| verified[name].as_u64().unwrap();
+    assert!(
+        verified["whole"] == true && number("last_sequence") == number("signed_through") + 1,
+        "{verified}"
+    );
+    user.edit_audit_log("\"Get\"", "\"Gat\"");
+    let found = user.strongroom.run_shell(&User::script(&["audit", "verify"]));
+    assert!(found.status.code() == Some(1) && found.stdout.contains("NOT whole"), "{found:?}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub enum ClientCommand {
 
 /// Of which server.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom keyserver client list")]
 pub struct ListArguments {
     #[command(flatten)]
     server: AdministrationArguments,
@@ -29,6 +30,9 @@ pub struct ListArguments {
 
 /// Which client, and why.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  strongroom keyserver client revoke 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --reason stolen"
+)]
 pub struct RevokeArguments {
     /// The client's id, from the list
     client: ClientId,

@@ -14,6 +14,9 @@ mod run;
 mod status;
 mod token;
 
+pub use administration::AdministrationArguments;
+pub use directory::DirectoryArguments;
+
 use std::process::ExitCode;
 
 use clap::Subcommand;

@@ -189,6 +189,7 @@ pub enum RootCommand {
 
 /// Which key server.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom keyserver root show")]
 pub struct ShowArguments {
     #[command(flatten)]
     directory: DirectoryArguments,
@@ -198,7 +199,11 @@ pub struct ShowArguments {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Who had the root key before, from a copy of the disk of a time when it was unprotected, has it still: \
-for such a case make a new server, and restore a backup into it."
+for such a case make a new server, and restore a backup into it.
+
+Examples:
+  strongroom keyserver root seal --tpm --pcrs 7
+  strongroom keyserver root seal --passphrase --secret-fd 3 3<passphrase"
 )]
 pub struct SealArguments {
     #[command(flatten)]

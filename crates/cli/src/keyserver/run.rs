@@ -30,7 +30,11 @@ and client: with nothing to set up, 'volume create --key-provider embedded' work
 run 'keyserver init' first and choose what protects the root key.
 
 Keys come out under certificates alone. What the server does for a client beyond keeping keys is off: computing with them \
-(--offer encrypt, mac, hash) and random bytes (--offer random)."
+(--offer encrypt, mac, hash) and random bytes (--offer random).
+
+Examples:
+  strongroom keyserver run
+  strongroom keyserver run --directory /srv/kms --listen 10.0.0.5:5696 --secret-fd 3 3<passphrase"
 )]
 pub struct RunArguments {
     #[command(flatten)]

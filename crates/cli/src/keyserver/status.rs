@@ -12,6 +12,7 @@ use crate::output::{Output, utc};
 
 /// Which key server.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom keyserver status")]
 pub struct StatusArguments {
     #[command(flatten)]
     server: AdministrationArguments,

@@ -29,7 +29,10 @@ pub enum TokenCommand {
 the machine, and there: strongroom keyserver enrol --server HOST:PORT --token-fd 3 3<FILE
 
 Roles: host (runs VMs; gets a key under a grant alone), client (has keys of its own), control (makes keys without seeing \
-them, signs grants), admin, auditor, custodian."
+them, signs grants), admin, auditor, custodian.
+
+Example:
+  strongroom keyserver token create host1 --role host"
 )]
 pub struct CreateArguments {
     /// The client's name
@@ -53,6 +56,7 @@ pub struct CreateArguments {
 
 /// Of which server.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom keyserver token list")]
 pub struct ListArguments {
     #[command(flatten)]
     server: AdministrationArguments,
@@ -60,6 +64,7 @@ pub struct ListArguments {
 
 /// Which token.
 #[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom keyserver token cancel 00112233445566778899aabbccddeeff")]
 pub struct CancelArguments {
     /// The token's id, from the list
     id: String,
