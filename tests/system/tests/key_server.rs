@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Process, Scratch};
+use strongroom_test_peers::{CertificateFiles, ClientKind, run_client};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -178,4 +179,26 @@ fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
     assert!(server.terminate(DEADLINE).success());
     let audit = user.audit();
     assert!(audit.iter().any(|line| line.to_string().contains("revoke client")), "{audit:#?}");
+}
+
+#[test]
+fn others_clients_use_it() {
+    let scratch = Scratch::new();
+    let user = User::new(&scratch);
+    let server = user.serve("keyserver");
+    let file = |name: &str| user.strongroom.path(&format!("home/key-providers/embedded/{name}"));
+    let identity = CertificateFiles { certificate: file("cert.pem"), key: file("key.pem") };
+    // PyKMIP looks for the name in the server's certificate that it was given as the address.
+    let port = user.kmip.rsplit(':').next().unwrap();
+    let address = format!("localhost:{port}");
+    let runs = |kind, arguments: &[&str]| {
+        run_client(kind, &address, &file("ca.pem"), &identity, arguments)
+            .unwrap_or_else(|said| panic!("{arguments:?}: {said}"))
+    };
+    runs(ClientKind::PyKmip, &["vcenter", "life-cycle", "register"]);
+    runs(ClientKind::KmipGo, &["vcenter", "life-cycle", "register", "wrapped-get", "batch"]);
+    for version in ["1.0", "1.1", "1.2", "1.3", "1.4"] {
+        runs(ClientKind::KmipGo, &["--version", version, "life-cycle"]);
+    }
+    assert!(server.terminate(DEADLINE).success());
 }
