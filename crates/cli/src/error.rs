@@ -49,6 +49,15 @@ pub enum CliError {
     /// The root key of the key server cannot be had.
     #[error(transparent)]
     Root(#[from] RootError),
+    /// There is no key server there.
+    #[error(
+        "there is no key server's state in {directory}; make one with `strongroom keyserver run`, or name another with \
+         --directory DIR"
+    )]
+    NoKeyserver {
+        /// Where it was looked for.
+        directory: PathBuf,
+    },
     /// The key server's state cannot be opened.
     #[error(transparent)]
     KeyserverState(#[from] StateError),
@@ -279,6 +288,7 @@ impl CliError {
             Self::Registry(error) => error.code(),
             Self::Provider { error, .. } => error.code(),
             Self::Root(_) => "root_key",
+            Self::NoKeyserver { .. } => "no_keyserver",
             Self::KeyserverState(_) => "keyserver_state",
             Self::KeyserverProcess(_) | Self::Runtime(_) => "keyserver",
             Self::Authority(_) => "authority",

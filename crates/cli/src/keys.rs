@@ -48,6 +48,9 @@ pub struct KeyArguments {
     secret: OnceCell<SecretBytes>,
 }
 
+/// How a provider is asked for a key.
+type Fetch = fn(&dyn Keyring, &ProviderKey) -> Result<Kek, KeyError>;
+
 /// A volume's key, or the word of a person that it has none.
 #[derive(Debug)]
 pub enum VolumeKey {
@@ -121,6 +124,26 @@ impl KeyArguments {
         descriptor: &Descriptor,
         expected: Option<KekId>,
     ) -> Result<VolumeKey, CliError> {
+        self.found_for(path, descriptor, expected, |keyring, key| keyring.fetch(key))
+    }
+
+    /// The same for a volume that is moved to another key, also if its own was revoked as compromised.
+    pub fn for_volume_to_leave(
+        &self,
+        path: &Path,
+        descriptor: &Descriptor,
+        expected: Option<KekId>,
+    ) -> Result<VolumeKey, CliError> {
+        self.found_for(path, descriptor, expected, |keyring, key| keyring.fetch_to_leave(key))
+    }
+
+    fn found_for(
+        &self,
+        path: &Path,
+        descriptor: &Descriptor,
+        expected: Option<KekId>,
+        fetch: Fetch,
+    ) -> Result<VolumeKey, CliError> {
         let Some(encryption) = &descriptor.encryption else {
             let refused = DatastoreError::NotEncrypted { path: path.to_owned() };
             return if self.unencrypted { Ok(VolumeKey::Unencrypted) } else { Err(refused.into()) };
@@ -132,7 +155,7 @@ impl KeyArguments {
         let mut refused = None;
         for record in encryption.keks().filter(|record| expected.is_none_or(|expected| record.id == expected))
         {
-            match self.for_kek(path, record) {
+            match self.for_kek(path, record, fetch) {
                 Ok(kek) => return Ok(VolumeKey::Kek(kek)),
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -142,7 +165,7 @@ impl KeyArguments {
     }
 
     /// The key of this record.
-    fn for_kek(&self, path: &Path, record: &KekRecord) -> Result<Kek, CliError> {
+    fn for_kek(&self, path: &Path, record: &KekRecord, fetch: Fetch) -> Result<Kek, CliError> {
         let (source, path) = (&record.source, path.to_owned());
         let refuse_other_source = |given| {
             let error = KeyError::WrongSource { given, wanted: source.name() };
@@ -154,7 +177,7 @@ impl KeyArguments {
         match (source, &self.key_file, self.passphrase_fd) {
             (KekSource::Provider(key), None, None) => {
                 self.refuse_another_provider(&path, key)?;
-                provided_kek(&*keyring::configured(), &path, key, record.id)
+                provided_kek(|| fetch(&*keyring::configured(), key), &path, key, record.id)
             }
             (KekSource::Provider(_), Some(_), _) => refuse_other_source("key file"),
             (KekSource::Provider(_), None, Some(_)) => refuse_other_source("passphrase"),
@@ -203,13 +226,13 @@ impl KeyArguments {
 
 /// The KEK of the volume at `path`, which a provider keeps.
 fn provided_kek(
-    keyring: &dyn Keyring,
+    fetch: impl FnOnce() -> Result<Kek, KeyError>,
     path: &Path,
     key: &ProviderKey,
     wanted: KekId,
 ) -> Result<Kek, CliError> {
     let error = |error| DatastoreError::Key { path: path.to_owned(), error };
-    let kek = keyring.fetch(key).map_err(error)?;
+    let kek = fetch().map_err(error)?;
     kek.expect_id(wanted)
         .map_err(|_| CliError::WrongProviderKey { path: path.to_owned(), key: Box::new(key.clone()) })?;
     Ok(kek)
@@ -336,7 +359,8 @@ mod tests {
     fn a_key_that_cannot_be_had_is_named_and_a_wrong_one_told() {
         let made = OneKey(Some(1)).create(&"corp".parse().unwrap(), KeyRequestId::random()).unwrap();
         let KekSource::Provider(key) = made.source() else { panic!("{made:?}") };
-        let fetch = |keyring| provided_kek(&keyring, Path::new("ds/vm1"), key, made.id());
+        let fetch =
+            |keyring: OneKey| provided_kek(|| keyring.fetch(key), Path::new("ds/vm1"), key, made.id());
         assert_eq!(fetch(OneKey(Some(1))).unwrap().id(), made.id());
         let error = fetch(OneKey(None)).unwrap_err();
         assert_eq!(error.code(), "key_unavailable");

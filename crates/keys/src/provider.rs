@@ -197,6 +197,15 @@ pub trait Keyring: Send + Sync + fmt::Debug {
     /// [`KeyError::Unavailable`] while it cannot be had, which damages nothing and may be over by itself.
     fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError>;
 
+    /// The KEK of a volume that is moved to another one: given also if it was revoked as compromised, which is when moving
+    /// matters most.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    fn fetch_to_leave(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        self.fetch(key)
+    }
+
     /// Makes a KEK at a provider; its source says where it is. Asked twice with the same request, the provider has one
     /// key and gives that one, where it can find keys by such a mark at all.
     ///

@@ -70,14 +70,6 @@ impl ProviderKeyring {
         Ok(provider)
     }
 
-    /// The KEK of a volume that is moved to another key: given also if it was revoked as compromised.
-    ///
-    /// # Errors
-    /// As [`Keyring::fetch`].
-    pub fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        self.kek(key, |provider| provider.fetch_for_rekey(key))
-    }
-
     fn kek(
         &self,
         key: &ProviderKey,
@@ -98,6 +90,10 @@ impl ProviderKeyring {
 impl Keyring for ProviderKeyring {
     fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
         self.kek(key, |provider| provider.fetch(key))
+    }
+
+    fn fetch_to_leave(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        self.kek(key, |provider| provider.fetch_for_rekey(key))
     }
 
     fn create(&self, name: &ProviderName, request: KeyRequestId) -> Result<Kek, KeyError> {

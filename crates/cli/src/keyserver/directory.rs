@@ -8,6 +8,7 @@
 //! ```
 
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -125,7 +126,10 @@ impl ServerSettings {
     /// Reads those of a state directory.
     pub fn read(directory: &Path) -> Result<Self, CliError> {
         let path = directory.join(SETTINGS_FILE);
-        let failed = |error| CliError::File { action: "read", path: path.clone(), error };
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => CliError::NoKeyserver { directory: directory.to_owned() },
+            _ => CliError::File { action: "read", path: path.clone(), error },
+        };
         if fs::metadata(&path).map_err(failed)?.len() > SETTINGS_BYTES_MAX {
             return Err(CliError::Usage(format!("{} is longer than settings are", path.display())));
         }

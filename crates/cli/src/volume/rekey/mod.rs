@@ -235,7 +235,8 @@ impl RekeyArguments {
         // An exposed volume's key is with whoever exposes it. Of another it is had before a new one is made in vain.
         let from = match (&client, &begun) {
             (None, Some(begun)) if begun.id == encryption.kek.id => None,
-            (None, begun) => match self.key.for_volume(path, &descriptor, self.freshness.expect_kek) {
+            (None, begun) => match self.key.for_volume_to_leave(path, &descriptor, self.freshness.expect_kek)
+            {
                 Ok(key) => key.into_kek(),
                 // The new key alone can finish.
                 Err(_) if begun.is_some() => None,

@@ -41,7 +41,7 @@ pub enum ClientError {
     #[error("'{0}' is no server; write NAME:PORT or ADDRESS:PORT")]
     Server(String),
     /// The server cannot be reached.
-    #[error("{server} cannot be reached: {source}")]
+    #[error("{server} cannot be reached: {source}; is the key server running?")]
     Unreachable {
         /// The server.
         server: String,
