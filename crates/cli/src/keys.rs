@@ -1,7 +1,7 @@
 //! Where a volume's key comes from: a key provider, a passphrase typed or read from a descriptor, or a key file. Never the command line
 //! or the environment, which others can read; and wherever it comes from, straight into secret memory.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub struct KeyArguments {
 
     /// The content of the file, or the passphrase.
     #[arg(skip)]
-    secret: OnceCell<SecretBytes>,
+    secret: RefCell<Option<SecretBytes>>,
 }
 
 /// How a provider is asked for a key.
@@ -124,7 +124,10 @@ impl KeyArguments {
         descriptor: &Descriptor,
         expected: Option<KekId>,
     ) -> Result<VolumeKey, CliError> {
-        self.found_for(path, descriptor, expected, |keyring, key| keyring.fetch(key))
+        let found = self.found_for(path, descriptor, expected, |keyring, key| keyring.fetch(key));
+        // Nobody asks again, and whoever holds the key from here on has it once.
+        self.secret.borrow_mut().take();
+        found
     }
 
     /// The same for a volume that is moved to another key, also if its own was revoked as compromised.
@@ -182,7 +185,7 @@ impl KeyArguments {
             (KekSource::Provider(_), Some(_), _) => refuse_other_source("key file"),
             (KekSource::Provider(_), None, Some(_)) => refuse_other_source("passphrase"),
             (KekSource::KeyFile {}, Some(key_file), _) => {
-                let kek = source.kek(self.secret(|| Ok(read_key_file(key_file)?))?)?;
+                let kek = self.with_secret(|| Ok(read_key_file(key_file)?), |secret| source.kek(secret))?;
                 let wrong = |_| CliError::WrongKeyFile { path, key_file: key_file.clone() };
                 kek.expect_id(record.id).map_err(wrong)?;
                 Ok(kek)
@@ -193,7 +196,7 @@ impl KeyArguments {
             (KekSource::KeyFile {}, None, Some(_)) => refuse_other_source("passphrase"),
             (KekSource::Passphrase(_), Some(_), _) => refuse_other_source("key file"),
             (KekSource::Passphrase(_), None, Some(number)) => {
-                let kek = source.kek(self.secret(|| read_passphrase(number))?)?;
+                let kek = self.with_secret(|| read_passphrase(number), |secret| source.kek(secret))?;
                 kek.expect_id(record.id).map_err(|_| CliError::WrongPassphrase { path })?;
                 Ok(kek)
             }
@@ -202,14 +205,19 @@ impl KeyArguments {
     }
 
     /// What was given, read once: a descriptor may give it only once, and many volumes may ask.
-    fn secret(&self, read: impl FnOnce() -> Result<SecretBytes, CliError>) -> Result<&SecretBytes, CliError> {
-        match self.secret.get() {
-            Some(secret) => Ok(secret),
-            None => {
-                let secret = read()?;
-                Ok(self.secret.get_or_init(|| secret))
-            }
-        }
+    fn with_secret(
+        &self,
+        read: impl FnOnce() -> Result<SecretBytes, CliError>,
+        using: impl FnOnce(&SecretBytes) -> Result<Kek, KeyError>,
+    ) -> Result<Kek, CliError> {
+        let mut given = self.secret.borrow_mut();
+        let secret = match given.take() {
+            Some(secret) => secret,
+            None => read()?,
+        };
+        let kek = using(&secret);
+        *given = Some(secret);
+        Ok(kek?)
     }
 
     fn refuse_another_provider(&self, path: &Path, key: &ProviderKey) -> Result<(), CliError> {

@@ -1,6 +1,7 @@
 //! What goes on record, as lines of the audit log.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use strongroom_audit::limits::TEXT_MAX_BYTES;
 use strongroom_audit::{Actor, AuditLog, Outcome, Record};
@@ -15,11 +16,42 @@ use crate::observer::{Event, EventOutcome, Observer, RecordError, Recording};
 #[derive(Clone)]
 pub(super) struct AuditRecord {
     log: Arc<AuditLog>,
+    strangers: Arc<Mutex<Strangers>>,
+}
+
+/// Most refusals of strangers that are put on record one by one in a second. Whoever can reach the port can be refused as
+/// often as they like, and would fill the disk, without which no key is released. What clients ask is always on record.
+const STRANGERS_PER_SECOND: u32 = 50;
+
+/// Refusals of those that nobody knows, in the present second.
+struct Strangers {
+    since: Instant,
+    recorded: u32,
+    withheld: u64,
+}
+
+impl Strangers {
+    /// Whether one more is to be on record by itself, and how many earlier ones were not that are to be told of now.
+    fn one_more(&mut self, now: Instant) -> (bool, u64) {
+        let mut untold = 0;
+        if now.duration_since(self.since) >= Duration::from_secs(1) {
+            untold = std::mem::take(&mut self.withheld);
+            (self.since, self.recorded) = (now, 0);
+        }
+        let is_recorded = self.recorded < STRANGERS_PER_SECOND;
+        if is_recorded {
+            self.recorded += 1
+        } else {
+            self.withheld += 1
+        }
+        (is_recorded, untold)
+    }
 }
 
 impl AuditRecord {
     pub fn new(log: Arc<AuditLog>) -> Self {
-        Self { log }
+        let strangers = Strangers { since: Instant::now(), recorded: 0, withheld: 0 };
+        Self { log, strangers: Arc::new(Mutex::new(strangers)) }
     }
 
     /// Puts on record what the server did by itself.
@@ -30,9 +62,23 @@ impl AuditRecord {
         }
     }
 
-    /// Puts on record what was refused before anything was done for it: nobody waits for that, because nothing is released.
-    fn append_refused(&self, record: &Record) {
+    /// Puts on record what nobody waits for, because nothing is released by it.
+    fn append(&self, record: &Record) {
         drop(self.log.append(record));
+    }
+
+    /// Puts on record that somebody was refused before it was known who asks for what.
+    fn append_refused(&self, record: &Record) {
+        let (is_recorded, untold) =
+            self.strangers.lock().unwrap_or_else(PoisonError::into_inner).one_more(Instant::now());
+        if untold > 0 {
+            let reason =
+                format!("{untold} more were refused within a second, and are not on record one by one");
+            self.append(&Record::new(stranger(None, None), "connections", Outcome::Denied).reason(reason));
+        }
+        if is_recorded {
+            self.append(record);
+        }
     }
 }
 
@@ -114,7 +160,7 @@ impl authority::Observer for AuditRecord {
         if let Some(certificate) = revoked.certificate {
             record = record.field("certificate", certificate.to_string());
         }
-        self.append_refused(&record);
+        self.append(&record);
     }
 
     fn refused(&self, certificate: &CertificateSha256, refusal: Refusal) {
@@ -147,5 +193,29 @@ impl EnrolmentRecord for AuditRecord {
             Err(code) => Record::new(actor, action, Outcome::Denied).reason(*code),
         };
         self.log.append(&record).wait().map(drop).map_err(|error| NotRecorded(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_strangers_is_counted_and_not_written_down_one_by_one() {
+        let begun = Instant::now();
+        let mut strangers = Strangers { since: begun, recorded: 0, withheld: 0 };
+        let recorded = (0..1000).filter(|_| strangers.one_more(begun).0).count();
+        assert_eq!(recorded, STRANGERS_PER_SECOND as usize);
+        let later = begun + Duration::from_secs(1);
+        assert_eq!(strangers.one_more(later), (true, 1000 - u64::from(STRANGERS_PER_SECOND)));
+        assert_eq!(strangers.one_more(later), (true, 0));
+    }
+
+    #[test]
+    fn a_clients_text_is_cut_at_a_letter() {
+        let text = "é".repeat(TEXT_MAX_BYTES);
+        let cut = within_limits(&text);
+        assert!(cut.len() <= TEXT_MAX_BYTES && cut.ends_with('…'), "{}", cut.len());
+        assert_eq!(within_limits("short"), "short");
     }
 }
