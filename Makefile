@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build fips test test-full test-newer-qemu measure measure-first-writes fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes
+.PHONY: help demo build fips test test-full test-newer-qemu measure measure-first-writes measure-kmip fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes
 
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
@@ -52,6 +52,10 @@ measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some f
 
 measure-first-writes: build ## first writes beside overwriting and beside qcow2, on ext4, XFS and btrfs; as root, long
 	scripts/measure-first-writes
+
+measure-kmip: ## how often the key server releases a key, beside PyKMIP's and kmip-go's; on a quiet machine, some minutes
+	scripts/install-packages test
+	@scripts/measure-kmip
 
 fuzz: ## what a hostile front end, guest or KMIP peer sends, guided by coverage; ten minutes for each target
 	scripts/install-packages fuzz

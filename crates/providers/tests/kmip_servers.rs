@@ -237,7 +237,8 @@ fn servers_fail_in_turn_and_together_under_load() {
     assert_eq!(load.after("both up", 50).failures, 0);
     first.kill();
     assert_eq!(load.after("the first was killed", 50).failures, 0);
-    assert_eq!(state(0), ServerState::Down);
+    // An answer that it gave before it died may be counted after the first failure: then it seems to come back for a moment.
+    wait_until("the first is known to be down", || state(0) == ServerState::Down);
     first.restart();
     let begun = Instant::now();
     wait_until("the first is preferred again", || state(0) == ServerState::Up);
