@@ -9,7 +9,7 @@ use aws_lc_rs::signature::{
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::mac;
 
-use crate::hex;
+use strongroom_types::hex;
 
 /// What signs heads: ECDSA over P-256 with SHA-256 (FIPS 186-5), the signature in DER.
 pub trait HeadSigner: Send {

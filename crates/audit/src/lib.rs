@@ -23,7 +23,6 @@
 mod counters;
 mod error;
 mod head;
-mod hex;
 pub mod limits;
 mod line;
 mod log;

@@ -12,8 +12,8 @@ use strongroom_crypto::mac;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::hex;
 use crate::record::Record;
+use strongroom_types::hex;
 
 /// The version of the format, in the first line of every file.
 pub(crate) const FORMAT: u32 = 1;

@@ -5,11 +5,11 @@ use std::fmt;
 
 use crate::error::AuditError;
 use crate::head::{PublicKey, SignedHead};
-use crate::hex;
 use crate::limits::LINE_MAX_BYTES;
 use crate::line::{Content, FORMAT, Hash, Line, NO_HASH, hash};
 use crate::read::{file_name, files, lines, unfinished, whole};
 use crate::storage::Directory;
+use strongroom_types::hex;
 
 /// What a log is that verifies.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{BLOCK_BYTES, KekId, KeyEpoch, LayerId, VolumeId};
 
 use crate::error::KeyError;
-use crate::hex;
 use crate::kek::Kek;
+use strongroom_types::hex;
 
 /// Bytes of a DEK: two AES-256 keys, as XTS takes them.
 pub const DEK_BYTES: usize = 64;

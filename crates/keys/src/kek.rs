@@ -8,8 +8,8 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_types::KekId;
 
 use crate::error::KeyError;
-use crate::hex;
 use crate::provider::ProviderKey;
+use strongroom_types::hex;
 
 /// Bytes of a KEK: an AES-256 key.
 pub const KEK_BYTES: usize = 32;

@@ -17,7 +17,6 @@ mod descriptor_key;
 mod envelope;
 mod error;
 mod handover;
-mod hex;
 mod kek;
 mod key_file;
 mod provider;
@@ -28,6 +27,7 @@ pub use error::KeyError;
 pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParameters};
 pub use key_file::read_key_file;
 pub use provider::{
-    KeyRequestId, Keyring, PROVIDER_KEY_ID_BYTES_MAX, PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId,
-    ProviderName, ProviderNameError, WRAPPED_KEK_BYTES_MAX, WrappedKek,
+    Keyring, PROVIDER_KEY_ID_BYTES_MAX, PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId, ProviderName,
+    ProviderNameError, WRAPPED_KEK_BYTES_MAX, WrappedKek,
 };
+pub use strongroom_types::KeyRequestId;

@@ -8,11 +8,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use uuid::Uuid;
 
 use crate::error::KeyError;
-use crate::hex;
 use crate::kek::Kek;
+use strongroom_types::{KeyRequestId, hex};
 
 /// The longest name of a provider, in bytes: it is a file's name too, with an ending.
 pub const PROVIDER_NAME_BYTES_MAX: usize = 64;
@@ -167,25 +166,6 @@ pub struct ProviderKey {
 impl fmt::Display for ProviderKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "key provider {}, key {}", self.provider, self.key)
-    }
-}
-
-/// Names one wish for a new key, so that it can be repeated: whoever asks writes it down first, and asks again with the
-/// same one after a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct KeyRequestId(Uuid);
-
-impl KeyRequestId {
-    /// A new random id (UUID version 4).
-    pub fn random() -> Self {
-        Self(Uuid::new_v4())
-    }
-}
-
-impl fmt::Display for KeyRequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(f)
     }
 }
 

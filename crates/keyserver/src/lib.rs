@@ -9,7 +9,6 @@ pub mod caller;
 mod durable;
 pub mod grant;
 pub mod granting;
-mod hex;
 pub mod management;
 pub mod objects;
 pub mod observer;

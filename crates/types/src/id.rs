@@ -65,6 +65,24 @@ uuid_id! {
     /// Names a key-encryption key at its provider.
     KekId
 }
+uuid_id! {
+    /// Names a virtual machine for life.
+    VmId
+}
+uuid_id! {
+    /// Names a client of the key server for life: every certificate it renews bears the same id, and the objects it owns
+    /// are filed under it.
+    ClientId
+}
+uuid_id! {
+    /// Names one grant; used once.
+    GrantId
+}
+uuid_id! {
+    /// Names one wish for a new key, so that it can be repeated: whoever asks writes it down first, and asks again with the
+    /// same one after a crash.
+    KeyRequestId
+}
 
 /// Which DEK sealed a block. Counted from 1 within a volume and never used twice.
 ///

@@ -7,10 +7,10 @@
 use std::io;
 
 use crate::error::AuditError;
-use crate::hex;
 use crate::line::{Chain, Content, Hash, Line, NO_HASH, hash};
 use crate::read::{file_name, files, lines, whole};
 use crate::storage::{Directory, LogFile};
+use strongroom_types::hex;
 
 /// Where a log goes on.
 pub(super) struct Found {

@@ -4,54 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use strongroom_types::ClientId;
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 use super::digest::{CertificateSha256, PublicKeySha256};
 use super::role::Role;
-
-/// Names a client for life: every certificate it renews bears the same id, and the objects it owns are filed
-/// under it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ClientId(Uuid);
-
-impl ClientId {
-    /// A new random id (UUID version 4).
-    pub fn random() -> Self {
-        Self(Uuid::new_v4())
-    }
-
-    /// The id made of these sixteen bytes.
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(Uuid::from_bytes(bytes))
-    }
-
-    /// The sixteen bytes of the id, in the order of RFC 9562.
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        self.0.as_bytes()
-    }
-}
-
-impl fmt::Display for ClientId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.hyphenated().fmt(formatter)
-    }
-}
-
-impl fmt::Debug for ClientId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "ClientId({self})")
-    }
-}
-
-impl FromStr for ClientId {
-    type Err = uuid::Error;
-
-    fn from_str(text: &str) -> Result<Self, uuid::Error> {
-        Uuid::parse_str(text).map(Self)
-    }
-}
 
 /// Longest name of a client: X.520 lets a common name have 64 characters (`ub-common-name`, RFC 5280, appendix
 /// A.1), and TLS libraries hold to it.

@@ -13,8 +13,7 @@ mod permission;
 mod role;
 
 pub use digest::{CertificateSha256, DigestTextError, PublicKeySha256};
-pub use identity::{
-    CLIENT_NAME_MAX_BYTES, CertificateSerial, ClientId, ClientName, ClientNameError, Identity,
-};
+pub use identity::{CLIENT_NAME_MAX_BYTES, CertificateSerial, ClientName, ClientNameError, Identity};
 pub use permission::{OperationClass, Scope, scope};
 pub use role::{Role, RoleError};
+pub use strongroom_types::ClientId;

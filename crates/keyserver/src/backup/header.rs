@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::custodian::{CUSTODIANS_MAX, CustodianName, ShareEncryption};
 use super::error::BackupError;
-use crate::hex;
+use strongroom_types::hex;
 
 const FORMAT: &str = "strongroom key server backup";
 const VERSION: u32 = 1;

@@ -28,7 +28,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use crate::hex;
+use strongroom_types::hex;
 
 pub use create::back_up;
 pub use custodian::{

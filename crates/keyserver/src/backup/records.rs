@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::archive::{ArchiveReader, ArchiveWriter, Broken};
 use super::error::BackupError;
 use super::{Record, RecordKind};
-use crate::hex;
+use strongroom_types::hex;
 
 /// Longest key of a record.
 pub const KEY_BYTES_MAX: usize = 1024;

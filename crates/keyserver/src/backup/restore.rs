@@ -12,7 +12,7 @@ use super::header::{self, BackupId, Header};
 use super::records::{Counts, RecordReader};
 use super::share::{Share, combine};
 use super::{Failure, Record, RecordKind};
-use crate::hex;
+use strongroom_types::hex;
 
 /// Which restore is under way, for the target to know it again after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -32,7 +32,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use strongroom_memory::secret::SecretBytes;
 
 use super::refusal::Refusal;
-use super::terms::{GrantId, UnixSeconds, VmGeneration, VmId};
+use super::{GrantId, UnixSeconds, VmGeneration, VmId};
 use crate::access::{CertificateSha256, PublicKeySha256};
 
 /// Most bytes of a grant: room for the most objects with ids as KMIP servers make them. Checked before anything

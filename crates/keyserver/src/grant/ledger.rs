@@ -18,8 +18,8 @@ use strongroom_store::{
 use time::OffsetDateTime;
 
 use super::refusal::Refusal;
-use super::terms::{UnixSeconds, VmGeneration, VmId};
 use super::verify::{CLOCK_SKEW_SECONDS, VerifiedGrant};
+use super::{UnixSeconds, VmGeneration, VmId};
 
 const USED: &[u8] = b"grant/used/";
 const VM: &[u8] = b"grant/vm/";

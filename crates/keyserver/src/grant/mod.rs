@@ -38,5 +38,6 @@ pub mod verify;
 pub use encoding::{Grant, GrantError, GrantSigner, GrantedOperation, GrantedOperations};
 pub use ledger::{RedeemError, Redemption};
 pub use refusal::{Refusal, SignerRefusal};
-pub use terms::{GrantId, UnixSeconds, VmGeneration, VmId};
+pub use strongroom_types::{GrantId, VmId};
+pub use terms::{UnixSeconds, VmGeneration};
 pub use verify::{GrantVerifier, Signer, Signers, VerifiedGrant};

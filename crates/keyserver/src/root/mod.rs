@@ -41,7 +41,9 @@ pub use error::RootError;
 pub use secret_source::{SECRET_BYTES_MAX, SecretSource, read_descriptor};
 pub use warning::Warning;
 
-use crate::{durable, hex};
+use strongroom_types::hex;
+
+use crate::durable;
 use place::Place;
 use record::{Root, Seal};
 

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use super::super::encoding::{
     GRANT_MAX_BYTES, GRANT_MAX_OBJECTS, GrantError, GrantSigner, GrantedOperations, OBJECT_MAX_BYTES,
 };
-use super::super::terms::{GrantId, VmGeneration, VmId};
+use super::super::{GrantId, VmGeneration, VmId};
 use super::*;
 use crate::access::{CertificateSerial, ClientName, PublicKeySha256};
 
