@@ -38,6 +38,10 @@ pub const HEAD_INTERVAL: Duration = Duration::from_secs(60);
 /// waits for what others wrote.
 pub(crate) const AHEAD_BYTES: u64 = 4 * 1024 * 1024;
 
+/// Longest that a record waits for others to share its sync, where others are known to come. A sync takes a tenth of that on a good
+/// disk, and a few of it on most.
+pub(crate) const GATHER_TIME: Duration = Duration::from_millis(1);
+
 /// Most records of one group, which share a write and a sync.
 pub(crate) const GROUP_MAX_RECORDS: usize = 1024;
 

@@ -22,8 +22,8 @@ pub(crate) struct Batch<'a> {
     pub server: &'a KeyServer,
     pub caller: &'a Caller,
     pub request: &'a RequestMessage,
-    /// A header as long as the answer's will be.
-    pub header: ResponseHeader,
+    /// The answer's header.
+    pub header: &'a ResponseHeader,
 }
 
 /// How one item ended.

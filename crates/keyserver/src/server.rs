@@ -125,10 +125,10 @@ impl KeyServer {
 
     /// Answers a request.
     pub async fn handle(&self, caller: Caller, request: &RequestMessage) -> ResponseMessage {
-        let version = request.header.protocol_version;
+        let header = self.header(request.header.protocol_version);
         let (items, events) = match self.prepare(caller.clone(), request).await {
             Ok(caller) => {
-                let batch = Batch { server: self, caller: &caller, request, header: self.header(version) };
+                let batch = Batch { server: self, caller: &caller, request, header: &header };
                 batch.work_through().await
             }
             Err(failure) => {
@@ -141,7 +141,7 @@ impl KeyServer {
             }
         };
         let items = self.on_record(items, &events).await;
-        ResponseMessage { header: self.header(version), items }
+        ResponseMessage { header, items }
     }
 
     /// What has to be right before any item is looked at; the caller comes back with its grant.

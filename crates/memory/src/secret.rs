@@ -5,14 +5,18 @@
 //!   [`SecretBytes::is_locked`]),
 //! - it is left out of core dumps, and a forked child finds zeroes in its place,
 //! - a read or write past either end of the pages faults instead of reaching it,
-//! - it is wiped before its pages go back to the kernel.
+//! - it is wiped before its pages go back to the kernel, or to the next secret.
+//!
+//! Making such pages takes six system calls, so a few that were wiped are kept for secrets to come, guarded and locked as they are.
 //!
 //! It cannot be printed, cloned by accident, or compared in a time that depends on its content. What it
 //! cannot promise: copies that a caller makes of [`SecretBytes::expose`] are the caller's to wipe.
 
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use subtle::{Choice, ConstantTimeEq};
@@ -23,6 +27,13 @@ use zeroize::Zeroize;
 /// The longest secret of the house is a passphrase or a wrapped key, far below this; the limit keeps a length
 /// taken from outside from locking an arbitrary share of memory.
 pub const SECRET_MAX_BYTES: usize = 4096;
+
+/// Most pages that are kept for secrets to come: as many as a key server needs for the requests it answers at a time. They count
+/// towards `RLIMIT_MEMLOCK`.
+const SPARE_PAGES_MAX: usize = 64;
+
+/// Wiped pages that no secret uses, each with its guards.
+static SPARE_PAGES: Mutex<Vec<GuardedPages>> = Mutex::new(Vec::new());
 
 /// Why a secret could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +57,7 @@ pub enum SecretError {
 /// The content starts on a page boundary. Equality takes the same time for any two contents of one length;
 /// the length itself is no secret.
 pub struct SecretBytes {
-    pages: GuardedPages,
+    pages: ManuallyDrop<GuardedPages>,
     length_bytes: usize,
 }
 
@@ -59,8 +70,9 @@ impl SecretBytes {
         if length_bytes > SECRET_MAX_BYTES {
             return Err(SecretError::TooLong { length_bytes });
         }
-        let pages = GuardedPages::map(length_bytes).map_err(|errno| SecretError::Memory(errno.into()))?;
-        Ok(Self { pages, length_bytes })
+        let pages =
+            GuardedPages::spare_or_new(length_bytes).map_err(|errno| SecretError::Memory(errno.into()))?;
+        Ok(Self { pages: ManuallyDrop::new(pages), length_bytes })
     }
 
     /// A secret of `length_bytes` from the kernel's random source (`getrandom(2)`).
@@ -134,9 +146,11 @@ impl SecretBytes {
 impl Drop for SecretBytes {
     fn drop(&mut self) {
         self.wipe();
-        // The last moment at which the pages can be looked at; they are unmapped when the field drops.
+        // The last moment at which this secret has the pages.
         #[cfg(test)]
-        tests::record_content_at_unmap(self.expose());
+        tests::record_content_at_release(self.expose());
+        // SAFETY: this is the end of `self`, so nobody takes or drops the field again.
+        unsafe { ManuallyDrop::take(&mut self.pages) }.keep();
     }
 }
 
@@ -175,6 +189,23 @@ unsafe impl Send for GuardedPages {}
 unsafe impl Sync for GuardedPages {}
 
 impl GuardedPages {
+    /// Pages full of zeroes for `length_bytes`: some that were kept, or new ones.
+    fn spare_or_new(length_bytes: usize) -> rustix::io::Result<Self> {
+        let spare = (length_bytes <= rustix::param::page_size())
+            .then(|| SPARE_PAGES.lock().unwrap_or_else(PoisonError::into_inner).pop());
+        spare.flatten().map_or_else(|| Self::map(length_bytes), Ok)
+    }
+
+    /// Keeps pages that were wiped for the next secret, if they are as good as new ones; or unmaps them.
+    fn keep(self) {
+        if self.locked && self.usable_bytes == rustix::param::page_size() {
+            let mut spare = SPARE_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+            if spare.len() < SPARE_PAGES_MAX {
+                spare.push(self);
+            }
+        }
+    }
+
     fn map(length_bytes: usize) -> rustix::io::Result<Self> {
         let page_bytes = rustix::param::page_size();
         let usable_bytes = length_bytes.next_multiple_of(page_bytes).max(page_bytes);
@@ -227,11 +258,11 @@ mod tests {
     use std::cell::RefCell;
 
     thread_local! {
-        static CONTENT_AT_UNMAP: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+        static CONTENT_AT_RELEASE: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
     }
 
-    pub(super) fn record_content_at_unmap(content: &[u8]) {
-        CONTENT_AT_UNMAP.with_borrow_mut(|last| *last = Some(content.to_vec()));
+    pub(super) fn record_content_at_release(content: &[u8]) {
+        CONTENT_AT_RELEASE.with_borrow_mut(|last| *last = Some(content.to_vec()));
     }
 
     /// The block of /proc/self/smaps whose mapping starts at `address`.
@@ -272,11 +303,11 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_secret_is_zero_before_its_pages_are_unmapped() {
+    fn a_dropped_secret_is_zero_before_its_pages_are_given_up() {
         let secret = SecretBytes::from_slice_and_wipe(&mut [0x5a; 48]).unwrap();
         let copy = secret.duplicate().unwrap();
         drop(secret);
-        assert_eq!(CONTENT_AT_UNMAP.take(), Some(vec![0; 48]));
+        assert_eq!(CONTENT_AT_RELEASE.take(), Some(vec![0; 48]));
         assert_eq!(copy.expose(), [0x5a; 48]);
     }
 

@@ -1,14 +1,20 @@
 //! What waits to be written.
+//!
+//! **Gathering.** A sync costs the same for one record and for a hundred. Callers that wait for their records tend to come back with
+//! the next ones as soon as they are answered, so the writer waits for as many records as it has answered last and found
+//! waiting then, but no longer than [`GATHER_TIME`]. Who is alone never waits.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use strongroom_types::{Answerer, Pending, pending};
 
 use crate::error::AuditError;
 use crate::head::SignedHead;
-use crate::limits::{GROUP_MAX_BYTES, GROUP_MAX_RECORDS, LINE_MAX_BYTES, QUEUE_MAX_BYTES, QUEUE_MAX_RECORDS};
+use crate::limits::{
+    GATHER_TIME, GROUP_MAX_BYTES, GROUP_MAX_RECORDS, LINE_MAX_BYTES, QUEUE_MAX_BYTES, QUEUE_MAX_RECORDS,
+};
 use crate::line::Content;
 use crate::record::Record;
 
@@ -49,6 +55,8 @@ struct Waiting {
     entries: VecDeque<Entry>,
     heads: Vec<Answerer<Result<SignedHead, AuditError>>>,
     bytes: usize,
+    /// How many records the writer waits for; what comes before wakes it in vain.
+    awaited: usize,
     /// Why no more are taken.
     closed: Option<AuditError>,
 }
@@ -59,6 +67,11 @@ impl Waiting {
             || self.heads.len() >= QUEUE_MAX_RECORDS
             || self.bytes + bytes > QUEUE_MAX_BYTES;
         self.closed.clone().or(full.then_some(AuditError::Overloaded))
+    }
+
+    /// Whether the writer need not wait for more.
+    fn is_due(&self) -> bool {
+        self.entries.len() >= self.awaited.max(1) || !self.heads.is_empty() || self.closed.is_some()
     }
 }
 
@@ -81,8 +94,11 @@ impl Queue {
         }
         waiting.bytes += bytes;
         waiting.entries.push_back(entry);
+        let is_due = waiting.is_due();
         drop(waiting);
-        self.arrived.notify_one();
+        if is_due {
+            self.arrived.notify_one();
+        }
     }
 
     pub(super) fn ask_for_head(&self) -> Pending<Result<SignedHead, AuditError>> {
@@ -118,20 +134,18 @@ impl Queue {
         Group { entries, heads }.refuse(why);
     }
 
-    /// What is to be written together: nothing at `deadline`, `None` at the end of all.
-    pub(super) fn next_group(&self, deadline: Option<Instant>) -> Option<Group> {
+    /// What is to be written together: nothing at `deadline`, `None` at the end of all. `answered` is how many records the group
+    /// before had.
+    pub(super) fn next_group(&self, answered: usize, deadline: Option<Instant>) -> Option<Group> {
         let mut waiting = lock(&self.waiting);
-        while waiting.entries.is_empty() && waiting.heads.is_empty() {
-            if waiting.closed.is_some() {
-                return None;
-            }
-            waiting = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-                None => self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return Some(Group::default()),
-                Some(left) => {
-                    self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+        // Who was answered in a group of one, with nobody beside it, is alone.
+        let awaited = (answered + waiting.entries.len()).min(GROUP_MAX_RECORDS);
+        if awaited > 1 {
+            waiting = self.wait_for(waiting, awaited, Some(Instant::now() + GATHER_TIME));
+        }
+        waiting = self.wait_for(waiting, 1, deadline);
+        if waiting.entries.is_empty() && waiting.heads.is_empty() {
+            return waiting.closed.is_none().then(Group::default);
         }
         let mut group = Group { entries: Vec::new(), heads: std::mem::take(&mut waiting.heads) };
         let mut bytes = 0;
@@ -142,6 +156,26 @@ impl Queue {
         }
         waiting.bytes -= bytes;
         Some(group)
+    }
+
+    /// Waits for so many records, or for what cannot wait, until `deadline`.
+    fn wait_for<'a>(
+        &self,
+        mut waiting: MutexGuard<'a, Waiting>,
+        records: usize,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, Waiting> {
+        waiting.awaited = records;
+        while !waiting.is_due() {
+            waiting = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+                None => self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => break,
+                Some(left) => {
+                    self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        waiting
     }
 }
 

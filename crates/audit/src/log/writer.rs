@@ -65,9 +65,11 @@ impl Drop for Writer {
 
 impl Writer {
     fn run(&mut self) {
+        let mut answered = 0;
         loop {
             let deadline = (self.unsigned > 0).then_some(self.head_due);
-            let Some(group) = self.shared.queue.next_group(deadline) else { break };
+            let Some(group) = self.shared.queue.next_group(answered, deadline) else { break };
+            answered = group.entries.len();
             self.do_group(group, false);
         }
         if self.unsigned > 0 && lock(&self.shared.state).ended.is_none() {
