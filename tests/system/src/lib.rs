@@ -7,6 +7,7 @@
 //! - [`Process`]: a started program that cannot outlive its test, not even one that is killed.
 //! - [`Volume`] and [`Exposure`]: a volume made and exposed by the program under test.
 //! - [`Guest`]: a running QEMU guest, spoken to over its serial line, and over QMP where it must be.
+//! - [`KeyServerUser`]: somebody who runs the embedded key server.
 //! - [`CommandLine`]: the program's commands, as a user calls them; [`Snapshot`]: that they touched nothing else.
 //! - [`datastore`]: what somebody who has stolen the datastore can see.
 //!
@@ -24,6 +25,7 @@ pub mod datastore;
 mod exercise;
 pub mod family;
 mod guest;
+mod key_server;
 mod libvirt;
 mod process;
 mod qmp;
@@ -37,6 +39,7 @@ mod volume;
 pub use command_line::{CommandLine, assert_refused};
 pub use exercise::{Exercise, ExerciseReport};
 pub use guest::{AwaitedGuest, Guest, GuestPlan, Machine};
+pub use key_server::KeyServerUser;
 pub use libvirt::Libvirt;
 pub use process::{Finished, Process, run};
 pub use qmp::Qmp;

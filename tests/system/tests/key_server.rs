@@ -2,88 +2,27 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use strongroom_system_tests::{CommandLine, Process, Scratch};
+use strongroom_system_tests::{KeyServerUser, Scratch};
 use strongroom_test_peers::{CertificateFiles, ClientKind, run_client};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A user whose state is in the test's directory, and their key server.
-struct User<'test> {
-    strongroom: CommandLine<'test>,
-    kmip: String,
-    enrolment: String,
-}
-
-impl<'test> User<'test> {
-    fn new(scratch: &'test Scratch) -> Self {
-        // Free now, and for whoever asks for a port of the kernel's choice not the next ones.
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (kmip, enrolment) = (free(), free());
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
-        Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
-    }
-
-    fn script(arguments: &[&str]) -> String {
-        format!("export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
-    }
-
-    fn serve(&self, name: &str) -> Process {
-        let arguments = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
-        let mut server = self.strongroom.start_shell(name, &Self::script(&arguments));
-        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
-        server
-    }
-
-    #[track_caller]
-    fn runs(&self, arguments: &[&str]) -> String {
-        self.strongroom.run_shell(&Self::script(arguments)).success()
-    }
-
-    #[track_caller]
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.runs(&[&["--json"], arguments].concat())).unwrap()
-    }
-
-    /// What it says when it fails.
-    #[track_caller]
-    fn is_refused(&self, arguments: &[&str]) -> String {
-        self.strongroom.run_shell(&Self::script(arguments)).failure()
-    }
-
-    /// Changes the first place in the audit log that says so.
-    fn edit_audit_log(&self, from: &str, to: &str) {
-        let directory = self.strongroom.path("home/keyserver/audit");
-        let file = std::fs::read_dir(directory).unwrap().next().unwrap().unwrap().path();
-        let mut bytes = std::fs::read(&file).unwrap();
-        let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
-        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
-        std::fs::write(file, bytes).unwrap();
-    }
-
-    /// Every line of the audit log, in order.
-    fn audit(&self) -> Vec<Value> {
-        let directory = self.strongroom.path("home/keyserver/audit");
-        let mut files: Vec<_> =
-            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        let text: String = files
-            .iter()
-            .map(|file| String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned())
-            .collect();
-        // The file is written ahead with zeroes.
-        text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
-    }
+/// Changes the first place in the audit log that says so.
+fn edit_audit_log(user: &KeyServerUser<'_>, from: &str, to: &str) {
+    let file = &user.audit_files()[0];
+    let mut bytes = std::fs::read(file).unwrap();
+    let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+    bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+    std::fs::write(file, bytes).unwrap();
 }
 
 #[test]
 fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
     let scratch = Scratch::new();
-    let user = User::new(&scratch);
+    let user = KeyServerUser::new(&scratch);
     let server = user.serve("keyserver");
     let created = user.json(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "embedded"]);
     assert_eq!(created["encryption"]["key_provider"], "embedded", "{created}");
@@ -101,7 +40,8 @@ fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
     assert!(told.contains("key-unavailable: key provider embedded, key "), "{told}");
     let told = user.is_refused(&["volume", "expose", "ds/vm1", "--no-key-wait"]);
     assert!(told.contains("key-unavailable: key provider embedded, key "), "{told}");
-    let mut waiting = user.strongroom.start_shell("expose", &User::script(&["volume", "expose", "ds/vm1"]));
+    let mut waiting =
+        user.strongroom.start_shell("expose", &KeyServerUser::script(&["volume", "expose", "ds/vm1"]));
     let waits = || {
         let told = std::fs::read_to_string(waiting.stderr_log()).unwrap();
         told.contains("Waiting for the key") && told.contains("key provider embedded, key ")
@@ -132,15 +72,15 @@ fn with_nothing_to_set_up_a_volume_has_its_key_in_the_key_server() {
         verified["whole"] == true && number("last_sequence") == number("signed_through") + 1,
         "{verified}"
     );
-    user.edit_audit_log("\"Get\"", "\"Gat\"");
-    let found = user.strongroom.run_shell(&User::script(&["audit", "verify"]));
+    edit_audit_log(&user, "\"Get\"", "\"Gat\"");
+    let found = user.strongroom.run_shell(&KeyServerUser::script(&["audit", "verify"]));
     assert!(found.status.code() == Some(1) && found.stdout.contains("NOT whole"), "{found:?}");
 }
 
 #[test]
 fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
     let scratch = Scratch::new();
-    let user = User::new(&scratch);
+    let user = KeyServerUser::new(&scratch);
     let server = user.serve("keyserver");
     let made = user.json(&["keyserver", "token", "create", "host1", "--role", "client"]);
     std::fs::write(user.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
@@ -184,15 +124,15 @@ fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
 #[test]
 fn others_clients_use_it() {
     let scratch = Scratch::new();
-    let user = User::new(&scratch);
+    let user = KeyServerUser::new(&scratch);
     let server = user.serve("keyserver");
-    let file = |name: &str| user.strongroom.path(&format!("home/key-providers/embedded/{name}"));
-    let identity = CertificateFiles { certificate: file("cert.pem"), key: file("key.pem") };
+    let identity =
+        CertificateFiles { certificate: user.client_file("cert.pem"), key: user.client_file("key.pem") };
     // PyKMIP looks for the name in the server's certificate that it was given as the address.
     let port = user.kmip.rsplit(':').next().unwrap();
     let address = format!("localhost:{port}");
     let runs = |kind, arguments: &[&str]| {
-        run_client(kind, &address, &file("ca.pem"), &identity, arguments)
+        run_client(kind, &address, &user.client_file("ca.pem"), &identity, arguments)
             .unwrap_or_else(|said| panic!("{arguments:?}: {said}"))
     };
     runs(ClientKind::PyKmip, &["vcenter", "life-cycle", "register"]);

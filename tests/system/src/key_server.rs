@@ -1,0 +1,107 @@
+//! A user who runs the embedded key server.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::command_line::CommandLine;
+use crate::process::Process;
+use crate::scratch::Scratch;
+
+/// How long the server may take to start: its root key by a passphrase takes a second of a quiet processor.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+
+/// A user whose state is in the test's directory, and their key server.
+pub struct KeyServerUser<'test> {
+    /// The program.
+    pub strongroom: CommandLine<'test>,
+    /// Where the server speaks KMIP.
+    pub kmip: String,
+    /// Where it enrols and is administered.
+    pub enrolment: String,
+}
+
+impl<'test> KeyServerUser<'test> {
+    /// Somebody who has set up nothing.
+    #[track_caller]
+    pub fn new(scratch: &'test Scratch) -> Self {
+        // Free now, and for whoever asks for a port of the kernel's choice not the next ones.
+        let free = || TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+        let (kmip, enrolment) = (free(), free());
+        let address =
+            |listener: &TcpListener| listener.local_addr().expect("a listener has an address").to_string();
+        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
+        Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
+    }
+
+    /// The command as a shell runs it.
+    pub fn script(arguments: &[&str]) -> String {
+        format!("export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
+    }
+
+    /// Starts the server, and waits until it serves.
+    #[track_caller]
+    pub fn serve(&self, name: &str) -> Process {
+        let mut server = self.start_server(name);
+        server.wait_for_line("that it serves", STARTS_WITHIN, |line| line.contains("serves keys until"));
+        server
+    }
+
+    /// Starts the server.
+    #[track_caller]
+    pub fn start_server(&self, name: &str) -> Process {
+        let arguments = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
+        self.strongroom.start_shell(name, &Self::script(&arguments))
+    }
+
+    /// What a command says that succeeds.
+    #[track_caller]
+    pub fn runs(&self, arguments: &[&str]) -> String {
+        self.strongroom.run_shell(&Self::script(arguments)).success()
+    }
+
+    /// The same, for programs.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let said = self.runs(&[&["--json"], arguments].concat());
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {said}"))
+    }
+
+    /// What a command says that fails.
+    #[track_caller]
+    pub fn is_refused(&self, arguments: &[&str]) -> String {
+        self.strongroom.run_shell(&Self::script(arguments)).failure()
+    }
+
+    /// A file that makes this machine a client of the server.
+    pub fn client_file(&self, name: &str) -> PathBuf {
+        self.strongroom.path(&format!("home/key-providers/embedded/{name}"))
+    }
+
+    /// The files of the audit log, in order.
+    #[track_caller]
+    pub fn audit_files(&self) -> Vec<PathBuf> {
+        let directory = self.strongroom.path("home/keyserver/audit");
+        let entries = fs::read_dir(&directory)
+            .unwrap_or_else(|error| panic!("cannot list {}: {error}", directory.display()));
+        let mut files: Vec<_> = entries.map(|entry| entry.expect("a directory is read").path()).collect();
+        files.sort();
+        files
+    }
+
+    /// Every whole line of the audit log, in order.
+    #[track_caller]
+    pub fn audit(&self) -> Vec<Value> {
+        let read = |file: &PathBuf| {
+            let bytes =
+                fs::read(file).unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let text: String = self.audit_files().iter().map(read).collect();
+        // The file is written ahead with zeroes.
+        text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
+    }
+}
