@@ -3,6 +3,7 @@
 //! - A [`Kek`] wraps DEKs. It lives in memory only. It comes from a key provider, a passphrase (Argon2id) or a key file;
 //!   [`KekSource`] is what a descriptor says about that, and holds nothing secret.
 //! - A [`Keyring`] reaches the key providers. It is implemented elsewhere: there is no network in here.
+//! - [`Leases`] hold the KEKs of providers for whoever uses one for long. They are implemented elsewhere, too.
 //! - An [`Envelope`] seals one DEK together with what it is for, so that it cannot be put to another use: purpose,
 //!   volume, layer, epoch, cipher and unit size are authenticated with it.
 //! - A [`DescriptorKey`] authenticates a volume's descriptor under its KEK.
@@ -19,6 +20,7 @@ mod error;
 mod handover;
 mod kek;
 mod key_file;
+mod lease;
 mod provider;
 
 pub use descriptor_key::{DESCRIPTOR_TAG_BYTES, DescriptorKey};
@@ -26,6 +28,7 @@ pub use envelope::{Cipher, DEK_BYTES, Envelope, EnvelopeContext, Purpose};
 pub use error::KeyError;
 pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParameters};
 pub use key_file::read_key_file;
+pub use lease::{LeaseState, LeaseStatus, Leases, OnRevocation, RevokedHow};
 pub use provider::{
     Keyring, PROVIDER_KEY_ID_BYTES_MAX, PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId, ProviderName,
     ProviderNameError, WRAPPED_KEK_BYTES_MAX, WrappedKek,

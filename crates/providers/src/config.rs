@@ -4,9 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use strongroom_keys::OnRevocation;
 use strongroom_kmip::client::{ServerAddress, TlsFiles};
 
+use crate::CALL_LIMIT;
 use crate::error::ProviderError;
+use crate::holder::RENEW_PERIOD;
 
 /// The format that this program writes and reads.
 pub const CONFIG_FORMAT: u32 = 1;
@@ -14,8 +17,13 @@ pub const CONFIG_FORMAT: u32 = 1;
 /// The most servers of a cluster: with more, asking one after the other would not end within two seconds.
 pub const SERVERS_MAX: usize = 8;
 
-/// The bounds of a lease, in seconds: shorter ones end before they can be renewed, longer ones are none.
-pub const LEASE_SECONDS: (u64, u64) = (60, 7 * 86_400);
+/// The bounds of a lease, in seconds: a shorter one ends while a provider takes its [time](CALL_LIMIT) to answer, a
+/// longer one is none.
+pub const LEASE_SECONDS: (u64, u64) = (CALL_LIMIT.as_secs(), 7 * 86_400);
+
+/// The bounds of the time between two renewals, in seconds: a second is a request each second for each volume that is
+/// exposed, and whoever asks less often than hourly learns of no revocation in time to do anything about it.
+pub const RENEW_SECONDS: (u64, u64) = (1, 3600);
 
 /// The longest time that an outage may be ridden out after a lease, in seconds.
 pub const OUTAGE_ALLOWANCE_SECONDS_MAX: u64 = 30 * 86_400;
@@ -37,6 +45,9 @@ pub struct ProviderConfig {
     /// For how long a holder may keep a key.
     #[serde(default)]
     pub lease: LeaseConfig,
+    /// What becomes of a volume in use when its key is revoked as compromised, or destroyed.
+    #[serde(default)]
+    pub on_revocation: OnRevocation,
     /// After how many days a key should be replaced; none: when the provider says so.
     #[serde(default)]
     pub cryptoperiod_days: Option<u32>,
@@ -129,12 +140,54 @@ pub struct LeaseConfig {
     pub lease_seconds: u64,
     /// How much longer while the provider cannot be reached.
     pub outage_allowance_seconds: u64,
+    /// How often the provider is asked whether it still is.
+    #[serde(default = "LeaseConfig::default_renew_seconds")]
+    pub renew_seconds: u64,
+}
+
+impl LeaseConfig {
+    fn default_renew_seconds() -> u64 {
+        RENEW_PERIOD.as_secs()
+    }
+
+    /// Within which time a revocation reaches whoever holds a key, if the provider can be reached: a period, and a call to
+    /// a provider whose preferred servers are silent.
+    pub fn revocation_notice_max(&self) -> Duration {
+        Duration::from_secs(self.renew_seconds) + CALL_LIMIT
+    }
+
+    fn check(&self) -> Result<(), ProviderError> {
+        let Self { lease_seconds, outage_allowance_seconds, renew_seconds } = *self;
+        if !(LEASE_SECONDS.0..=LEASE_SECONDS.1).contains(&lease_seconds) {
+            let (least, most) = LEASE_SECONDS;
+            return Err(misconfigured(format!("a lease has {least} to {most} seconds, not {lease_seconds}")));
+        }
+        if !(RENEW_SECONDS.0..=RENEW_SECONDS.1).contains(&renew_seconds) {
+            let (least, most) = RENEW_SECONDS;
+            return Err(misconfigured(format!(
+                "a lease is renewed every {least} to {most} seconds, not every {renew_seconds}"
+            )));
+        }
+        // One renewal may go wrong without the lease's end.
+        if renew_seconds.saturating_mul(2) > lease_seconds {
+            return Err(misconfigured(format!(
+                "a lease that is renewed every {renew_seconds} seconds has at least twice as many, not {lease_seconds}"
+            )));
+        }
+        if outage_allowance_seconds > OUTAGE_ALLOWANCE_SECONDS_MAX {
+            return Err(misconfigured(format!(
+                "an outage is ridden out for {OUTAGE_ALLOWANCE_SECONDS_MAX} seconds at most, not {outage_allowance_seconds}"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Default for LeaseConfig {
     /// An hour, and a day of outage: a weekday's repair.
     fn default() -> Self {
-        Self { lease_seconds: 3600, outage_allowance_seconds: 86_400 }
+        let renew_seconds = Self::default_renew_seconds();
+        Self { lease_seconds: 3600, outage_allowance_seconds: 86_400, renew_seconds }
     }
 }
 
@@ -208,7 +261,13 @@ impl VaultLogin {
 impl ProviderConfig {
     /// A configuration with the defaults of everything but the source.
     pub fn new(source: SourceConfig) -> Self {
-        Self { format: CONFIG_FORMAT, source, lease: LeaseConfig::default(), cryptoperiod_days: None }
+        Self {
+            format: CONFIG_FORMAT,
+            source,
+            lease: LeaseConfig::default(),
+            on_revocation: OnRevocation::default(),
+            cryptoperiod_days: None,
+        }
     }
 
     /// Sees to it that everything is within its limits. Opens no file and asks no server.
@@ -222,16 +281,7 @@ impl ProviderConfig {
                 self.format
             )));
         }
-        let LeaseConfig { lease_seconds, outage_allowance_seconds } = self.lease;
-        if !(LEASE_SECONDS.0..=LEASE_SECONDS.1).contains(&lease_seconds) {
-            let (least, most) = LEASE_SECONDS;
-            return Err(misconfigured(format!("a lease has {least} to {most} seconds, not {lease_seconds}")));
-        }
-        if outage_allowance_seconds > OUTAGE_ALLOWANCE_SECONDS_MAX {
-            return Err(misconfigured(format!(
-                "an outage is ridden out for {OUTAGE_ALLOWANCE_SECONDS_MAX} seconds at most, not {outage_allowance_seconds}"
-            )));
-        }
+        self.lease.check()?;
         if self.cryptoperiod_days.is_some_and(|days| !(1..=CRYPTOPERIOD_DAYS_MAX).contains(&days)) {
             return Err(misconfigured(format!("a cryptoperiod has 1 to {CRYPTOPERIOD_DAYS_MAX} days")));
         }
@@ -322,6 +372,11 @@ mod tests {
         assert_eq!(config.source.servers(), ["kms1:5696", "kms2"]);
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(read(&text).unwrap(), config);
+        // Of a file that an earlier version wrote.
+        let lease = r#""format":1,"lease":{"lease_seconds":60,"outage_allowance_seconds":0}"#;
+        let earlier = read(&KMIP.replacen(r#""format":1"#, lease, 1)).unwrap();
+        assert_eq!((earlier.lease.renew_seconds, earlier.on_revocation), (30, OnRevocation::KeepServing));
+        assert_eq!(earlier.lease.revocation_notice_max(), crate::REVOCATION_NOTICE_MAX);
         let vault = read(VAULT).unwrap();
         assert_eq!(vault.cryptoperiod(), Some(Duration::from_secs(365 * 86_400)));
         assert_eq!(read(&serde_json::to_string(&vault).unwrap()).unwrap(), vault);
@@ -343,6 +398,17 @@ mod tests {
                 r#""format":1,"lease":{"lease_seconds":1,"outage_allowance_seconds":0}"#,
                 "a lease has",
             ),
+            (
+                r#""format":1"#,
+                r#""format":1,"lease":{"lease_seconds":60,"outage_allowance_seconds":0,"renew_seconds":0}"#,
+                "renewed every 1 to 3600",
+            ),
+            (
+                r#""format":1"#,
+                r#""format":1,"lease":{"lease_seconds":60,"outage_allowance_seconds":0,"renew_seconds":31}"#,
+                "at least twice as many",
+            ),
+            (r#""format":1"#, r#""format":1,"on_revocation":"panic""#, "unknown variant"),
             (r#""format":1"#, r#""format":1,"cryptoperiod_days":0"#, "a cryptoperiod has"),
         ] {
             let error = read(&KMIP.replacen(from, to, 1)).unwrap_err();

@@ -56,11 +56,7 @@ impl ProviderKeyring {
     /// # Errors
     /// If there is none, or it is not set up so that it can work.
     pub fn provider(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, ProviderError> {
-        let config = self.registry.get(name).map_err(|error| match error {
-            // A provider may be set up again: what waits for its keys goes on by itself then.
-            RegistryError::Unknown { .. } => ProviderError::Unavailable { reason: error.to_string() },
-            error => error.into(),
-        })?;
+        let config = self.config(name)?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = open.get(name).filter(|opened| opened.config == config) {
             return Ok(Arc::clone(&opened.provider));
@@ -68,6 +64,18 @@ impl ProviderKeyring {
         let provider = crate::open(&config)?;
         open.insert(name.clone(), Opened { config, provider: Arc::clone(&provider) });
         Ok(provider)
+    }
+
+    /// How the provider of that name is set up now.
+    ///
+    /// # Errors
+    /// If there is none, or what its file says makes no sense.
+    pub fn config(&self, name: &ProviderName) -> Result<ProviderConfig, ProviderError> {
+        self.registry.get(name).map_err(|error| match error {
+            // A provider may be set up again: what waits for its keys goes on by itself then.
+            RegistryError::Unknown { .. } => ProviderError::Unavailable { reason: error.to_string() },
+            error => error.into(),
+        })
     }
 
     fn kek(

@@ -4,7 +4,8 @@
 //!   one server), [`vault`] the transit engine of a HashiCorp Vault or OpenBao.
 //! - [`Registry`] holds how the providers of this machine are set up: one file each, with paths and names and no secret.
 //! - [`ProviderKeyring`] is all of them as the keyring that volumes take their KEKs from.
-//! - [`Holder`] keeps KEKs in memory under a lease, and tells of outages, expiry and revocation.
+//! - [`Holder`] keeps KEKs in memory under a lease, and tells of outages, expiry and revocation; [`ProviderLeases`] is a
+//!   holder for every provider, for whoever uses a volume.
 //!
 //! A key is nowhere but at its provider and in [`SecretBytes`](strongroom_memory::secret::SecretBytes). What protects
 //! what, and who may have a key, is decided elsewhere.
@@ -17,6 +18,7 @@ mod holder;
 mod home;
 mod keyring;
 pub mod kmip;
+mod leases;
 mod provider;
 mod registry;
 pub mod vault;
@@ -26,15 +28,14 @@ use std::time::Duration;
 pub use check::{ServerCheck, Step, check};
 pub use config::{
     CONFIG_FORMAT, CRYPTOPERIOD_DAYS_MAX, KmipConfig, LEASE_SECONDS, LeaseConfig,
-    OUTAGE_ALLOWANCE_SECONDS_MAX, ProviderConfig, REQUEST_TIMEOUT_MS, SERVERS_MAX, SourceConfig, VaultConfig,
-    VaultLogin,
+    OUTAGE_ALLOWANCE_SECONDS_MAX, ProviderConfig, RENEW_SECONDS, REQUEST_TIMEOUT_MS, SERVERS_MAX,
+    SourceConfig, VaultConfig, VaultLogin,
 };
 pub use error::ProviderError;
-pub use holder::{
-    Condition, Holder, HolderEvent, LeaseTerms, RENEW_PERIOD, RETRY_PERIOD, REVOCATION_NOTICE_MAX, RevokedHow,
-};
+pub use holder::{Holder, HolderEvent, LeaseTerms, RENEW_PERIOD, RETRY_PERIOD, REVOCATION_NOTICE_MAX};
 pub use home::{HOME_VARIABLE, home};
 pub use keyring::{ProviderKeyring, open};
+pub use leases::ProviderLeases;
 pub use provider::{
     KeyFacts, KeyProvider, KeyState, LISTED_KEYS_MAX, ListedKey, NewKey, Revocation, ServerHealth,
     ServerState,

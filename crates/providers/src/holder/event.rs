@@ -2,8 +2,7 @@
 
 use std::time::SystemTime;
 
-use serde::Serialize;
-use strongroom_keys::ProviderKey;
+use strongroom_keys::{ProviderKey, RevokedHow};
 
 /// Something that happened to a key that is held or waited for. Each is told once, when it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,14 +39,4 @@ pub enum HolderEvent {
         /// The key.
         key: ProviderKey,
     },
-}
-
-/// Why a key is not to be used any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RevokedHow {
-    /// Somebody may know it.
-    Compromised,
-    /// It is gone.
-    Destroyed,
 }

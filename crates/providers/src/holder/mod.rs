@@ -1,6 +1,6 @@
 //! Whoever uses a KEK for longer than a moment holds it here: in memory only, under a lease.
 //!
-//! - A key that is held is good for `lease` after its provider last said so. Every [`RENEW_PERIOD`] the provider is asked
+//! - A key that is held is good for `lease` after its provider last said so. Every `renew_period` the provider is asked
 //!   for the key's state, without the key.
 //! - While the provider cannot be reached, the key is held on until lease *and* outage allowance have passed: an outage
 //!   is an event, not an accident. A provider that answers and refuses to say gets no allowance.
@@ -19,27 +19,24 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
-use strongroom_keys::ProviderKey;
-use strongroom_memory::secret::SecretBytes;
+use strongroom_keys::{Kek, KekSource, LeaseState, LeaseStatus, ProviderKey, RevokedHow};
 
-pub use event::{HolderEvent, RevokedHow};
+pub use event::HolderEvent;
 
 use crate::config::LeaseConfig;
 use crate::error::ProviderError;
 use crate::provider::KeyProvider;
 
-/// How often a provider is asked for the state of the keys that are held.
+/// How often a provider is asked for the state of the keys that are held, unless it is set otherwise.
 pub const RENEW_PERIOD: Duration = Duration::from_secs(30);
 
 /// How often a provider is asked for a key that is waited for.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// Within which time a revocation reaches whoever holds the key: one period, and one call to a provider whose preferred
-/// servers are silent.
+/// Within which time a revocation reaches whoever holds the key: one [`RENEW_PERIOD`], and one call to a provider whose
+/// preferred servers are silent. [`LeaseConfig::revocation_notice_max`] says it for another period.
 pub const REVOCATION_NOTICE_MAX: Duration =
     Duration::from_secs(RENEW_PERIOD.as_secs() + crate::CALL_LIMIT.as_secs());
 
@@ -61,32 +58,20 @@ impl From<LeaseConfig> for LeaseTerms {
         Self {
             lease: Duration::from_secs(config.lease_seconds),
             outage_allowance: Duration::from_secs(config.outage_allowance_seconds),
-            renew_period: RENEW_PERIOD,
+            renew_period: Duration::from_secs(config.renew_seconds),
             retry_period: RETRY_PERIOD,
         }
     }
 }
 
-/// How a key that is held, or waited for, is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Condition {
-    /// Held, and the provider said so at the last renewal.
-    Held,
-    /// Held while the provider cannot be reached.
-    Outage,
-    /// Not held: it cannot be had, and is asked for until it can.
-    Waiting,
-}
-
-/// The keys of one provider that are held. Dropped, it wipes them.
+/// The keys of one provider that are held. Dropped, it wipes them; a call to the provider that is under way is not waited
+/// for, and what it brings is wiped.
 pub struct Holder {
     shared: Arc<Shared>,
-    renewal: Option<JoinHandle<()>>,
 }
 
 struct Shared {
-    provider: Arc<dyn KeyProvider>,
+    provider: Box<dyn Fn() -> Result<Arc<dyn KeyProvider>, ProviderError> + Send + Sync>,
     terms: LeaseTerms,
     on_event: Box<dyn Fn(HolderEvent) + Send + Sync>,
     state: Mutex<State>,
@@ -96,52 +81,61 @@ struct Shared {
 #[derive(Default)]
 struct State {
     keys: HashMap<ProviderKey, Entry>,
+    /// The next round of questions is due at once.
+    renews_now: bool,
     ended: bool,
 }
 
 enum Entry {
-    Waiting { told: bool },
+    Waiting(Waiting),
     Held(Held),
+    Revoked { how: RevokedHow, since: SystemTime },
+}
+
+struct Waiting {
+    since: SystemTime,
+    /// Why it cannot be had; none before it was asked for.
+    reason: Option<String>,
 }
 
 struct Held {
-    secret: SecretBytes,
+    kek: Arc<Kek>,
     /// When the provider last said that the key is good, on the clock of [`boot_time`].
     confirmed: Duration,
-    /// Whether the provider did not answer since, or refused to.
+    /// Since when the key is held without an outage or, in one, when that began.
+    since: SystemTime,
+    /// Set while the provider does not answer, or refuses to.
     outage: Option<Outage>,
-    expiry_told: bool,
+    expired: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outage {
-    Unreachable,
-    Refused,
+struct Outage {
+    refused: bool,
+    reason: String,
 }
 
 impl Holder {
-    /// A holder of nothing yet. `on_event` is called by the thread that renews, without any lock held; it may use the
-    /// holder, and must not block for long, for nothing is renewed meanwhile.
+    /// A holder of nothing yet. `provider` is asked each time for the provider as it is set up then; `on_event` is called
+    /// by the thread that renews, without any lock held. Either may use the holder, and must not block for long, for
+    /// nothing is renewed meanwhile.
     ///
     /// # Errors
     /// If the thread cannot be started.
     pub fn new(
-        provider: Arc<dyn KeyProvider>,
+        provider: impl Fn() -> Result<Arc<dyn KeyProvider>, ProviderError> + Send + Sync + 'static,
         terms: LeaseTerms,
         on_event: impl Fn(HolderEvent) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            provider,
+            provider: Box::new(provider),
             terms,
             on_event: Box::new(on_event),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
         let renewing = Arc::clone(&shared);
-        let renewal = std::thread::Builder::new()
-            .name("key-leases".to_owned())
-            .spawn(move || renewal::run(&renewing))?;
-        Ok(Self { shared, renewal: Some(renewal) })
+        std::thread::Builder::new().name("key-leases".to_owned()).spawn(move || renewal::run(&renewing))?;
+        Ok(Self { shared })
     }
 
     /// Fetches a key and holds it from now on.
@@ -150,30 +144,44 @@ impl Holder {
     /// Why the provider does not give it. It is not held or waited for then.
     pub fn hold(&self, key: &ProviderKey) -> Result<(), ProviderError> {
         let asked_at = boot_time();
-        let secret = self.shared.provider.fetch(key)?;
-        let held = Held { secret, confirmed: asked_at, outage: None, expiry_told: false };
+        let provider = (self.shared.provider)()?;
+        let held = Held::new(fetch_from(&*provider, key)?, asked_at);
         self.shared.lock().keys.insert(key.clone(), Entry::Held(held));
+        // Its lease may be the first to end.
+        self.shared.changed.notify_all();
         Ok(())
+    }
+
+    /// Holds a key that the provider has just handed out, from now on. It is confirmed at once, in the background. A key
+    /// that is no provider's is dropped.
+    pub fn adopt(&self, kek: Kek) {
+        let KekSource::Provider(key) = kek.source().clone() else { return };
+        let mut state = self.shared.lock();
+        state.keys.insert(key, Entry::Held(Held::new(kek, boot_time())));
+        state.renews_now = true;
+        drop(state);
+        self.shared.changed.notify_all();
     }
 
     /// Holds a key as soon as it can be had: asks for it in the background until then. [`HolderEvent::Outage`] says once
     /// why it cannot be had, [`HolderEvent::Back`] that it is held. Does nothing for a key that is held.
     pub fn hold_when_back(&self, key: &ProviderKey) {
         let mut state = self.shared.lock();
-        state.keys.entry(key.clone()).or_insert(Entry::Waiting { told: false });
+        match state.keys.get(key) {
+            Some(Entry::Held(_) | Entry::Waiting(_)) => return,
+            Some(Entry::Revoked { .. }) | None => {
+                state.keys.insert(key.clone(), Entry::Waiting(Waiting::begins()));
+            }
+        }
         drop(state);
         self.shared.changed.notify_all();
     }
 
-    /// Uses a key, if it is held.
-    pub fn with_key<Outcome>(
-        &self,
-        key: &ProviderKey,
-        using: impl FnOnce(&SecretBytes) -> Outcome,
-    ) -> Option<Outcome> {
+    /// A key for one use, if it is held. It is wiped when it is given up here, and whoever has it lets go of it.
+    pub fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
         match self.shared.lock().keys.get(key) {
-            // Between two renewals a lease may have ended.
-            Some(Entry::Held(held)) if !held.is_over(&self.shared.terms) => Some(using(&held.secret)),
+            // Between its end and the round that finds it, a lease is over all the same.
+            Some(Entry::Held(held)) if !held.is_over(&self.shared.terms) => Some(Arc::clone(&held.kek)),
             _ => None,
         }
     }
@@ -183,14 +191,14 @@ impl Holder {
         self.shared.lock().keys.remove(key);
     }
 
-    /// All that is held or waited for.
-    pub fn conditions(&self) -> Vec<(ProviderKey, Condition)> {
-        let condition = |entry: &Entry| match entry {
-            Entry::Waiting { .. } => Condition::Waiting,
-            Entry::Held(Held { outage: None, .. }) => Condition::Held,
-            Entry::Held(_) => Condition::Outage,
-        };
-        self.shared.lock().keys.iter().map(|(key, entry)| (key.clone(), condition(entry))).collect()
+    /// How a key stands that is held, waited for, or was revoked.
+    pub fn status(&self, key: &ProviderKey) -> Option<LeaseStatus> {
+        self.shared.lock().keys.get(key).map(Entry::status)
+    }
+
+    /// The same of all of them.
+    pub fn statuses(&self) -> Vec<(ProviderKey, LeaseStatus)> {
+        self.shared.lock().keys.iter().map(|(key, entry)| (key.clone(), entry.status())).collect()
     }
 }
 
@@ -201,18 +209,12 @@ impl Drop for Holder {
         state.keys.clear();
         drop(state);
         self.shared.changed.notify_all();
-        // The thread may be the one that drops us, from within an event.
-        if let Some(renewal) = self.renewal.take()
-            && renewal.thread().id() != std::thread::current().id()
-        {
-            let _ = renewal.join();
-        }
     }
 }
 
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holder").field("keys", &self.conditions()).finish_non_exhaustive()
+        f.debug_struct("Holder").field("keys", &self.statuses()).finish_non_exhaustive()
     }
 }
 
@@ -222,13 +224,53 @@ impl Shared {
     }
 }
 
+fn fetch_from(provider: &dyn KeyProvider, key: &ProviderKey) -> Result<Kek, ProviderError> {
+    let secret = provider.fetch(key)?;
+    Kek::from_provider(secret, key.clone())
+        .map_err(|error| ProviderError::Refused { reason: error.to_string() })
+}
+
+impl Entry {
+    fn status(&self) -> LeaseStatus {
+        let (state, since, reason, expired) = match self {
+            Self::Waiting(Waiting { since, reason }) => (LeaseState::Waiting, since, reason.clone(), false),
+            Self::Held(Held { outage: None, since, expired, .. }) => {
+                (LeaseState::Held, since, None, *expired)
+            }
+            Self::Held(Held { outage: Some(outage), since, expired, .. }) => {
+                (LeaseState::Outage, since, Some(outage.reason.clone()), *expired)
+            }
+            Self::Revoked { how, since } => {
+                (LeaseState::Revoked { how: *how }, since, Some(format!("it was {how}")), false)
+            }
+        };
+        let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        LeaseStatus { state, since_unix_seconds: since.as_secs(), reason, expired }
+    }
+}
+
+impl Waiting {
+    fn begins() -> Self {
+        Self { since: SystemTime::now(), reason: None }
+    }
+}
+
 impl Held {
-    fn is_over(&self, terms: &LeaseTerms) -> bool {
+    fn new(kek: Kek, confirmed: Duration) -> Self {
+        Self { kek: Arc::new(kek), confirmed, since: SystemTime::now(), outage: None, expired: false }
+    }
+
+    /// When the lease is over, and the allowance for an outage, on the clock of [`boot_time`].
+    fn ends(&self, terms: &LeaseTerms) -> Duration {
         let allowance = match self.outage {
-            Some(Outage::Unreachable) => terms.outage_allowance,
+            Some(Outage { refused: false, .. }) => terms.outage_allowance,
             _ => Duration::ZERO,
         };
-        boot_time().saturating_sub(self.confirmed) > terms.lease.saturating_add(allowance)
+        self.confirmed.saturating_add(terms.lease).saturating_add(allowance)
+    }
+
+    fn is_over(&self, terms: &LeaseTerms) -> bool {
+        boot_time() > self.ends(terms)
     }
 }
 

@@ -3,12 +3,11 @@
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
-use strongroom_keys::ProviderKey;
-use strongroom_memory::secret::SecretBytes;
+use strongroom_keys::{Kek, ProviderKey, RevokedHow};
 
-use super::{Entry, Held, HolderEvent, Outage, RevokedHow, Shared, boot_time};
+use super::{Entry, Held, HolderEvent, Outage, Shared, Waiting, boot_time, fetch_from};
 use crate::error::ProviderError;
-use crate::provider::{KeyFacts, KeyState, ServerState};
+use crate::provider::{KeyFacts, KeyProvider, KeyState, ServerState};
 
 /// Goes on until the holder is dropped.
 pub(super) fn run(shared: &Shared) {
@@ -29,15 +28,21 @@ fn wait(shared: &Shared, renewal_due: Duration) -> Option<bool> {
     let retry_due = boot_time() + shared.terms.retry_period;
     loop {
         let now = boot_time();
-        let untold = |entry: &Entry| matches!(entry, Entry::Waiting { told: false });
-        let waiting = state.keys.values().any(|entry| matches!(entry, Entry::Waiting { .. }));
+        let unasked = |entry: &Entry| matches!(entry, Entry::Waiting(Waiting { reason: None, .. }));
+        let waiting = state.keys.values().any(|entry| matches!(entry, Entry::Waiting(_)));
+        // A lease that ends earlier is not found over only when the next renewal happens to come.
+        let ends = state.keys.values().filter_map(|entry| match entry {
+            Entry::Held(held) => Some(held.ends(&shared.terms)),
+            _ => None,
+        });
+        let renewal_due = ends.min().map_or(renewal_due, |end| renewal_due.min(end));
         if state.ended {
             return None;
         }
-        if now >= renewal_due {
+        if now >= renewal_due || std::mem::take(&mut state.renews_now) {
             return Some(true);
         }
-        if (waiting && now >= retry_due) || state.keys.values().any(untold) {
+        if (waiting && now >= retry_due) || state.keys.values().any(unasked) {
             return Some(false);
         }
         let next = if waiting { renewal_due.min(retry_due) } else { renewal_due };
@@ -52,7 +57,7 @@ fn renew_all(shared: &Shared) {
     let mut round = Round::default();
     for key in keys {
         let asked_at = boot_time();
-        let answer = round.ask(shared, || shared.provider.facts(&key));
+        let answer = round.ask(shared, |provider| provider.facts(&key));
         renewed(shared, &key, asked_at, answer);
     }
 }
@@ -68,14 +73,15 @@ impl Round {
     fn ask<Answer>(
         &mut self,
         shared: &Shared,
-        question: impl FnOnce() -> Result<Answer, ProviderError>,
+        question: impl FnOnce(&dyn KeyProvider) -> Result<Answer, ProviderError>,
     ) -> Result<Answer, ProviderError> {
         if let Some(reason) = &self.unreachable {
             return Err(ProviderError::Unavailable { reason: reason.clone() });
         }
-        let answer = question();
+        let provider = (shared.provider)()?;
+        let answer = question(&*provider);
         if let Err(ProviderError::Unavailable { reason }) = &answer
-            && shared.provider.health().iter().all(|server| server.state != ServerState::Up)
+            && provider.health().iter().all(|server| server.state != ServerState::Up)
         {
             self.unreachable = Some(reason.clone());
         }
@@ -88,7 +94,8 @@ fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
     let mut events = Vec::new();
     let mut state = shared.lock();
     // It may have been forgotten meanwhile.
-    let Some(Entry::Held(held)) = state.keys.get_mut(key) else { return };
+    let Some(entry) = state.keys.get_mut(key) else { return };
+    let Entry::Held(held) = entry else { return };
     let revoked = match &answer {
         Ok(KeyFacts { state: KeyState::Compromised, .. }) | Err(ProviderError::Compromised) => {
             Some(RevokedHow::Compromised)
@@ -98,20 +105,24 @@ fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Resul
         _ => None,
     };
     if let Some(how) = revoked {
-        state.keys.remove(key);
+        *entry = Entry::Revoked { how, since: SystemTime::now() };
         events.push(HolderEvent::Revoked { key: key.clone(), how });
     } else {
         match answer {
             Ok(facts) => confirm(held, key, asked_at, &facts, &mut events),
             Err(error) => {
-                let outage = if error.ends_by_itself() { Outage::Unreachable } else { Outage::Refused };
-                if held.outage.replace(outage).is_none() {
-                    events.push(HolderEvent::Outage { key: key.clone(), reason: error.to_string() });
+                let outage = Outage { refused: !error.ends_by_itself(), reason: error.to_string() };
+                if held.outage.is_none() {
+                    held.since = SystemTime::now();
+                    events.push(HolderEvent::Outage { key: key.clone(), reason: outage.reason.clone() });
                 }
+                held.outage = Some(outage);
             }
         }
         if held.is_over(&shared.terms) {
-            state.keys.insert(key.clone(), Entry::Waiting { told: true });
+            // Without an outage it is asked for at once.
+            let reason = held.outage.take().map(|outage| outage.reason);
+            *entry = Entry::Waiting(Waiting { reason, ..Waiting::begins() });
             events.push(HolderEvent::LeaseEnded { key: key.clone() });
         }
     }
@@ -128,39 +139,36 @@ fn confirm(
 ) {
     held.confirmed = asked_at;
     if held.outage.take().is_some() {
+        held.since = SystemTime::now();
         events.push(HolderEvent::Back { key: key.clone() });
     }
     let over = facts.deactivates.is_some_and(|at| at <= SystemTime::now());
-    if (over || facts.state == KeyState::Deactivated) && !held.expiry_told {
-        held.expiry_told = true;
+    if (over || facts.state == KeyState::Deactivated) && !held.expired {
+        held.expired = true;
         events.push(HolderEvent::Expired { key: key.clone(), since: facts.deactivates });
     }
 }
 
 fn retry_all(shared: &Shared) {
     let waiting =
-        |(key, entry): (&ProviderKey, &Entry)| matches!(entry, Entry::Waiting { .. }).then(|| key.clone());
+        |(key, entry): (&ProviderKey, &Entry)| matches!(entry, Entry::Waiting(_)).then(|| key.clone());
     let keys: Vec<_> = shared.lock().keys.iter().filter_map(waiting).collect();
     let mut round = Round::default();
     for key in keys {
         let asked_at = boot_time();
-        let answer = round.ask(shared, || shared.provider.fetch(&key));
+        let answer = round.ask(shared, |provider| fetch_from(provider, &key));
         retried(shared, &key, asked_at, answer);
     }
 }
 
-fn retried(
-    shared: &Shared,
-    key: &ProviderKey,
-    asked_at: Duration,
-    answer: Result<SecretBytes, ProviderError>,
-) {
+fn retried(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Result<Kek, ProviderError>) {
     let mut events = Vec::new();
     let mut state = shared.lock();
-    let Some(entry @ Entry::Waiting { .. }) = state.keys.get_mut(key) else { return };
+    let Some(entry) = state.keys.get_mut(key) else { return };
+    let Entry::Waiting(waiting) = entry else { return };
     match answer {
-        Ok(secret) => {
-            *entry = Entry::Held(Held { secret, confirmed: asked_at, outage: None, expiry_told: false });
+        Ok(kek) => {
+            *entry = Entry::Held(Held::new(kek, asked_at));
             events.push(HolderEvent::Back { key: key.clone() });
         }
         Err(error @ (ProviderError::Compromised | ProviderError::Destroyed)) => {
@@ -168,14 +176,14 @@ fn retried(
                 ProviderError::Compromised => RevokedHow::Compromised,
                 _ => RevokedHow::Destroyed,
             };
-            state.keys.remove(key);
+            *entry = Entry::Revoked { how, since: SystemTime::now() };
             events.push(HolderEvent::Revoked { key: key.clone(), how });
         }
         Err(error) => {
-            if matches!(entry, Entry::Waiting { told: false }) {
-                events.push(HolderEvent::Outage { key: key.clone(), reason: error.to_string() });
+            let reason = error.to_string();
+            if waiting.reason.replace(reason.clone()).is_none() {
+                events.push(HolderEvent::Outage { key: key.clone(), reason });
             }
-            *entry = Entry::Waiting { told: true };
         }
     }
     drop(state);

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use strongroom_keys::KeyRequestId;
+use strongroom_memory::secret::SecretBytes;
 
 use super::*;
 use crate::provider::{KeyFacts, KeyState, ListedKey, NewKey, Revocation, ServerHealth, ServerState};
@@ -100,7 +101,8 @@ impl Stage {
         let provider = Arc::new(Scripted { says: Mutex::new(says), asked: AtomicU64::new(0) });
         let (sender, events) = channel();
         let for_holder: Arc<dyn KeyProvider> = Arc::<Scripted>::clone(&provider);
-        let holder = Holder::new(for_holder, terms, move |event| drop(sender.send(event))).unwrap();
+        let source = move || Ok(Arc::clone(&for_holder));
+        let holder = Holder::new(source, terms, move |event| drop(sender.send(event))).unwrap();
         Self { provider, holder, events }
     }
 
@@ -113,7 +115,11 @@ impl Stage {
     }
 
     fn holds(&self, key: &ProviderKey) -> bool {
-        self.holder.with_key(key, |secret| assert_eq!(secret.expose(), [7; 32])).is_some()
+        self.holder.kek(key).is_some_and(|held| held.id() == kek(key).id())
+    }
+
+    fn state(&self, key: &ProviderKey) -> Option<LeaseState> {
+        self.holder.status(key).map(|status| status.state)
     }
 
     /// Waits until the provider was asked some more times.
@@ -131,6 +137,10 @@ fn key(id: &str) -> ProviderKey {
     ProviderKey { provider: "corp".parse().unwrap(), key: id.parse().unwrap(), wrapped: None }
 }
 
+fn kek(key: &ProviderKey) -> Kek {
+    Kek::from_provider(SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap(), key.clone()).unwrap()
+}
+
 #[test]
 fn an_outage_is_an_event_and_the_key_stays() {
     let stage = Stage::new(QUICK, Says::State(KeyState::Active));
@@ -139,7 +149,8 @@ fn an_outage_is_an_event_and_the_key_stays() {
     assert_eq!(stage.event(), HolderEvent::Outage { key: key("1"), reason: "kms1 is silent".to_owned() });
     stage.rounds(3);
     assert!(stage.holds(&key("1")));
-    assert_eq!(stage.holder.conditions(), [(key("1"), Condition::Outage)]);
+    let status = stage.holder.status(&key("1")).unwrap();
+    assert_eq!((status.state, status.reason.as_deref()), (LeaseState::Outage, Some("kms1 is silent")));
     stage.now_says(Says::State(KeyState::Active));
     // Told once each, however many rounds the outage took.
     assert_eq!(stage.event(), HolderEvent::Back { key: key("1") });
@@ -157,7 +168,14 @@ fn a_revoked_or_destroyed_key_is_wiped() {
         stage.now_says(says);
         assert_eq!(stage.event(), HolderEvent::Revoked { key: key("1"), how });
         assert!(!stage.holds(&key("1")));
-        assert!(stage.holder.conditions().is_empty());
+        assert_eq!(stage.state(&key("1")), Some(LeaseState::Revoked { how }));
+        stage.holder.forget(&key("1"));
+        assert_eq!(stage.state(&key("1")), None);
+        // Waited for, it is found out again.
+        stage.holder.hold_when_back(&key("2"));
+        if how == RevokedHow::Compromised {
+            assert_eq!(stage.event(), HolderEvent::Revoked { key: key("2"), how });
+        }
     }
 }
 
@@ -169,8 +187,39 @@ fn an_expired_key_is_told_of_once_and_held_on() {
     let since = Some(SystemTime::UNIX_EPOCH);
     assert_eq!(stage.event(), HolderEvent::Expired { key: key("1"), since });
     stage.rounds(3);
-    assert!(stage.holds(&key("1")));
+    assert!(stage.holds(&key("1")) && stage.holder.status(&key("1")).unwrap().expired);
     assert!(stage.events.try_recv().is_err());
+}
+
+#[test]
+fn a_key_that_was_just_handed_out_is_confirmed_at_once() {
+    let stage =
+        Stage::new(LeaseTerms { renew_period: DEADLINE, ..QUICK }, Says::State(KeyState::Compromised));
+    stage.holder.adopt(kek(&key("1")));
+    let how = RevokedHow::Compromised;
+    assert_eq!(stage.event(), HolderEvent::Revoked { key: key("1"), how });
+}
+
+#[test]
+fn whoever_uses_a_key_may_finish() {
+    let stage = Stage::new(QUICK, Says::State(KeyState::Active));
+    stage.holder.adopt(kek(&key("1")));
+    let used = stage.holder.kek(&key("1")).unwrap();
+    let wiped = Arc::downgrade(&used);
+    stage.now_says(Says::State(KeyState::Compromised));
+    assert!(matches!(stage.event(), HolderEvent::Revoked { .. }));
+    assert_eq!(used.id(), kek(&key("1")).id());
+    drop(used);
+    assert!(wiped.upgrade().is_none());
+}
+
+/// A lease that ends between two renewals is over then, and the key is asked for.
+#[test]
+fn a_lease_may_end_between_two_renewals() {
+    let terms = LeaseTerms { lease: Duration::from_millis(20), renew_period: 10 * DEADLINE, ..QUICK };
+    let stage = Stage::new(terms, Says::State(KeyState::Active));
+    stage.holder.hold(&key("1")).unwrap();
+    stage.rounds(2);
 }
 
 #[test]
@@ -184,7 +233,7 @@ fn a_lease_ends_after_the_allowance_and_the_key_comes_back_with_the_provider() {
         .find(|event| !matches!(event, HolderEvent::Outage { .. } | HolderEvent::Back { .. }));
     assert_eq!(ended, Some(HolderEvent::LeaseEnded { key: key("1") }));
     assert!(!stage.holds(&key("1")));
-    assert_eq!(stage.holder.conditions(), [(key("1"), Condition::Waiting)]);
+    assert_eq!(stage.state(&key("1")), Some(LeaseState::Waiting));
     stage.now_says(Says::State(KeyState::Active));
     assert_eq!(stage.event(), HolderEvent::Back { key: key("1") });
 }
@@ -203,7 +252,7 @@ fn a_provider_that_refuses_gets_no_allowance() {
 fn a_key_that_cannot_be_had_yet_is_waited_for() {
     let stage = Stage::new(QUICK, Says::Nothing);
     assert!(stage.holder.hold(&key("1")).unwrap_err().ends_by_itself());
-    assert!(stage.holder.conditions().is_empty());
+    assert!(stage.holder.statuses().is_empty());
     stage.holder.hold_when_back(&key("1"));
     stage.holder.hold_when_back(&key("2"));
     for _ in 0..2 {
