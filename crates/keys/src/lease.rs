@@ -19,7 +19,7 @@ pub trait Leases: Send + Sync + fmt::Debug {
     /// If it is no provider's, or cannot be held.
     fn hold(&self, kek: Kek) -> Result<(), KeyError>;
 
-    /// Holds a KEK as soon as its provider hands it out. Does nothing for one that is held, or waited for.
+    /// Holds a KEK as soon as its provider hands it out. Does nothing for one that is held or waited for, or was revoked.
     fn hold_when_back(&self, key: &ProviderKey);
 
     /// The KEK, if it is held, for one use: it is wiped when its lease has ended and whoever uses it lets go of it.
@@ -37,8 +37,8 @@ pub trait Leases: Send + Sync + fmt::Debug {
     /// Readable from when a KEK stands otherwise than before until [`take_changes`](Self::take_changes).
     fn changed(&self) -> Option<BorrowedFd<'_>>;
 
-    /// What has changed so far is known.
-    fn take_changes(&self);
+    /// Whether something has changed since this was last asked.
+    fn take_changes(&self) -> bool;
 }
 
 /// How a KEK stands.

@@ -125,9 +125,8 @@ impl Leases for ProviderLeases {
         Some(self.changed.as_fd())
     }
 
-    fn take_changes(&self) {
-        // Nothing to be read is no change.
-        let _ = rustix::io::read(&self.changed, &mut [0; 8]);
+    fn take_changes(&self) -> bool {
+        rustix::io::read(&self.changed, &mut [0; 8]).is_ok()
     }
 }
 

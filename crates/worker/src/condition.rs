@@ -31,6 +31,8 @@ pub enum State {
     Parked,
     /// A flush failed, and none succeeds until the volume is exposed anew.
     FlushFailed,
+    /// Nobody serves it: its worker has died, and the KEK that opens the DEKs for another cannot be had now.
+    KeyUnavailable,
 }
 
 /// How a volume fares, since its worker began to serve it.

@@ -19,7 +19,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 use strongroom_datastore::file::CONTROL_SOCKET;
-use strongroom_keys::KekSource;
+use strongroom_keys::{KekSource, LeaseStatus, ProviderKeyId, ProviderName};
 use strongroom_types::{KekId, VolumeSize};
 use thiserror::Error;
 
@@ -126,6 +126,21 @@ pub struct Status {
     /// How the volume fares.
     #[serde(default)]
     pub condition: Condition,
+    /// How its KEK stands; none where no provider keeps it.
+    #[serde(default)]
+    pub key: Option<KeyStatus>,
+}
+
+/// How the KEK of an exposed volume stands, which a provider keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyStatus {
+    /// The provider.
+    pub provider: ProviderName,
+    /// Its name for the key.
+    pub key: ProviderKeyId,
+    /// Whether it is held, and since when.
+    #[serde(flatten)]
+    pub lease: LeaseStatus,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -293,6 +308,14 @@ mod tests {
         let refused = Answer::Refused { code: "shrink".to_owned(), message: "no".to_owned() };
         let line = String::from_utf8(write_answer(refused.clone())).unwrap();
         assert_eq!(read_answer(&line), Ok(refused));
+    }
+
+    #[test]
+    fn a_status_says_how_the_key_stands() {
+        let text = r#"{"provider":"corp","key":"4711","state":"outage","since_unix_seconds":7,"reason":"kms1 is silent","expired":false}"#;
+        let key: KeyStatus = serde_json::from_str(text).unwrap();
+        assert_eq!(key.lease.state, strongroom_keys::LeaseState::Outage);
+        assert_eq!(serde_json::to_string(&key).unwrap(), text);
     }
 
     #[test]

@@ -6,22 +6,28 @@
 
 use std::fs;
 use std::io::{self, PipeWriter};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Pid, Signal, kill_process};
 use strongroom_datastore::file::*;
 use strongroom_frontend::listen::{Address, Listener};
-use strongroom_keys::{Kek, KekSource, KeyError, KeyRequestId, Keyring, ProviderKey, ProviderName};
+use strongroom_keys::{
+    Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation,
+    ProviderKey, ProviderName, RevokedHow,
+};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::VolumeSize;
 use strongroom_worker::birth::{BirthSocket, Frontend, Keys, Order, Report};
 use strongroom_worker::condition::{Condition, Parked, State};
 use strongroom_worker::control::{Answer, Client, NewKek, Request, Status};
-use strongroom_worker::supervise::{Birthright, Exposure, Program, SuperviseError, Supervisor};
+use strongroom_worker::supervise::{Birthright, Exposure, Program, SuperviseError, Supervisor, VolumeKek};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What is closed here is free a moment later: a worker that another test starts has it until it is another program.
@@ -101,9 +107,20 @@ struct Supervised {
 
 impl Supervised {
     fn start() -> Self {
+        Self::start_under(key_file_kek(7), Arc::default(), Arc::new(OneKey(8)))
+    }
+
+    /// A volume under a key of the provider, and those who hold and fetch it.
+    fn start_provided(keyring: impl Keyring + 'static) -> (Self, Arc<ScriptedLeases>) {
+        let leases = Arc::<ScriptedLeases>::default();
+        let kek = OneKey(7).fetch(&provider_key("4711")).unwrap();
+        (Self::start_under(kek, Arc::clone(&leases), Arc::new(keyring)), leases)
+    }
+
+    fn start_under(kek: Kek, leases: Arc<ScriptedLeases>, keyring: Arc<dyn Keyring>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         install(directory.path(), "serves");
-        let supervisor = supervisor(directory.path()).unwrap();
+        let supervisor = supervisor(directory.path(), kek, leases, keyring).unwrap();
         let (stopped, stop) = io::pipe().unwrap();
         Self { directory, stop, thread: std::thread::spawn(move || supervisor.run(&stopped)) }
     }
@@ -160,11 +177,12 @@ fn install(directory: &Path, behaviour: &str) {
     fs::rename(directory.join("new"), directory.join("program")).unwrap();
 }
 
-fn supervisor(directory: &Path) -> Result<Supervisor, SuperviseError> {
-    let kek = || -> Kek {
-        KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap()).unwrap()
-    };
-    let kek = kek();
+fn supervisor(
+    directory: &Path,
+    kek: Kek,
+    leases: Arc<ScriptedLeases>,
+    keyring: Arc<dyn Keyring>,
+) -> Result<Supervisor, SuperviseError> {
     let path = directory.join("vm1");
     let protection = Protection::Encrypted(&kek);
     let size = VolumeSize::new(1 << 20).unwrap();
@@ -190,8 +208,8 @@ fn supervisor(directory: &Path) -> Result<Supervisor, SuperviseError> {
     let arguments = ["--exact", "a_worker", "--nocapture"].map(Into::into).to_vec();
     let exposure = Exposure {
         head,
-        kek: Some(kek),
-        keyring: Box::new(OneKey(8)),
+        kek: VolumeKek::new(Some(kek), leases).unwrap(),
+        keyring,
         listener: Listener::bind(&Address::Unix(directory.join("vm1.sock"))).unwrap(),
         birthright: Birthright {
             frontend: Frontend::VhostUser { serial: "vm1".to_owned(), queues_max: 1 },
@@ -280,7 +298,8 @@ fn what_a_worker_says_unasked_is_told_to_whoever_asks() {
 fn the_first_worker_must_serve() {
     let directory = tempfile::tempdir().unwrap();
     install(directory.path(), "refuses");
-    let refused = supervisor(directory.path()).unwrap_err();
+    let refused = supervisor(directory.path(), key_file_kek(7), Arc::default(), Arc::new(OneKey(8)));
+    let refused = refused.unwrap_err();
     assert_eq!(refused.to_string(), "the volume cannot be served: not these");
     delete(&directory.path().join("vm1"), LOCK_WAIT).unwrap();
 }
@@ -318,6 +337,10 @@ impl Keyring for OneKey {
     }
 }
 
+fn provider_key(id: &str) -> ProviderKey {
+    ProviderKey { provider: "corp".parse().unwrap(), key: id.parse().unwrap(), wrapped: None }
+}
+
 fn key_file_kek(fill: u8) -> Kek {
     KekSource::KeyFile {}.kek(&SecretBytes::from_slice_and_wipe(&mut [fill; 32]).unwrap()).unwrap()
 }
@@ -330,8 +353,8 @@ fn rewrap_request(to: &Kek, least_generation: u64) -> Request {
 fn a_volume_moves_to_other_keys_while_it_is_served() {
     let supervised = Supervised::start();
     let worker = supervised.worker();
-    let key = ProviderKey { provider: "corp".parse().unwrap(), key: "4711".parse().unwrap(), wrapped: None };
-    let (old, provided, file) = (key_file_kek(7), OneKey(8).fetch(&key).unwrap(), key_file_kek(9));
+    let (old, file) = (key_file_kek(7), key_file_kek(9));
+    let provided = OneKey(8).fetch(&provider_key("4711")).unwrap();
 
     let Answer::Rewrapped { old_kek, kek, generation } = supervised.ask(rewrap_request(&provided, 3)) else {
         panic!("it was not re-wrapped");
@@ -368,4 +391,230 @@ fn a_volume_moves_to_other_keys_while_it_is_served() {
     assert!(descriptor.is_under(file.id()) && !descriptor.is_under(old.id()));
     assert!(check(&supervised.volume(), Some(&file)).unwrap().is_empty());
     supervised.end();
+}
+
+/// Holds keys as long as the test lets it.
+#[derive(Debug)]
+struct ScriptedLeases {
+    state: Mutex<Scripted>,
+    changed: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct Scripted {
+    held: Vec<Arc<Kek>>,
+    /// Keys that were asked for while they could not be had.
+    asked_for: Vec<ProviderKey>,
+    stands: Option<LeaseState>,
+    on_revocation: OnRevocation,
+}
+
+impl Default for ScriptedLeases {
+    fn default() -> Self {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Self { state: Mutex::default(), changed: eventfd(0, flags).unwrap() }
+    }
+}
+
+impl ScriptedLeases {
+    /// Every key stands like this from now on.
+    fn now(&self, state: LeaseState) {
+        let mut scripted = self.state.lock().unwrap();
+        scripted.stands = Some(state);
+        if !matches!(state, LeaseState::Held | LeaseState::Outage) {
+            scripted.held.clear();
+        }
+        drop(scripted);
+        rustix::io::write(&self.changed, &1_u64.to_ne_bytes()).unwrap();
+    }
+
+    /// The key is had again.
+    fn back(&self, kek: Kek) {
+        self.hold(kek).unwrap();
+        self.now(LeaseState::Held);
+    }
+
+    fn is_asked_for(&self, key: &ProviderKey) -> bool {
+        self.state.lock().unwrap().asked_for.contains(key)
+    }
+}
+
+impl Leases for ScriptedLeases {
+    fn hold(&self, kek: Kek) -> Result<(), KeyError> {
+        let mut scripted = self.state.lock().unwrap();
+        scripted.stands = Some(LeaseState::Held);
+        scripted.held.push(Arc::new(kek));
+        Ok(())
+    }
+
+    fn hold_when_back(&self, key: &ProviderKey) {
+        self.state.lock().unwrap().asked_for.push(key.clone());
+    }
+
+    fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
+        let scripted = self.state.lock().unwrap();
+        let source = KekSource::Provider(key.clone());
+        scripted.held.iter().find(|kek| *kek.source() == source).cloned()
+    }
+
+    fn forget(&self, key: &ProviderKey) {
+        let source = KekSource::Provider(key.clone());
+        self.state.lock().unwrap().held.retain(|kek| *kek.source() != source);
+    }
+
+    fn status(&self, _: &ProviderKey) -> Option<LeaseStatus> {
+        let state = self.state.lock().unwrap().stands?;
+        let reason = (state != LeaseState::Held).then(|| "kms1 rests".to_owned());
+        Some(LeaseStatus { state, since_unix_seconds: 7, reason, expired: false })
+    }
+
+    fn on_revocation(&self, _: &ProviderKey) -> OnRevocation {
+        self.state.lock().unwrap().on_revocation
+    }
+
+    fn changed(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.changed.as_fd())
+    }
+
+    fn take_changes(&self) -> bool {
+        rustix::io::read(&self.changed, &mut [0; 8]).is_ok()
+    }
+}
+
+/// A key server that says nothing until it is told to.
+#[derive(Debug)]
+struct Silent(Mutex<Receiver<()>>);
+
+impl Silent {
+    fn new() -> (Self, Sender<()>) {
+        let (speak, silence) = channel();
+        (Self(Mutex::new(silence)), speak)
+    }
+}
+
+impl Keyring for Silent {
+    fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        let _ = self.0.lock().unwrap().recv_timeout(DEADLINE);
+        OneKey(8).fetch(key)
+    }
+
+    /// A key that is moved away from.
+    fn fetch_to_leave(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        OneKey(7).fetch(key)
+    }
+
+    fn create(&self, provider: &ProviderName, request: KeyRequestId) -> Result<Kek, KeyError> {
+        OneKey(8).create(provider, request)
+    }
+}
+
+#[track_caller]
+fn wait_until(awaited: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < until, "{awaited}: not within {DEADLINE:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn kill(worker: u32) {
+    kill_process(Pid::from_raw(worker.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn an_outage_is_shown_and_disturbs_nothing() {
+    let (supervised, leases) = Supervised::start_provided(OneKey(7));
+    let worker = supervised.worker();
+    assert_eq!(supervised.status().key.unwrap().lease.state, LeaseState::Held);
+    leases.now(LeaseState::Outage);
+    let key = supervised.status().key.unwrap();
+    assert_eq!((key.provider.as_str(), key.key.as_str()), ("corp", "4711"));
+    assert_eq!((key.lease.state, key.lease.reason.as_deref()), (LeaseState::Outage, Some("kms1 rests")));
+    // The key is held on: a worker that dies is replaced, and the volume grows.
+    kill(worker);
+    wait_until("another worker serves", || supervised.status().worker_pid.is_some_and(|pid| pid != worker));
+    let larger = Request::Resize { size_bytes: VolumeSize::new(2 << 20).unwrap(), least_generation: 0 };
+    assert!(matches!(supervised.ask(larger), Answer::Resized { .. }));
+    supervised.end();
+}
+
+#[test]
+fn without_its_key_a_volume_is_served_on_and_a_dead_worker_replaced_when_it_is_back() {
+    let (supervised, leases) = Supervised::start_provided(OneKey(7));
+    let worker = supervised.worker();
+    leases.now(LeaseState::Waiting);
+    // What needs the key says so; the worker does not.
+    let larger = Request::Resize { size_bytes: VolumeSize::new(2 << 20).unwrap(), least_generation: 0 };
+    let refused = supervised.refused(larger.clone());
+    assert!(refused.contains("key-unavailable: key provider corp, key 4711: kms1 rests"), "{refused}");
+    let refused = supervised.refused(Request::Upgrade);
+    assert!(refused.contains("key-unavailable"), "{refused}");
+    assert_eq!(supervised.worker(), worker);
+
+    kill(worker);
+    let unavailable = || supervised.status().condition.state == State::KeyUnavailable;
+    wait_until("it says that the key is missing", unavailable);
+    assert!(leases.is_asked_for(&provider_key("4711")) && supervised.status().worker_pid.is_none());
+    // A change that does not bring it is none.
+    leases.now(LeaseState::Waiting);
+    assert!(unavailable());
+    // Nor is another key under its name.
+    leases.back(OneKey(9).fetch(&provider_key("4711")).unwrap());
+    wait_until("the wrong key is let go of", || leases.kek(&provider_key("4711")).is_none());
+    assert!(unavailable());
+
+    leases.back(OneKey(7).fetch(&provider_key("4711")).unwrap());
+    let other = supervised.worker();
+    assert_ne!(other, worker);
+    assert_eq!(supervised.status().condition, Condition::default());
+    assert!(matches!(supervised.ask(larger), Answer::Resized { .. }));
+    supervised.end();
+}
+
+#[test]
+fn a_revoked_key_is_moved_away_from_while_the_volume_is_served() {
+    let (silent, speak) = Silent::new();
+    let (supervised, leases) = Supervised::start_provided(silent);
+    let worker = supervised.worker();
+    leases.now(LeaseState::Revoked { how: RevokedHow::Compromised });
+    assert_eq!(
+        supervised.status().key.unwrap().lease.state,
+        LeaseState::Revoked { how: RevokedHow::Compromised }
+    );
+    assert_eq!(supervised.worker(), worker);
+    kill(worker);
+    wait_until("it says that the key is missing", || {
+        supervised.status().condition.state == State::KeyUnavailable
+    });
+
+    // The key server is silent, and everything else is answered meanwhile.
+    let to = OneKey(8).fetch(&provider_key("4712")).unwrap();
+    let client = Client::connect(&supervised.volume()).unwrap().unwrap();
+    let request = rewrap_request(&to, 0);
+    let moving = std::thread::spawn(move || client.ask(request, DEADLINE).unwrap());
+    wait_until("the move has begun", || {
+        matches!(supervised.ask(rewrap_request(&key_file_kek(9), 0)),
+            Answer::Refused { message, .. } if message.contains("being moved"))
+    });
+    assert!(!moving.is_finished() && supervised.status().worker_pid.is_none());
+    speak.send(()).unwrap();
+    let moved = moving.join().unwrap();
+    assert!(matches!(moved, Answer::Rewrapped { kek, .. } if kek == to.id()), "{moved:?}");
+    // A worker is started under the new key; the old one is nobody's any more.
+    assert_ne!(supervised.worker(), worker);
+    assert_eq!(supervised.status().key.unwrap().key.as_str(), "4712");
+    assert!(leases.kek(&provider_key("4711")).is_none() && leases.kek(&provider_key("4712")).is_some());
+    supervised.end();
+}
+
+#[test]
+fn where_it_is_set_up_so_a_revocation_ends_the_exposure_in_order() {
+    let (supervised, leases) = Supervised::start_provided(OneKey(7));
+    supervised.worker();
+    leases.state.lock().unwrap().on_revocation = OnRevocation::Stop;
+    leases.now(LeaseState::Revoked { how: RevokedHow::Destroyed });
+    let volume = supervised.volume();
+    let ended = supervised.thread.join().unwrap().unwrap_err();
+    assert!(matches!(ended, SuperviseError::Revoked { how: RevokedHow::Destroyed }), "{ended}");
+    delete(&volume, LOCK_WAIT).unwrap();
 }

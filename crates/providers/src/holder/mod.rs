@@ -164,15 +164,10 @@ impl Holder {
     }
 
     /// Holds a key as soon as it can be had: asks for it in the background until then. [`HolderEvent::Outage`] says once
-    /// why it cannot be had, [`HolderEvent::Back`] that it is held. Does nothing for a key that is held.
+    /// why it cannot be had, [`HolderEvent::Back`] that it is held. Does nothing for a key that is held, or was revoked.
     pub fn hold_when_back(&self, key: &ProviderKey) {
         let mut state = self.shared.lock();
-        match state.keys.get(key) {
-            Some(Entry::Held(_) | Entry::Waiting(_)) => return,
-            Some(Entry::Revoked { .. }) | None => {
-                state.keys.insert(key.clone(), Entry::Waiting(Waiting::begins()));
-            }
-        }
+        state.keys.entry(key.clone()).or_insert_with(|| Entry::Waiting(Waiting::begins()));
         drop(state);
         self.shared.changed.notify_all();
     }

@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use strongroom_datastore::file::{Deks, OpenLayer};
-use strongroom_keys::Kek;
 use strongroom_memory::secret::SecretBytes;
 use thiserror::Error;
 
+use super::kek::VolumeKek;
 use super::program::Program;
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report, Start};
 use crate::condition::Condition;
@@ -183,10 +183,10 @@ impl WorkerProcess {
 
     /// Gives it the keys, which are wiped here. That a volume is clear is said by `kek`, and never concluded from keys
     /// that are missing: a worker without them refuses to serve.
-    pub fn give_keys(&mut self, deks: Deks, kek: Option<&Kek>) -> Result<(), ChildError> {
-        let keys = match kek {
-            None => Keys::Unencrypted,
-            Some(_) => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
+    pub fn give_keys(&mut self, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
+        let keys = match kek.is_clear() {
+            true => Keys::Unencrypted,
+            false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
         };
         self.order(&Order::Keys(keys), &[])?;
         let sent = deks.iter().try_for_each(|(_, dek)| self.socket.send_secret(dek));

@@ -30,6 +30,8 @@ pub struct ControlSocket {
     /// The volume's directory, where its file is.
     directory: OwnedFd,
     connections: Vec<Connection>,
+    /// Who waits for an answer that takes its time; one at most.
+    late: Option<UnixStream>,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ impl ControlSocket {
         fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
         rustix::net::bind(&listener, &address_in(&directory)?)?;
         rustix::net::listen(&listener, BACKLOG)?;
-        Ok(Self { listener, directory, connections: Vec::new() })
+        Ok(Self { listener, directory, connections: Vec::new(), late: None })
     }
 
     /// What is to be slept on.
@@ -80,8 +82,9 @@ impl ControlSocket {
         self.connections.iter().map(|connection| connection.deadline).min()
     }
 
-    /// Accepts whoever waits, and answers every request that has come in full.
-    pub fn serve(&mut self, answer: &mut dyn FnMut(Request, Option<OwnedFd>) -> Answer) {
+    /// Accepts whoever waits, and answers every request that has come in full. One whose answer is none yet is answered
+    /// [late](Self::answer_late); there is no other such one until then.
+    pub fn serve(&mut self, answer: &mut dyn FnMut(Request, Option<OwnedFd>) -> Option<Answer>) {
         while self.connections.len() < CONNECTIONS_MAX {
             match self.accept() {
                 Ok(Some(connection)) => self.connections.push(connection),
@@ -92,20 +95,29 @@ impl ControlSocket {
                 }
             }
         }
-        let now = Instant::now();
+        let (now, late) = (Instant::now(), &mut self.late);
         self.connections.retain_mut(|connection| match connection.read() {
             Ok(false) => now < connection.deadline,
             Ok(true) => {
                 let answer = match read_request(&connection.line) {
                     Ok(request) => answer(request, connection.file.take()),
-                    Err(reason) => Answer::Refused { code: "request".to_owned(), message: reason },
+                    Err(reason) => Some(Answer::Refused { code: "request".to_owned(), message: reason }),
                 };
-                // Who has gone away does not want to know. An answer always fits a new socket's buffer.
-                let _ = connection.stream.write_all(&write_answer(answer));
+                match answer {
+                    Some(answer) => tell(&connection.stream, answer),
+                    None => *late = connection.stream.try_clone().ok(),
+                }
                 false
             }
             Err(_) => false,
         });
+    }
+
+    /// Answers whoever waits.
+    pub fn answer_late(&mut self, answer: Answer) {
+        if let Some(stream) = self.late.take() {
+            tell(&stream, answer);
+        }
     }
 
     /// The next one to be heard. Others than root and our own user are not: the file's mode keeps them out already.
@@ -123,6 +135,11 @@ impl ControlSocket {
         let deadline = Instant::now() + REQUEST_WITHIN;
         Ok(Some(Connection { stream: stream.into(), line: Vec::new(), file: None, deadline }))
     }
+}
+
+/// Who has gone away does not want to know. An answer always fits a new socket's buffer.
+fn tell(mut stream: &UnixStream, answer: Answer) {
+    let _ = stream.write_all(&write_answer(answer));
 }
 
 impl Connection {

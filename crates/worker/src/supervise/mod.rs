@@ -1,8 +1,8 @@
 //! Keeps a volume served: starts a worker, starts another when that one dies, exchanges it for that of a newer program,
 //! and ends it in order.
 //!
-//! The supervisor answers for the volume. It has the KEK, the volume's directory and its lock, and the listening
-//! socket; the worker has the layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at
+//! The supervisor answers for the volume. It has the volume's directory and its lock, and the listening socket, and takes
+//! the KEK from whoever holds it when it needs it; the worker has the layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at
 //! the volume before its successor has it:
 //!
 //! ```text
@@ -10,11 +10,13 @@
 //! dead one's I/O has ended -> descriptor read and authenticated anew -> keys -> layer -> clients connect again
 //! ```
 //!
-//! All of it happens on the caller's thread, which sleeps in poll(2).
+//! All of it happens on the caller's thread, which sleeps in poll(2), and never waits for a key: a worker that dies while
+//! the KEK cannot be had is replaced as soon as it can.
 
 mod child;
 mod control_socket;
 mod herald;
+mod kek;
 mod program;
 mod restart;
 mod rewrap;
@@ -22,13 +24,14 @@ mod upgrade;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use strongroom_datastore::file::{Access, DatastoreError, Deks, OpenLayer, Protection, VolumeHead};
+use strongroom_datastore::file::{Access, DatastoreError, Deks, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{Address, Listener};
-use strongroom_keys::{Kek, Keyring};
+use strongroom_keys::{Keyring, RevokedHow};
 use strongroom_types::VolumeSize;
 use thiserror::Error;
 
@@ -36,13 +39,14 @@ use self::child::{ChildError, WorkerProcess};
 use self::control_socket::ControlSocket;
 use self::herald::Herald;
 use self::restart::{Crashes, Outage};
+use self::rewrap::PendingRewrap;
 use crate::birth::Frontend;
-use crate::condition::Condition;
 use crate::control::{Answer, Request, Status};
 use crate::sandbox::{RUN_DIRECTORY, UidLease};
 
 pub(crate) use self::child::timespec;
 pub use self::child::{Birthright, End};
+pub use self::kek::VolumeKek;
 pub use self::program::Program;
 
 /// What a worker may take to drain and flush, beyond what its frontend gives its clients twice.
@@ -53,10 +57,10 @@ const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 pub struct Exposure {
     /// The volume, opened apart: what answers for it.
     pub head: VolumeHead,
-    /// Its KEK; none for a clear volume, which a person has chosen.
-    pub kek: Option<Kek>,
+    /// Its KEK, wherever that is.
+    pub kek: VolumeKek,
     /// Whatever reaches the key providers.
-    pub keyring: Box<dyn Keyring>,
+    pub keyring: Arc<dyn Keyring>,
     /// Where clients connect.
     pub listener: Listener,
     /// What a worker is started with.
@@ -74,6 +78,15 @@ pub enum SuperviseError {
     /// After the death of a worker the volume is not what it was.
     #[error("the volume is not served any more: {0}")]
     Lost(#[source] DatastoreError),
+    /// The volume's key was revoked, and its provider is set up so that this ends the exposure. It was closed in order.
+    #[error(
+        "the volume's key was {how}, and its key provider is set up to end the exposure then (on_revocation: stop); what was \
+         in flight is done and flushed"
+    )]
+    Revoked {
+        /// How.
+        how: RevokedHow,
+    },
     /// The end was not in order.
     #[error("the volume was not closed in order: {0}")]
     Stop(String),
@@ -92,6 +105,8 @@ pub struct Supervisor {
     restarts: u64,
     crashes: Crashes,
     herald: Herald,
+    /// A move to another KEK that waits for keys, and whose answer is waited for.
+    rewrap: Option<PendingRewrap>,
 }
 
 #[derive(Debug)]
@@ -113,7 +128,7 @@ impl Supervisor {
         })?;
         let serve = || {
             let mut worker = start_worker(&exposure, &exposure.program)?;
-            worker.give_keys(deks, exposure.kek.as_ref())?;
+            worker.give_keys(deks, &exposure.kek)?;
             worker.serve(layer)?;
             Ok(worker)
         };
@@ -123,7 +138,8 @@ impl Supervisor {
         if let Err(error) = exposure.head.fill_reserve() {
             tracing::info!("no space is kept for the volume's next descriptor: {error}");
         }
-        Ok(Self { control, phase: Phase::Serving(worker), exposure, restarts: 0, crashes, herald })
+        let phase = Phase::Serving(worker);
+        Ok(Self { control, phase, exposure, restarts: 0, crashes, herald, rewrap: None })
     }
 
     /// The process that serves, if there is one now.
@@ -152,6 +168,15 @@ impl Supervisor {
                 tracing::error!("worker {} {how}; another one is started", worker.id());
                 self.phase = Phase::Down(self.crashes.died(&how));
             }
+            if self.exposure.kek.take_changes() {
+                self.key_may_be_back();
+            }
+            if let Some(how) = self.exposure.kek.ends_the_exposure() {
+                tracing::error!(
+                    "the volume's key was {how}: the exposure ends, as its key provider is set up"
+                );
+                return self.end().and(Err(SuperviseError::Revoked { how }));
+            }
             self.restart()?;
             self.answer_requests();
             self.hear();
@@ -172,6 +197,12 @@ impl Supervisor {
         if let Some(control) = &self.control {
             control.watch(&mut watched);
             deadline = [deadline, control.deadline()].into_iter().flatten().min();
+        }
+        watched.extend(
+            self.exposure.kek.changed().map(|changed| PollFd::from_borrowed_fd(changed, PollFlags::IN)),
+        );
+        if let Some(pending) = &self.rewrap {
+            watched.push(PollFd::from_borrowed_fd(pending.done(), PollFlags::IN));
         }
         let left = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
         match poll(&mut watched, left.as_ref()) {
@@ -197,10 +228,15 @@ impl Supervisor {
     /// Does what was asked on the control socket.
     fn answer_requests(&mut self) {
         let Some(mut control) = self.control.take() else { return };
+        if let Some(answer) = self.go_on_with_rewrap() {
+            control.answer_late(answer);
+        }
         control.serve(&mut |request, file| match request {
-            Request::Status => Answer::Status(self.status()),
-            Request::Resize { size_bytes, least_generation } => self.resize(size_bytes, least_generation),
-            Request::Upgrade => self.upgrade(),
+            Request::Status => Some(Answer::Status(self.status())),
+            Request::Resize { size_bytes, least_generation } => {
+                Some(self.resize(size_bytes, least_generation))
+            }
+            Request::Upgrade => Some(self.upgrade()),
             Request::Rewrap { to, least_generation } => self.rewrap(to, least_generation, file),
         });
         self.control = Some(control);
@@ -211,7 +247,7 @@ impl Supervisor {
             Phase::Serving(worker) => {
                 (Some(worker.id()), Some(worker.program().to_owned()), worker.condition().clone())
             }
-            Phase::Down(_) => (None, None, Condition::default()),
+            Phase::Down(outage) => (None, None, outage.condition()),
         };
         Status {
             supervisor_pid: std::process::id(),
@@ -227,6 +263,7 @@ impl Supervisor {
             },
             restarts: self.restarts,
             condition,
+            key: self.exposure.kek.status(),
         }
     }
 
@@ -239,7 +276,11 @@ impl Supervisor {
             let path = PathBuf::from(head.path());
             return refuse(&DatastoreError::RolledBack { path, found, least: least_generation });
         }
-        if let Err(error) = head.grow(size, protection(self.exposure.kek.as_ref())) {
+        let grown = match self.exposure.kek.now() {
+            Ok(kek) => head.grow(size, kek.protection()),
+            Err(error) => Err(DatastoreError::Key { path: PathBuf::from(head.path()), error }),
+        };
+        if let Err(error) = grown {
             return refuse(&error);
         }
         let generation = head.descriptor().generation;
@@ -286,10 +327,6 @@ fn drain_deadline(exposure: &Exposure) -> Duration {
         Frontend::VhostUser { .. } => strongroom_frontend::vhost_user_blk::DRAIN_TIMEOUT,
     };
     2 * given + DRAIN_MARGIN
-}
-
-fn protection(kek: Option<&Kek>) -> Protection<'_> {
-    kek.map_or(Protection::Unencrypted, Protection::Encrypted)
 }
 
 /// Starts a worker, with a user of its own where we can give one.

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::DatastoreError;
+use strongroom_keys::KeyError;
 
 use super::child::{ChildError, End, WorkerProcess};
-use super::{Phase, SuperviseError, Supervisor, protection, start_worker};
+use super::{Phase, SuperviseError, Supervisor, start_worker};
+use crate::condition::{Condition, State};
 
 /// How often the dead worker's lock is tried: its last I/O ends within milliseconds, on a slow disk later.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
@@ -67,17 +69,51 @@ pub struct Outage {
     next_attempt: Instant,
     failures: u32,
     remind_at: Instant,
+    /// Set while it is the volume's key that is missing.
+    missing_key: Option<MissingKey>,
+}
+
+#[derive(Debug)]
+struct MissingKey {
+    reason: String,
+    /// Whether it is looked for as soon as it may be back. Not where a provider gave another one, which it might do
+    /// again and again.
+    at_once: bool,
 }
 
 impl Outage {
     /// One that began just now.
     pub fn new(since: Instant) -> Self {
-        Self { since, successor: None, next_attempt: since, failures: 0, remind_at: since + LOCK_REMINDER }
+        Self {
+            since,
+            successor: None,
+            next_attempt: since,
+            failures: 0,
+            remind_at: since + LOCK_REMINDER,
+            missing_key: None,
+        }
     }
 
     /// When something is to be tried.
     pub fn next_attempt(&self) -> Instant {
         self.next_attempt
+    }
+
+    /// How a volume fares that nobody serves.
+    pub fn condition(&self) -> Condition {
+        let state = if self.missing_key.is_some() { State::KeyUnavailable } else { State::Running };
+        Condition { state, ..Condition::default() }
+    }
+
+    /// The volume's key cannot be had now: it is tried again when it stands otherwise, or after a pause.
+    fn misses_key(&mut self, error: &KeyError) {
+        self.next_attempt = Instant::now() + PAUSE_MAX;
+        let reason = error.to_string();
+        if self.missing_key.as_ref().is_none_or(|missing| missing.reason != reason) {
+            tracing::error!("nobody serves the volume until its key can be had. {reason}");
+        }
+        let at_once = !matches!(error, KeyError::WrongKek { .. });
+        self.missing_key = Some(MissingKey { reason, at_once });
     }
 
     /// A worker that died before it served: the next one is started after a pause.
@@ -91,6 +127,20 @@ impl Outage {
 }
 
 impl Supervisor {
+    /// The key stands otherwise than before: if it is what is missing, it is looked for.
+    pub(super) fn key_may_be_back(&mut self) {
+        if let Phase::Down(Outage { missing_key: Some(MissingKey { at_once: true, .. }), .. }) = &self.phase {
+            self.look_for_key();
+        }
+    }
+
+    /// If nobody serves, another attempt to change that is due.
+    pub(super) fn look_for_key(&mut self) {
+        if let Phase::Down(outage) = &mut self.phase {
+            outage.next_attempt = Instant::now();
+        }
+    }
+
     /// Does the next step towards a new worker, if one is due.
     pub(super) fn restart(&mut self) -> Result<(), SuperviseError> {
         let Phase::Down(outage) = &mut self.phase else { return Ok(()) };
@@ -108,8 +158,18 @@ impl Supervisor {
                 }
             },
         };
-        let protection = protection(self.exposure.kek.as_ref());
-        let (layer, deks) = match self.exposure.head.reopen(protection, Duration::ZERO) {
+        let kek = match self.exposure.kek.now() {
+            Ok(kek) => kek,
+            Err(error) => {
+                outage.successor = Some(successor);
+                outage.misses_key(&error);
+                self.exposure.kek.ask_for(&error);
+                return Ok(());
+            }
+        };
+        let reopened = self.exposure.head.reopen(kek.protection(), Duration::ZERO);
+        drop(kek);
+        let (layer, deks) = match reopened {
             Ok(opened) => opened,
             Err(DatastoreError::InUse { .. }) => {
                 outage.successor = Some(successor);
@@ -126,8 +186,7 @@ impl Supervisor {
             }
             Err(error) => return Err(SuperviseError::Lost(error)),
         };
-        let kek = self.exposure.kek.as_ref();
-        match successor.give_keys(deks, kek).and_then(|()| successor.serve(layer)) {
+        match successor.give_keys(deks, &self.exposure.kek).and_then(|()| successor.serve(layer)) {
             Ok(()) => {
                 self.restarts += 1;
                 self.crashes.serving();

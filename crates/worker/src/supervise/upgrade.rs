@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::child::{ChildError, Handover, WorkerProcess};
 use super::restart::Outage;
-use super::{Phase, Program, Supervisor, drain_deadline, protection, start_worker};
+use super::{Phase, Program, Supervisor, drain_deadline, start_worker};
 use crate::control::Answer;
 
 impl Supervisor {
@@ -82,9 +82,11 @@ impl Supervisor {
     /// A worker of this program that has everything but the layer.
     fn successor_of(&self, program: &Program) -> Result<WorkerProcess, ChildError> {
         let mut successor = start_worker(&self.exposure, program)?;
-        let kek = self.exposure.kek.as_ref();
-        let deks = self.exposure.head.deks(protection(kek));
-        successor.give_keys(deks.map_err(|error| ChildError::Refused(error.to_string()))?, kek)?;
+        let kek = self.exposure.kek.now().map_err(|error| ChildError::Refused(error.to_string()))?;
+        let deks = self.exposure.head.deks(kek.protection());
+        drop(kek);
+        let deks = deks.map_err(|error| ChildError::Refused(error.to_string()))?;
+        successor.give_keys(deks, &self.exposure.kek)?;
         Ok(successor)
     }
 
