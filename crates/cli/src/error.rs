@@ -203,6 +203,9 @@ pub enum CliError {
     /// Signals cannot be caught or awaited.
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
+    /// Keys cannot be held.
+    #[error("cannot hold keys under leases: {0}")]
+    Leases(io::Error),
     /// A size that no volume can have.
     #[error("{path} cannot become a volume: {error}{next}")]
     Size {
@@ -312,6 +315,7 @@ impl CliError {
             Self::Supervise(error) => match error {
                 SuperviseError::Start(_) => "start",
                 SuperviseError::Lost(error) => error.code(),
+                SuperviseError::Revoked { .. } => "key_revoked",
                 SuperviseError::Stop(_) => "stop",
                 SuperviseError::Wait(_) => "signals",
             },
@@ -320,6 +324,7 @@ impl CliError {
             Self::NotExposed { .. } => "not_exposed",
             Self::Tls(_) => "tls",
             Self::Signals(_) => "signals",
+            Self::Leases(_) => "leases",
             Self::Size { .. } => "size",
             Self::Image(error) => error.code(),
             Self::DestinationExists { .. } => "exists",

@@ -10,7 +10,7 @@ use crate::error::CliError;
 /// Where state is kept.
 #[derive(Clone, Debug, Args)]
 pub struct HomeArguments {
-    /// Keep state in DIR; otherwise in what the environment variable STRONGROOM_HOME names, or in /var/lib/strongroom
+    /// Keep state in DIR, key providers among it; otherwise in what the environment variable STRONGROOM_HOME names, or in /var/lib/strongroom
     /// (root) or ~/.local/state/strongroom
     #[arg(long, value_name = "DIR")]
     home: Option<PathBuf>,

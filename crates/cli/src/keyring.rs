@@ -1,14 +1,41 @@
 //! How this program reaches key providers.
 
-use strongroom_keys::{Kek, KeyError, KeyRequestId, Keyring, ProviderKey, ProviderName};
-use strongroom_providers::{HOME_VARIABLE, ProviderKeyring, home};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-/// Whatever reaches the key providers of this machine.
-pub fn configured() -> Box<dyn Keyring> {
-    match home(None) {
-        Some(home) => Box::new(ProviderKeyring::of_home(&home)),
-        None => Box::new(Homeless),
+use strongroom_keys::{
+    Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseStatus, Leases, OnRevocation, ProviderKey,
+    ProviderName,
+};
+use strongroom_providers::{HOME_VARIABLE, HolderEvent, ProviderKeyring, ProviderLeases};
+
+use crate::error::CliError;
+use crate::home::HomeArguments;
+
+/// Whatever reaches the key providers that are set up there.
+pub fn of(home: &HomeArguments) -> Arc<dyn Keyring> {
+    match home.path() {
+        Ok(home) => Arc::new(ProviderKeyring::of_home(&home)),
+        Err(_) => Arc::new(Homeless),
     }
+}
+
+/// What gives keys, and what holds them.
+pub type KeyringAndLeases = (Arc<dyn Keyring>, Arc<dyn Leases>);
+
+/// The same, and whatever holds the keys for as long as this process uses them; `on_event` is told what becomes of those.
+pub fn with_leases(
+    home: &HomeArguments,
+    on_event: impl Fn(&HolderEvent) + Send + Sync + 'static,
+) -> Result<KeyringAndLeases, CliError> {
+    Ok(match home.path() {
+        Ok(home) => {
+            let keyring = Arc::new(ProviderKeyring::of_home(&home));
+            let leases = ProviderLeases::new(Arc::clone(&keyring), on_event).map_err(CliError::Leases)?;
+            (keyring, Arc::new(leases))
+        }
+        Err(_) => (Arc::new(Homeless), Arc::new(Homeless)),
+    })
 }
 
 /// Nobody knows where the providers would be set up.
@@ -17,20 +44,54 @@ struct Homeless;
 
 impl Homeless {
     fn reason() -> String {
-        format!("there is no place where key providers are set up; set {HOME_VARIABLE}")
+        format!("there is no place where key providers are set up: give --home DIR, or set {HOME_VARIABLE}")
+    }
+
+    fn unavailable(key: &ProviderKey) -> KeyError {
+        let (key, reason) = (Box::new(key.clone()), Self::reason());
+        KeyError::Unavailable { key, reason, may_come_back: false }
     }
 }
 
 impl Keyring for Homeless {
     fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        Err(KeyError::Unavailable {
-            key: Box::new(key.clone()),
-            reason: Self::reason(),
-            may_come_back: false,
-        })
+        Err(Self::unavailable(key))
     }
 
     fn create(&self, provider: &ProviderName, _: KeyRequestId) -> Result<Kek, KeyError> {
         Err(KeyError::NotMade { provider: provider.clone(), reason: Self::reason() })
+    }
+}
+
+impl Leases for Homeless {
+    fn hold(&self, kek: Kek) -> Result<(), KeyError> {
+        match kek.source() {
+            KekSource::Provider(key) => Err(Self::unavailable(key)),
+            source => Err(KeyError::WrongSource { given: source.name(), wanted: "key provider" }),
+        }
+    }
+
+    fn hold_when_back(&self, _: &ProviderKey) {}
+
+    fn kek(&self, _: &ProviderKey) -> Option<Arc<Kek>> {
+        None
+    }
+
+    fn forget(&self, _: &ProviderKey) {}
+
+    fn status(&self, _: &ProviderKey) -> Option<LeaseStatus> {
+        None
+    }
+
+    fn on_revocation(&self, _: &ProviderKey) -> OnRevocation {
+        OnRevocation::default()
+    }
+
+    fn changed(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn take_changes(&self) -> bool {
+        false
     }
 }

@@ -16,6 +16,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_types::KekId;
 
 use crate::error::CliError;
+use crate::home::HomeArguments;
 use crate::keyring;
 use crate::terminal::{Terminal, TerminalError};
 
@@ -42,6 +43,9 @@ pub struct KeyArguments {
     /// Not encrypted: whoever reads the datastore reads the guest's data
     #[arg(long)]
     unencrypted: bool,
+
+    #[command(flatten)]
+    pub home: HomeArguments,
 
     /// The content of the file, or the passphrase.
     #[arg(skip)]
@@ -105,7 +109,7 @@ impl KeyArguments {
             return Ok(VolumeKey::Kek(source.kek(&read_key_file(key_file)?)?));
         }
         if let Some(provider) = &self.key_provider {
-            return Ok(VolumeKey::Kek(keyring::configured().create(provider, KeyRequestId::random())?));
+            return Ok(VolumeKey::Kek(keyring::of(&self.home).create(provider, KeyRequestId::random())?));
         }
         let passphrase = match self.passphrase_fd {
             Some(descriptor) => read_passphrase(descriptor)?,
@@ -180,7 +184,7 @@ impl KeyArguments {
         match (source, &self.key_file, self.passphrase_fd) {
             (KekSource::Provider(key), None, None) => {
                 self.refuse_another_provider(&path, key)?;
-                provided_kek(|| fetch(&*keyring::configured(), key), &path, key, record.id)
+                provided_kek(|| fetch(&*keyring::of(&self.home), key), &path, key, record.id)
             }
             (KekSource::Provider(_), Some(_), _) => refuse_other_source("key file"),
             (KekSource::Provider(_), None, Some(_)) => refuse_other_source("passphrase"),

@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -32,14 +31,18 @@ struct Leased {
 }
 
 impl ProviderLeases {
-    /// No keys yet. `on_event` is told of outages, expiry and revocations, in a thread of its own.
+    /// No keys yet. They are confirmed, and asked for, through the keyring. `on_event` is told of outages, expiry and
+    /// revocations, in a thread of its own.
     ///
     /// # Errors
     /// If there is no descriptor left.
-    pub fn of_home(home: &Path, on_event: impl Fn(&HolderEvent) + Send + Sync + 'static) -> io::Result<Self> {
+    pub fn new(
+        keyring: Arc<ProviderKeyring>,
+        on_event: impl Fn(&HolderEvent) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
-            keyring: Arc::new(ProviderKeyring::of_home(home)),
+            keyring,
             holders: Mutex::default(),
             changed: Arc::new(changed),
             on_event: Arc::new(on_event),

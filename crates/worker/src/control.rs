@@ -128,7 +128,7 @@ pub struct Status {
     pub condition: Condition,
     /// How its KEK stands; none where no provider keeps it.
     #[serde(default)]
-    pub key: Option<KeyStatus>,
+    pub key: Option<Box<KeyStatus>>,
 }
 
 /// How the KEK of an exposed volume stands, which a provider keeps.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use strongroom_keys::ProviderName;
+use strongroom_keys::{OnRevocation, ProviderName};
 use strongroom_providers::{
     KmipConfig, LeaseConfig, ProviderConfig, Registry, SourceConfig, VaultConfig, VaultLogin, open,
 };
@@ -77,12 +77,40 @@ pub struct AddArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().outage_allowance_seconds)]
     outage_allowance: u64,
 
+    /// How often the provider is asked, for a key that is held, whether it is still good. Of a revocation a holder learns
+    /// within this time and 10 seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = LeaseConfig::default().renew_seconds)]
+    renew: u64,
+
+    /// What becomes of a volume in use when its key is revoked as compromised, or destroyed. The key is wiped either way
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
+    on_revocation: WhenRevoked,
+
     /// After how many days a key should be replaced
     #[arg(long, value_name = "DAYS")]
     cryptoperiod: Option<u32>,
 
     #[command(flatten)]
     home: HomeArguments,
+}
+
+/// [`OnRevocation`] as it is written here.
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum WhenRevoked {
+    /// It goes on; nobody opens it anew
+    #[default]
+    KeepServing,
+    /// It is closed in order
+    Stop,
+}
+
+impl From<WhenRevoked> for OnRevocation {
+    fn from(when: WhenRevoked) -> Self {
+        match when {
+            WhenRevoked::KeepServing => Self::KeepServing,
+            WhenRevoked::Stop => Self::Stop,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -151,9 +179,16 @@ impl AddArguments {
             (None, Some(server)) => SourceConfig::Embedded(self.cluster(vec![server.clone()])?),
             (None, None) => SourceConfig::Kmip(self.cluster(self.kmip.clone())?),
         };
-        let lease =
-            LeaseConfig { lease_seconds: self.lease, outage_allowance_seconds: self.outage_allowance };
-        Ok(ProviderConfig { lease, cryptoperiod_days: self.cryptoperiod, ..ProviderConfig::new(source) })
+        Ok(ProviderConfig {
+            lease: LeaseConfig {
+                lease_seconds: self.lease,
+                outage_allowance_seconds: self.outage_allowance,
+                renew_seconds: self.renew,
+            },
+            on_revocation: self.on_revocation.into(),
+            cryptoperiod_days: self.cryptoperiod,
+            ..ProviderConfig::new(source)
+        })
     }
 
     fn cluster(&self, servers: Vec<String>) -> Result<KmipConfig, CliError> {

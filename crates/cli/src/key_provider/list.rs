@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_keys::{ProviderKeyId, ProviderName};
+use strongroom_keys::{OnRevocation, ProviderKeyId, ProviderName};
 use strongroom_providers::{KeyState, LeaseConfig, ProviderConfig, Registry, open};
 
 use crate::error::{CliError, without_numbers};
@@ -42,6 +42,7 @@ struct ListedProvider {
     kind: &'static str,
     servers: Vec<String>,
     lease: LeaseConfig,
+    on_revocation: OnRevocation,
     cryptoperiod_days: Option<u32>,
 }
 
@@ -69,7 +70,7 @@ impl fmt::Display for Listing {
         }
         let mut parts = Vec::new();
         if !self.providers.is_empty() {
-            let head = ["NAME", "KIND", "LEASE", "OUTAGE", "REPLACE AFTER", "SERVERS"];
+            let head = ["NAME", "KIND", "LEASE", "OUTAGE", "REVOKED", "REPLACE AFTER", "SERVERS"];
             let rows = self.providers.iter().map(ListedProvider::row).collect();
             parts.push(Table { head, rows }.to_string());
         }
@@ -83,13 +84,17 @@ impl fmt::Display for Listing {
 }
 
 impl ListedProvider {
-    fn row(&self) -> [String; 6] {
+    fn row(&self) -> [String; 7] {
         let days = self.cryptoperiod_days.map_or("-".to_owned(), |days| format!("{days} days"));
         [
             self.name.to_string(),
             self.kind.to_owned(),
             format!("{} s", self.lease.lease_seconds),
             format!("{} s", self.lease.outage_allowance_seconds),
+            match self.on_revocation {
+                OnRevocation::KeepServing => "keep serving".to_owned(),
+                OnRevocation::Stop => "stop".to_owned(),
+            },
             days,
             self.servers.join(" "),
         ]
@@ -136,6 +141,7 @@ impl ListArguments {
                 kind: config.source.kind(),
                 servers: config.source.servers(),
                 lease: config.lease,
+                on_revocation: config.on_revocation,
                 cryptoperiod_days: config.cryptoperiod_days,
             });
             let Some(keys) = &mut listing.keys else { continue };

@@ -14,9 +14,10 @@ use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_types::display_bytes;
 use strongroom_worker::birth::Frontend;
-use strongroom_worker::supervise::{Birthright, Exposure, Program, Supervisor};
+use strongroom_worker::supervise::{Birthright, Exposure, Program, Supervisor, VolumeKek};
 
 use super::attach::{Attachment, Show, shell_word};
+use super::key_events;
 use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};
 use crate::error::CliError;
@@ -41,6 +42,10 @@ for vhost-user the socket's path. SIGTERM, SIGINT (Control-C) and SIGHUP end it:
 The volume is served by a worker, a process of its own without rights, without the volume's own key and without a \
 way to open anything. One that dies is replaced at once, and its clients see a pause. While the volume is exposed, \
 'volume resize' and 'volume upgrade' work on it; neither needs its key.
+
+A key that a key provider keeps is held in memory under a lease. While the provider cannot be reached, the volume is served on: \
+'volume info' shows the outage. A key that is revoked or destroyed is wiped here; what becomes of the volume then is \
+set with 'key-provider add --on-revocation'.
 
 Over TCP every client needs a certificate that the authority signed and that names an identity given with \
 --authorize: dns:NAME, uri:URI, or sha256:FINGERPRINT. Without TLS not a byte is served.
@@ -164,10 +169,12 @@ impl ExposeArguments {
                 (listener, frontend, None, Place::VhostUser { vhost_user: socket }, attachment)
             }
         };
+        let (home, path) = (&self.open.key.home, self.path.clone());
+        let (keyring, leases) = keyring::with_leases(home, move |event| key_events::tell(&path, event))?;
         let exposure = Exposure {
             head,
-            kek: key.into_kek(),
-            keyring: keyring::configured(),
+            kek: VolumeKek::new(key.into_kek(), leases)?,
+            keyring,
             listener,
             birthright: Birthright { frontend, tls_key, name },
             program: worker_program(log)?,

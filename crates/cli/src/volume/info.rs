@@ -8,12 +8,14 @@ use serde::Serialize;
 use strongroom_datastore::file::{
     DatastoreError, Integrity, LogUse, Severity, check, describe, describe_log,
 };
+use strongroom_keys::{LeaseState, RevokedHow};
 use strongroom_types::display_bytes;
 use strongroom_worker::condition::{Condition, State};
+use strongroom_worker::control::KeyStatus;
 
 use super::describe::VolumeFacts;
 use super::open::FreshnessArguments;
-use crate::error::CliError;
+use crate::error::{CliError, without_numbers};
 use crate::keys::KeyArguments;
 use crate::output::{Output, utc};
 
@@ -124,6 +126,9 @@ impl fmt::Display for Info {
                 exposure.address, exposure.supervisor_pid
             )?;
             writeln!(f, "  state         {}", state(&exposure.condition))?;
+            if let Some(key) = &exposure.key {
+                writeln!(f, "  key lease     {}", lease(key))?;
+            }
         }
         let (free, total) = (display_bytes(datastore.available_bytes), display_bytes(datastore.total_bytes));
         writeln!(f, "  datastore     {}, {free} of {total} free", datastore.file_system)?;
@@ -151,6 +156,10 @@ fn state(condition: &Condition) -> String {
             display_bytes(parked.bytes),
             utc(parked.since_unix_seconds)
         ),
+        (State::KeyUnavailable, _) => {
+            "NOT served: its worker has died, and the next one waits for the key (key-unavailable); nothing is lost"
+                .to_owned()
+        }
         (State::Running | State::Parked, _) => "running".to_owned(),
     };
     if condition.refused_for_room > 0 {
@@ -161,6 +170,33 @@ fn state(condition: &Condition) -> String {
         text += &format!("; {} requests failed, of the last it was said: {last}", condition.device_errors);
     }
     text
+}
+
+/// How an exposed volume's key stands, and what that means.
+fn lease(key: &KeyStatus) -> String {
+    let KeyStatus { provider, key, lease } = key;
+    let since = utc(lease.since_unix_seconds);
+    let why =
+        lease.reason.as_ref().map(|reason| format!(": {}", without_numbers(reason))).unwrap_or_default();
+    let expired = if lease.expired { "; its time is over: replace it with 'volume rekey --kek'" } else { "" };
+    match lease.state {
+        LeaseState::Held => format!("held since {since}{expired}"),
+        LeaseState::Outage => {
+            format!("OUTAGE since {since}{why}; the key is held on, and the volume served{expired}")
+        }
+        LeaseState::Waiting => format!(
+            "WAITING since {since} for key {key} of key provider {provider}{why}; a worker that dies is not replaced before it \
+             is back"
+        ),
+        LeaseState::Revoked { how } => format!(
+            "REVOKED: the key was {how}, which was noticed {since}; a worker that dies is not replaced, and nobody opens \
+             the volume with it any more{}",
+            match how {
+                RevokedHow::Compromised => "; move the volume to another key with 'volume rekey --kek'",
+                RevokedHow::Destroyed => ": copy away what is needed while it is served",
+            }
+        ),
+    }
 }
 
 impl InfoArguments {

@@ -9,6 +9,7 @@ mod export;
 mod expose;
 mod import;
 mod info;
+mod key_events;
 mod list;
 mod open;
 mod read_blocks;

@@ -121,10 +121,10 @@ impl VolumeKek {
     }
 
     /// How the lease stands, of a provider's key.
-    pub(super) fn status(&self) -> Option<KeyStatus> {
+    pub(super) fn status(&self) -> Option<Box<KeyStatus>> {
         let Place::Leased { key, .. } = &self.place else { return None };
         let lease = self.leases.status(key)?;
-        Some(KeyStatus { provider: key.provider.clone(), key: key.key.clone(), lease })
+        Some(Box::new(KeyStatus { provider: key.provider.clone(), key: key.key.clone(), lease }))
     }
 
     /// Whether the volume is to be closed because its key was revoked, and how that was.

@@ -53,8 +53,8 @@ impl Supervisor {
             let message = "the volume is being moved to another key already".to_owned();
             return Some(Answer::Refused { code: "rewrap".to_owned(), message });
         }
-        if let Err(answer) = self.check_rewrap(least_generation) {
-            return Some(answer);
+        if let Err(error) = self.check_rewrap(least_generation) {
+            return Some(refuse(&error));
         }
         let from = self.exposure.kek.to_fetch().cloned();
         let fetches = from.is_some() || matches!(new.source, KekSource::Provider(_));
@@ -89,18 +89,18 @@ impl Supervisor {
         // The volume may have changed meanwhile.
         Some(match self.check_rewrap(least_generation) {
             Ok(()) => self.finish_rewrap(keys),
-            Err(answer) => answer,
+            Err(error) => refuse(&error),
         })
     }
 
-    fn check_rewrap(&self, least_generation: u64) -> Result<(), Answer> {
+    fn check_rewrap(&self, least_generation: u64) -> Result<(), DatastoreError> {
         let (found, path) =
             (self.exposure.head.descriptor().generation, PathBuf::from(self.exposure.head.path()));
         if found < least_generation {
-            return Err(refuse(&DatastoreError::RolledBack { path, found, least: least_generation }));
+            return Err(DatastoreError::RolledBack { path, found, least: least_generation });
         }
         if self.exposure.kek.is_clear() {
-            return Err(refuse(&DatastoreError::NotEncrypted { path }));
+            return Err(DatastoreError::NotEncrypted { path });
         }
         Ok(())
     }

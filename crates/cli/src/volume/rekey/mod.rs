@@ -23,7 +23,6 @@ use self::journal::{Done, Journal};
 use self::new_keys::{NewKeys, TargetArguments};
 use super::open::{FreshnessArguments, LockArguments};
 use crate::error::{CliError, without_numbers};
-use crate::home::HomeArguments;
 use crate::keyring;
 use crate::keys::KeyArguments;
 use crate::output::Output;
@@ -71,9 +70,6 @@ pub struct RekeyArguments {
 
     #[command(flatten)]
     lock: LockArguments,
-
-    #[command(flatten)]
-    home: HomeArguments,
 }
 
 #[derive(Serialize)]
@@ -152,9 +148,9 @@ impl RekeyArguments {
             return Err(CliError::Usage("--least-generation and --expect-kek are of one volume".to_owned()));
         }
         let what = format!("{} to {}", self.scope(&paths), self.target.identity()?);
-        let mut journal = Journal::open(&self.home.path()?, &what)?;
+        let mut journal = Journal::open(&self.key.home.path()?, &what)?;
         let resumed = journal.is_resumed();
-        let mut keys = NewKeys::new(&self.target, keyring::configured());
+        let mut keys = NewKeys::new(&self.target, keyring::of(&self.key.home));
         let signals = Signals::catch().map_err(CliError::Signals)?;
 
         let (mut volumes, mut failed, mut replaced_keks) = (Vec::new(), Vec::new(), Vec::new());

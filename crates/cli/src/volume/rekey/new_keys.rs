@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use strongroom_datastore::file::KekRecord;
@@ -82,13 +83,13 @@ impl fmt::Display for TargetArguments {
 #[derive(Debug)]
 pub struct NewKeys<'a> {
     target: &'a TargetArguments,
-    keyring: Box<dyn Keyring>,
+    keyring: Arc<dyn Keyring>,
     keks: HashMap<KekId, Kek>,
 }
 
 impl<'a> NewKeys<'a> {
     /// None yet.
-    pub fn new(target: &'a TargetArguments, keyring: Box<dyn Keyring>) -> Self {
+    pub fn new(target: &'a TargetArguments, keyring: Arc<dyn Keyring>) -> Self {
         Self { target, keyring, keks: HashMap::new() }
     }
 
