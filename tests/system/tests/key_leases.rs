@@ -1,0 +1,227 @@
+//! A volume is in use while its key server dies, comes back, and revokes its key.
+
+#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
+#![allow(clippy::print_stdout, reason = "times are printed, never judged")]
+
+mod worker_support;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use strongroom_keys::ProviderKey;
+use strongroom_providers::{ProviderKeyring, Revocation};
+use strongroom_system_tests::{CommandLine, Process, Scratch, family};
+use worker_support::{VerifiedIo, wait_until};
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A lease that is soon over: asked for every second, and with no allowance for outages.
+const SHORT: [&str; 6] = ["--renew", "1", "--lease", "10", "--outage-allowance", "0"];
+/// What a holder may take to notice a revocation, in such a lease.
+const NOTICE: Duration = Duration::from_secs(11);
+
+/// A key server, and a volume under one of its keys that a client uses.
+struct Stage<'test> {
+    strongroom: CommandLine<'test>,
+    kmip: String,
+    enrolment: String,
+}
+
+/// Two that are free now, and for whoever asks for a port of the kernel's choice not the next ones.
+fn free_addresses() -> (String, String) {
+    let [one, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+    (address(&one), address(&other))
+}
+
+impl<'test> Stage<'test> {
+    /// The key provider `kms` is the key server, with these lease terms.
+    fn new(scratch: &'test Scratch, terms: &[&str]) -> (Self, Process) {
+        let (kmip, enrolment) = free_addresses();
+        let stage = Self { strongroom: CommandLine::new(scratch), kmip, enrolment };
+        let server = stage.serve();
+        let files = ["ca", "cert", "key"].map(|name| format!("home/key-providers/embedded/{name}.pem"));
+        let [ca, certificate, key] = files.each_ref().map(String::as_str);
+        let provider =
+            ["key-provider", "add", "kms", "--embedded", &stage.kmip, "--server-name", "localhost"];
+        let tls = ["--ca", ca, "--cert", certificate, "--key", key];
+        stage.runs(&[&provider[..], &tls, terms].concat());
+        stage.runs(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
+        (stage, server)
+    }
+
+    fn serve(&self) -> Process {
+        let arguments = ["--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
+        let mut server = self.start("keyserver", &[&["keyserver", "run"], &arguments[..]].concat());
+        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+        server
+    }
+
+    fn expose(&self) -> (Process, VerifiedIo) {
+        let mut exposed = self.start("expose", &["volume", "expose", "ds/vm1", "--nbd", "unix:vm.sock"]);
+        exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
+        let io = VerifiedIo::start(&self.strongroom.path("vm.sock"));
+        io.wait_for_more(20);
+        (exposed, io)
+    }
+
+    /// Volume commands are told where the providers are, as every other command is.
+    fn script(arguments: &[&str]) -> String {
+        format!("exec \"$STRONGROOM\" {} --home home", arguments.join(" "))
+    }
+
+    fn start(&self, name: &str, arguments: &[&str]) -> Process {
+        self.strongroom.start_shell(name, &format!("{} 2>&1", Self::script(arguments)))
+    }
+
+    #[track_caller]
+    fn runs(&self, arguments: &[&str]) -> String {
+        self.strongroom.run_shell(&Self::script(arguments)).success()
+    }
+
+    #[track_caller]
+    fn exposure(&self) -> Value {
+        let told = self.runs(&["--json", "volume", "info", "ds/vm1"]);
+        serde_json::from_str::<Value>(&told).unwrap()["exposure"].clone()
+    }
+
+    fn lease(&self) -> String {
+        self.exposure()["key"]["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn says(&self, state: &str) {
+        wait_until(&format!("the key's lease is {state}"), || self.lease() == state);
+    }
+
+    /// Revokes the volume's key as compromised.
+    fn compromise(&self) {
+        let info: Value = serde_json::from_str(&self.runs(&["--json", "volume", "info", "ds/vm1"])).unwrap();
+        let key = ProviderKey {
+            provider: "kms".parse().unwrap(),
+            key: info["encryption"]["provider_key_id"].as_str().unwrap().parse().unwrap(),
+            wrapped: None,
+        };
+        let keyring = ProviderKeyring::of_home(&self.strongroom.path("home"));
+        keyring.provider(&key.provider).unwrap().revoke(&key, Revocation::Compromised).unwrap();
+    }
+
+    fn kill_worker(&self) -> u64 {
+        let worker = self.exposure()["worker_pid"].as_u64().unwrap();
+        family::kill(u32::try_from(worker).unwrap());
+        worker
+    }
+}
+
+#[test]
+fn an_outage_disturbs_nothing_and_what_needs_the_key_waits_for_it() {
+    let scratch = Scratch::new();
+    let (stage, server) = Stage::new(&scratch, &SHORT);
+    let (mut exposed, io) = stage.expose();
+    stage.says("held");
+
+    // A server that is silent holds nobody up.
+    server.signal(Signal::STOP);
+    stage.says("outage");
+    io.wait_for_more(50);
+    server.signal(Signal::CONT);
+    stage.says("held");
+
+    let killed = Instant::now();
+    server.kill();
+    stage.says("outage");
+    let exposure = stage.exposure();
+    assert_eq!(exposure["key"]["provider"], "kms", "{exposure}");
+    assert!(exposure["key"]["reason"].as_str().unwrap().contains("is the server running"), "{exposure}");
+    exposed.wait_for_line("the outage", DEADLINE, |line| line.contains("cannot be confirmed"));
+    io.wait_for_more(50);
+    // Within the lease the key is there for whatever needs it.
+    let worker = stage.kill_worker();
+    wait_until("another worker serves", || {
+        stage.exposure()["worker_pid"].as_u64().is_some_and(|now| now != worker)
+    });
+    io.wait_for_more(50);
+
+    // The lease ends, and the guest does not notice.
+    stage.says("waiting");
+    println!("the key was given up {:.1?} after the server was killed", killed.elapsed());
+    exposed.wait_for_line("the end of the lease", DEADLINE, |line| line.contains("was wiped"));
+    io.wait_for_more(50);
+    let told = stage.strongroom.run_shell(&Stage::script(&["volume", "resize", "ds/vm1", "--size", "128M"]));
+    let told = told.failure();
+    assert!(told.contains("key-unavailable: key provider kms, key "), "{told}");
+
+    // A worker that dies now is missed.
+    stage.kill_worker();
+    wait_until("it says that the key is missing", || {
+        stage.exposure()["condition"]["state"] == "key_unavailable"
+    });
+    let told = stage.runs(&["volume", "info", "ds/vm1"]);
+    assert!(told.contains("key-unavailable") && told.contains("WAITING since"), "{told}");
+    assert!(stage.exposure()["worker_pid"].is_null());
+
+    // The key server is back, and so is everything, by itself.
+    let server = stage.serve();
+    let back = Instant::now();
+    io.wait_for_more(50);
+    println!("clients are served again {:.1?} after the server was back", back.elapsed());
+    stage.says("held");
+    let exposure = stage.exposure();
+    assert_eq!((&exposure["restarts"], &exposure["condition"]["state"]), (&2.into(), &"running".into()));
+    stage.runs(&["volume", "resize", "ds/vm1", "--size", "128M"]);
+    let (operations, longest) = io.stop();
+    println!("{operations} verified operations, the longest took {longest:.1?}");
+    // Nor does it hold up the end.
+    server.signal(Signal::STOP);
+    stage.says("outage");
+    assert!(exposed.terminate(DEADLINE).success());
+    server.signal(Signal::CONT);
+    assert!(server.terminate(DEADLINE).success());
+}
+
+#[test]
+fn a_revoked_key_is_noticed_and_moved_away_from_while_the_volume_is_used() {
+    let scratch = Scratch::new();
+    let (stage, server) = Stage::new(&scratch, &SHORT);
+    let (mut exposed, io) = stage.expose();
+    let revoked = Instant::now();
+    stage.compromise();
+    stage.says("revoked");
+    println!("the revocation reached its holder within {:.1?}; at most {NOTICE:?}", revoked.elapsed());
+    exposed.wait_for_line("the revocation", DEADLINE, |line| line.contains("was revoked as compromised"));
+    assert_eq!(stage.exposure()["key"]["how"], "compromised");
+    io.wait_for_more(50);
+    let told =
+        stage.strongroom.run_shell(&Stage::script(&["volume", "info", "ds/vm1", "--key-provider", "kms"]));
+    let told = told.failure();
+    assert!(told.contains("revoked as compromised"), "{told}");
+
+    // Its worker dies, and nobody can replace it: until the volume is under another key.
+    stage.kill_worker();
+    wait_until("it says that the key is missing", || {
+        stage.exposure()["condition"]["state"] == "key_unavailable"
+    });
+    stage.runs(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-provider", "kms"]);
+    io.wait_for_more(50);
+    stage.says("held");
+    io.stop();
+    assert!(exposed.terminate(DEADLINE).success());
+    stage.runs(&["volume", "check", "ds/vm1", "--key-provider", "kms"]);
+    assert!(server.terminate(DEADLINE).success());
+}
+
+#[test]
+fn where_it_is_set_up_so_a_revocation_ends_the_exposure() {
+    let scratch = Scratch::new();
+    let (stage, server) = Stage::new(&scratch, &[&SHORT[..], &["--on-revocation", "stop"]].concat());
+    let (mut exposed, io) = stage.expose();
+    io.stop();
+    stage.compromise();
+    exposed.wait_for_line("why it ends", DEADLINE, |line| line.contains("on_revocation: stop"));
+    assert_eq!(exposed.wait(DEADLINE).code(), Some(1));
+    // It was closed in order: nothing is left to be recovered.
+    stage.runs(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-provider", "kms"]);
+    stage.runs(&["volume", "check", "ds/vm1", "--key-provider", "kms"]);
+    assert!(server.terminate(DEADLINE).success());
+}
