@@ -263,6 +263,19 @@ fn a_receiver_that_is_not_there_is_tried_until_it_is() {
 }
 
 #[test]
+fn the_last_lines_are_confirmed_at_once_at_the_end() {
+    let (directory, identity) = (tempfile::tempdir().unwrap(), identity());
+    let receiver = Receiver::start(&identity, Vec::new());
+    let log = open(directory.path(), &document(), Options::default());
+    let patient = ShipOptions { confirm_lines: u64::MAX, confirm_interval: DEADLINE * 10, ..QUICK };
+    let shipper = Shipper::start(&log, identity.collector(receiver.port), patient).unwrap();
+    let through = write(&log, 7);
+    assert!(!shipper.wait_for(through, Duration::from_millis(100)), "nothing hurries it");
+    assert!(shipper.finish(through, DEADLINE));
+    check(&receiver.messages(), &lines_of(directory.path()), through);
+}
+
+#[test]
 fn a_receiver_of_another_name_gets_nothing() {
     let (directory, identity) = (tempfile::tempdir().unwrap(), identity());
     let receiver = Receiver::start(&identity, Vec::new());

@@ -142,3 +142,47 @@ fn others_clients_use_it() {
     }
     assert!(server.terminate(DEADLINE).success());
 }
+
+#[test]
+fn its_audit_log_goes_to_a_collector() {
+    let scratch = Scratch::new();
+    let user = KeyServerUser::new(&scratch);
+    let collector = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=logs \
+        -addext subjectAltName=DNS:localhost -addext basicConstraints=CA:FALSE -keyout logs.key -out logs.pem 2> req.log && mkfifo input && \
+        exec openssl s_server -accept 127.0.0.1:0 -cert logs.pem -key logs.key 0<>input";
+    let mut collector = user.strongroom.start_shell("collector", collector);
+    let listens = collector.wait_for_line("where it listens", DEADLINE, |line| line.starts_with("ACCEPT"));
+    let address = format!("localhost:{}", listens.trim().rsplit(':').next().unwrap());
+    let run = ["keyserver", "run", "--listen", &user.kmip, "--listen-enrolment", &user.enrolment];
+    let ship = ["--syslog", &address, "--syslog-ca", "logs.pem"];
+    let script = KeyServerUser::script(&[&run[..], &ship].concat());
+    let mut server = user.strongroom.start_shell("keyserver", &script);
+    server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+    user.runs(&["key-provider", "test", "embedded"]);
+    let status = user.json(&["keyserver", "status"]);
+    assert_eq!(status["collector"]["trouble"], Value::Null, "{status}");
+    assert!(server.terminate(DEADLINE).success());
+    // What was on record at the end has been received: the very lines.
+    let audit = user.audit();
+    let last = audit.iter().rfind(|line| line["kind"] == "record").unwrap();
+    assert_eq!(last["action"], "stop", "{last}");
+    let previous = last["previous"].as_str().unwrap().to_owned();
+    collector.wait_for_line("the end of the log", DEADLINE, |line| {
+        line.contains("\"action\":\"stop\"") && line.contains(&previous)
+    });
+    collector.kill();
+
+    // Without its collector it serves on, says so, and forgets nothing.
+    let mut server = user.strongroom.start_shell("keyserver-alone", &script);
+    server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+    let begun = Instant::now();
+    loop {
+        user.runs(&["key-provider", "test", "embedded"]);
+        let status = user.json(&["keyserver", "status"]);
+        if status["collector"]["trouble"].as_str().is_some_and(|trouble| trouble.contains(&address)) {
+            break;
+        }
+        assert!(begun.elapsed() < DEADLINE, "{status}");
+    }
+    assert!(server.terminate(DEADLINE).success());
+}

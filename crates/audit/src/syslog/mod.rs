@@ -104,6 +104,8 @@ struct Shared {
 struct State {
     status: ShipStatus,
     ending: bool,
+    /// The last line that is waited for: whatever there is by then is confirmed at once.
+    hurried: Option<u64>,
 }
 
 impl Shipper {
@@ -142,6 +144,15 @@ impl Shipper {
         }
         true
     }
+
+    /// Ships what is there up to a line without waiting for more, and ends; says whether the collector has confirmed it. One that
+    /// is in trouble is not waited for.
+    pub fn finish(self, sequence: u64, wait: Duration) -> bool {
+        self.shared.state().hurried = Some(sequence);
+        self.shared.changed.notify_all();
+        let wait = if self.status().trouble.is_some() { Duration::ZERO } else { wait };
+        self.wait_for(sequence, wait)
+    }
 }
 
 impl Drop for Shipper {
@@ -168,6 +179,12 @@ impl Shared {
 
     fn is_ending(&self) -> bool {
         self.state().ending
+    }
+
+    /// Whether what was sent, up to a line, is to be confirmed now.
+    fn is_hurried(&self, sent: u64) -> bool {
+        let state = self.state();
+        state.ending || state.hurried.is_some_and(|hurried| sent >= hurried)
     }
 }
 
@@ -265,7 +282,10 @@ impl Ship {
             connection.send(&chunk)?;
             chunk.clear();
             let left = self.options.confirm_interval.saturating_sub(began.elapsed());
-            if count >= self.options.confirm_lines || left.is_zero() || self.shared.is_ending() {
+            if count >= self.options.confirm_lines
+                || left.is_zero()
+                || self.shared.is_hurried(self.follower.next() - 1)
+            {
                 return Ok(Stop::Confirm);
             }
             next = match self.follower.line(left.min(LOOK_INTERVAL)) {

@@ -18,6 +18,7 @@ use strongroom_crypto::module;
 use strongroom_keyserver::authority::{KeyTypes, Settings};
 use strongroom_keyserver::process::state::make_directory;
 
+use super::syslog::{SyslogArguments, SyslogSettings};
 use crate::error::CliError;
 use crate::home::HomeArguments;
 
@@ -68,6 +69,9 @@ pub struct ServerSettings {
     pub listen_enrolment: SocketAddr,
     /// Names and addresses by which clients reach it, for its certificate.
     pub names: Vec<String>,
+    /// Where its audit log is shipped to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub syslog: Option<SyslogSettings>,
 }
 
 /// The same on the command line.
@@ -84,6 +88,9 @@ pub struct SettingsArguments {
     /// A name or address by which clients reach the server, for its certificate; once for each. By default localhost
     #[arg(long = "name", value_name = "NAME")]
     names: Vec<String>,
+
+    #[command(flatten)]
+    syslog: SyslogArguments,
 }
 
 impl ServerSettings {
@@ -96,17 +103,18 @@ impl ServerSettings {
 
 impl SettingsArguments {
     /// `settings` with what the command line says.
-    pub fn over(&self, settings: ServerSettings) -> ServerSettings {
+    pub fn over(&self, settings: ServerSettings) -> Result<ServerSettings, CliError> {
         let names = match self.names.is_empty() {
             true => settings.names,
             false => self.names.clone(),
         };
-        ServerSettings {
+        Ok(ServerSettings {
             listen: self.listen.unwrap_or(settings.listen),
             listen_enrolment: self.listen_enrolment.unwrap_or(settings.listen_enrolment),
             names,
+            syslog: self.syslog.settings()?.or(settings.syslog),
             ..settings
-        }
+        })
     }
 }
 
@@ -118,6 +126,7 @@ impl Default for ServerSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], KMIP_PORT)),
             listen_enrolment: SocketAddr::from(([127, 0, 0, 1], ENROLMENT_PORT)),
             names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
+            syslog: None,
         }
     }
 }

@@ -85,7 +85,7 @@ pub fn make(
 ) -> Result<Made, CliError> {
     let directory = arguments.path()?;
     make_directories(&directory)?;
-    let settings = settings.over(ServerSettings::default());
+    let settings = settings.over(ServerSettings::default())?;
     settings.write(&directory)?;
     let key = root.create(&directory)?;
     let state = State::open(&directory, &key, settings.authority())?;

@@ -12,6 +12,7 @@ mod init;
 mod root;
 mod run;
 mod status;
+mod syslog;
 mod token;
 
 pub use administration::AdministrationArguments;

@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
 use super::init::{self, EMBEDDED};
 use super::root::{RootArguments, SecretArguments};
+use super::syslog::SyslogSettings;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -34,6 +35,7 @@ Keys come out under certificates alone. What the server does for a client beyond
 
 Examples:
   strongroom keyserver run
+  strongroom keyserver run --syslog logs.example.org --syslog-ca /etc/ssl/logs-ca.pem
   strongroom keyserver run --directory /srv/kms --listen 10.0.0.5:5696 --secret-fd 3 3<passphrase"
 )]
 pub struct RunArguments {
@@ -82,7 +84,7 @@ impl RunArguments {
                 directory.display()
             ));
         }
-        let settings = self.settings.over(ServerSettings::read(&directory)?);
+        let settings = self.settings.over(ServerSettings::read(&directory)?)?;
         let key = self.secret.open(&directory)?;
         let description =
             root::describe(&directory, root::Access::of_this_service().credentials_directory.as_deref())?;
@@ -98,7 +100,7 @@ impl RunArguments {
                 signal(SignalKind::terminate()).map_err(CliError::Runtime)?,
                 signal(SignalKind::hangup()).map_err(CliError::Runtime)?,
             );
-            let service = KeyServerProcess::bind(state, self.service(&settings)).await?;
+            let service = KeyServerProcess::bind(state, self.service(&settings)?).await?;
             let Addresses { kmip, enrolment } = service.addresses();
             let (root, pid) = (description.protection, std::process::id());
             output.answer(&Serving { directory, kmip, enrolment, authority, root, pid })?;
@@ -113,9 +115,11 @@ impl RunArguments {
         })
     }
 
-    fn service(&self, settings: &ServerSettings) -> ProcessSettings {
+    fn service(&self, settings: &ServerSettings) -> Result<ProcessSettings, CliError> {
         let is_on = |offer| self.offer.contains(&offer);
-        ProcessSettings {
+        let collector = settings.syslog.as_ref().map(SyslogSettings::collector).transpose()?;
+        Ok(ProcessSettings {
+            collector,
             kmip: settings.listen,
             enrolment: settings.listen_enrolment,
             offered: Settings {
@@ -126,7 +130,7 @@ impl RunArguments {
                 delayed_destruction: true,
             },
             limits: ServerLimits::default(),
-        }
+        })
     }
 }
 

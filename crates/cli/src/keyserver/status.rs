@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_keyserver::management::protocol::{Question, StatusAnswer};
+use strongroom_keyserver::management::protocol::{CollectorAnswer, Question, StatusAnswer};
 
 use super::administration::AdministrationArguments;
 use crate::error::CliError;
@@ -44,8 +44,16 @@ fn is_unbacked(status: &StatusAnswer) -> bool {
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let StatusAnswer { root_protection, root_by, authority, clients, backup, audit_sequence, .. } =
-            &self.0;
+        let StatusAnswer {
+            root_protection,
+            root_by,
+            authority,
+            clients,
+            backup,
+            audit_sequence,
+            collector,
+            ..
+        } = &self.0;
         writeln!(f, "root key   {root_protection} ({root_by})")?;
         writeln!(f, "authority  {authority}")?;
         writeln!(f, "clients    {clients}")?;
@@ -55,6 +63,15 @@ impl fmt::Display for Shown {
             }
             None => writeln!(f, "backup     none")?,
         }
-        write!(f, "audit log  {audit_sequence} lines")
+        write!(f, "audit log  {audit_sequence} lines")?;
+        match collector {
+            None => Ok(()),
+            Some(CollectorAnswer { confirmed_sequence, trouble: None, .. }) => {
+                write!(f, ", {confirmed_sequence} confirmed by the collector")
+            }
+            Some(CollectorAnswer { confirmed_sequence, trouble: Some(trouble), .. }) => {
+                write!(f, ", {confirmed_sequence} confirmed by the collector, now in trouble: {trouble}")
+            }
+        }
     }
 }

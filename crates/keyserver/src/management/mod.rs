@@ -14,11 +14,14 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
+use strongroom_audit::syslog::{ShipStatus, Shipper};
 use strongroom_audit::{AuditLog, Outcome, Record};
 use strongroom_store::Store;
 use time::{Duration, OffsetDateTime};
 
-use self::protocol::{AuditAnswer, ClientAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer};
+use self::protocol::{
+    AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer,
+};
 use crate::access::{ClientId, Identity, OperationClass, Scope, scope};
 use crate::authority::enrol::server::Unanswered;
 use crate::authority::enrol::token::{NewToken, TokenState};
@@ -34,12 +37,14 @@ pub struct Management {
     audit: Arc<AuditLog>,
     store: Arc<dyn Store>,
     directory: PathBuf,
+    shipper: Option<Arc<Shipper>>,
 }
 
 impl Management {
-    /// For the server of this state.
-    pub fn new(state: &State) -> Self {
+    /// For the server of this state, whose audit log is shipped.
+    pub fn new(state: &State, shipper: Option<Arc<Shipper>>) -> Self {
         Self {
+            shipper,
             authority: Arc::clone(&state.authority),
             audit: Arc::clone(&state.audit),
             store: Arc::clone(&state.store),
@@ -175,6 +180,10 @@ impl Management {
             clients: clients.len(),
             backup: json(&backup)?,
             audit_sequence: self.audit.durable(),
+            collector: self.shipper.as_ref().map(|shipper| {
+                let ShipStatus { confirmed, failures, trouble, .. } = shipper.status();
+                CollectorAnswer { confirmed_sequence: confirmed, failures, trouble }
+            }),
             now_unix_seconds: now.unix_timestamp(),
         })
     }

@@ -81,8 +81,21 @@ pub struct StatusAnswer {
     pub backup: Value,
     /// The last line of the audit log.
     pub audit_sequence: u64,
+    /// Where the audit log is shipped to, if it is.
+    pub collector: Option<CollectorAnswer>,
     /// The server's clock.
     pub now_unix_seconds: i64,
+}
+
+/// How shipping the audit log fares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectorAnswer {
+    /// The last line that the collector has confirmed; 0 for none.
+    pub confirmed_sequence: u64,
+    /// Attempts that failed since the server was started.
+    pub failures: u64,
+    /// What went wrong last, until something goes right.
+    pub trouble: Option<String>,
 }
 
 /// A token that was made. Whoever has it can become its client.

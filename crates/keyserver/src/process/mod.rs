@@ -17,7 +17,10 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use strongroom_audit::AuditError;
+use strongroom_audit::syslog::{Collector, ShipOptions, Shipper};
 use strongroom_kmip::server::{Server, ServerLimits};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -34,6 +37,9 @@ use crate::server::{Foundations, KeyServer};
 use crate::service::{ClosesRevoked, KmipService};
 use crate::settings::Settings;
 
+/// How long a collector is waited for that has the last lines of the audit log.
+const LAST_LINES_WAIT: Duration = Duration::from_secs(3);
+
 /// Where a server listens, and what it offers.
 #[derive(Clone, Debug)]
 pub struct ProcessSettings {
@@ -45,6 +51,8 @@ pub struct ProcessSettings {
     pub offered: Settings,
     /// The limits of the KMIP port.
     pub limits: ServerLimits,
+    /// Where the audit log is shipped to.
+    pub collector: Option<Collector>,
 }
 
 /// Why a server does not serve.
@@ -69,6 +77,9 @@ pub enum ProcessError {
         /// Why not.
         error: io::Error,
     },
+    /// The audit log cannot be shipped.
+    #[error("the audit log cannot be shipped: {0}")]
+    Shipping(AuditError),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -81,6 +92,7 @@ pub struct KeyServerProcess {
     record: Arc<AuditRecord>,
     enrolment: TcpListener,
     addresses: Addresses,
+    shipper: Option<Arc<Shipper>>,
 }
 
 /// Where a server listens: the ports that it was told, or the kernel's choice where that was 0.
@@ -119,7 +131,9 @@ impl KeyServerProcess {
         };
         state.authority.observe(Arc::clone(&record) as _);
         ClosesRevoked::watch(&state.authority, server.handle());
-        Ok(Self { state, server, record, enrolment, addresses })
+        let ship = |collector| Shipper::start(&state.audit, collector, ShipOptions::default());
+        let shipper = settings.collector.map(ship).transpose().map_err(ProcessError::Shipping)?;
+        Ok(Self { state, server, record, enrolment, addresses, shipper: shipper.map(Arc::new) })
     }
 
     /// Where it listens.
@@ -132,7 +146,7 @@ impl KeyServerProcess {
     /// # Errors
     /// [`ProcessError::Authority`] if TLS cannot be set up for enrolment.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ProcessError> {
-        let Self { state, server, record, enrolment, .. } = self;
+        let Self { state, server, record, enrolment, shipper, .. } = self;
         let end = watch::Sender::new(false);
         let told = |mut end: watch::Receiver<bool>| async move {
             // The sender outlives all who listen to it here.
@@ -146,7 +160,7 @@ impl KeyServerProcess {
             enrolment,
             Arc::clone(&state.authority),
             Arc::clone(&record) as _,
-            Some(Arc::new(Management::new(&state)) as _),
+            Some(Arc::new(Management::new(&state, shipper.clone())) as _),
             told(end.subscribe()),
         );
         let until_told = async {
@@ -162,6 +176,15 @@ impl KeyServerProcess {
         // What comes after a head could have been written by whoever holds the disk.
         if let Err(error) = state.audit.head().await {
             tracing::warn!(%error, "the end of the audit log could not be signed");
+        }
+        if let Some(shipper) = shipper.and_then(Arc::into_inner) {
+            let durable = state.audit.durable();
+            let finished = tokio::task::spawn_blocking(move || shipper.finish(durable, LAST_LINES_WAIT));
+            if !finished.await.unwrap_or_default() {
+                tracing::warn!(
+                    "the collector has not confirmed the end of the audit log; it is sent at the next start"
+                );
+            }
         }
         served.map_err(Into::into)
     }

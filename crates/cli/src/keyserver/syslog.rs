@@ -1,0 +1,161 @@
+//! Where a key server's audit log is shipped to: syslog over TLS (RFC 5425).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use serde::{Deserialize, Serialize};
+use strongroom_audit::syslog::Collector;
+use zeroize::Zeroizing;
+
+use crate::error::CliError;
+
+/// The port of syslog over TLS (RFC 5425, 4.1).
+const SYSLOG_TLS_PORT: u16 = 6514;
+/// The longest name of a cursor.
+const CURSOR_NAME_BYTES_MAX: usize = 32;
+
+/// A collector on the command line.
+#[derive(Debug, Args)]
+pub struct SyslogArguments {
+    /// Ship the audit log to this collector by syslog over TLS; the port is 6514 unless it is given
+    #[arg(long, value_name = "HOST[:PORT]", requires = "syslog_ca")]
+    syslog: Option<String>,
+
+    /// The authority that the collector's certificate comes from, PEM
+    #[arg(long, value_name = "FILE", requires = "syslog")]
+    syslog_ca: Option<PathBuf>,
+
+    /// The certificate to show to the collector, PEM
+    #[arg(long, value_name = "FILE", requires = "syslog", requires = "syslog_key")]
+    syslog_cert: Option<PathBuf>,
+
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", requires = "syslog_cert")]
+    syslog_key: Option<PathBuf>,
+}
+
+/// A collector in a server's settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SyslogSettings {
+    host: String,
+    port: u16,
+    ca: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificate: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key: Option<PathBuf>,
+}
+
+impl SyslogArguments {
+    /// What it says, if it says anything. Paths become absolute.
+    pub fn settings(&self) -> Result<Option<SyslogSettings>, CliError> {
+        let (Some(collector), Some(ca)) = (&self.syslog, &self.syslog_ca) else { return Ok(None) };
+        let (host, port) = host_and_port(collector)?;
+        let [certificate, key] =
+            [&self.syslog_cert, &self.syslog_key].map(|path| path.as_deref().map(absolute).transpose());
+        Ok(Some(SyslogSettings { host, port, ca: absolute(ca)?, certificate: certificate?, key: key? }))
+    }
+}
+
+impl SyslogSettings {
+    /// The collector, whose files can be used.
+    pub fn collector(&self) -> Result<Collector, CliError> {
+        Ok(Collector {
+            name: cursor_name(&self.host, self.port),
+            host: self.host.clone(),
+            port: self.port,
+            tls: Arc::new(self.tls()?),
+            origin: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        })
+    }
+
+    fn tls(&self) -> Result<ClientConfig, CliError> {
+        let useless = |path: &Path, why: String| CliError::Usage(format!("{}: {why}", path.display()));
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&self.ca)? {
+            roots.add(certificate).map_err(|error| useless(&self.ca, error.to_string()))?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| useless(&self.ca, error.to_string()))?
+            .with_root_certificates(roots);
+        let (Some(certificate), Some(key)) = (&self.certificate, &self.key) else {
+            return Ok(config.with_no_client_auth());
+        };
+        let pem = Zeroizing::new(read(key)?);
+        let private = PrivateKeyDer::from_pem_slice(&pem)
+            .map_err(|_| useless(key, "it holds no private key".to_owned()))?;
+        config
+            .with_client_auth_cert(certificates(certificate)?, private)
+            .map_err(|error| useless(certificate, format!("it cannot be shown to the collector: {error}")))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
+    let none = || CliError::Usage(format!("{} holds no certificate", path.display()));
+    let found: Vec<_> =
+        CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>().map_err(|_| none())?;
+    if found.is_empty() { Err(none()) } else { Ok(found) }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    std::fs::read(path).map_err(|error| CliError::File { action: "read", path: path.to_owned(), error })
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, CliError> {
+    std::path::absolute(path).map_err(|error| CliError::File { action: "find", path: path.to_owned(), error })
+}
+
+/// `host`, `host:port`, `[address]` or `[address]:port`.
+fn host_and_port(text: &str) -> Result<(String, u16), CliError> {
+    let wrong =
+        || CliError::Usage(format!("'{text}' is no collector; write HOST, HOST:PORT or [ADDRESS]:PORT"));
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
+            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or_else(wrong)?) })
+        }
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map_or(Ok(SYSLOG_TLS_PORT), |port| port.parse().map_err(|_| wrong()))?;
+    if host.is_empty() || port == 0 { Err(wrong()) } else { Ok((host.to_owned(), port)) }
+}
+
+/// Host and port in what a cursor may be called, cut to its length.
+fn cursor_name(host: &str, port: u16) -> String {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+    let mut name = format!("-{port}");
+    let room = CURSOR_NAME_BYTES_MAX - name.len();
+    name.insert_str(0, &host.chars().map(plain).take(room).collect::<String>());
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_is_a_host_and_perhaps_a_port() {
+        let read = |text: &str| host_and_port(text).ok();
+        assert_eq!(read("logs.example.org"), Some(("logs.example.org".into(), 6514)));
+        assert_eq!(read("logs.example.org:1"), Some(("logs.example.org".into(), 1)));
+        assert_eq!(read("[::1]:6515"), Some(("::1".into(), 6515)));
+        assert_eq!(read("[::1]"), Some(("::1".into(), 6514)));
+        for wrong in ["", ":1", "a:", "a:0", "a:65536", "[::1", "[::1]6515", "a:b:1"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn cursors_have_names_that_files_may_have() {
+        assert_eq!(cursor_name("logs.example.org", 6514), "logs-example-org-6514");
+        let long = cursor_name(&"ä".repeat(200), 65535);
+        assert!(long.len() <= CURSOR_NAME_BYTES_MAX && long.ends_with("-65535"), "{long}");
+    }
+}
