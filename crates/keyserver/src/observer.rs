@@ -11,7 +11,8 @@ use std::pin::Pin;
 
 use strongroom_kmip::protocol::{Operation, ResultReason};
 
-use crate::access::Identity;
+use crate::access::{ClientId, Identity};
+use crate::grant::{GrantId, VmGeneration, VmId};
 use crate::objects::clock::UnixSeconds;
 use crate::objects::id::ObjectId;
 
@@ -43,8 +44,29 @@ pub struct Event {
     pub objects: Vec<ObjectId>,
     /// How it ended.
     pub outcome: EventOutcome,
-    /// The grant that it was done under, in hexadecimal.
-    pub grant: Option<String>,
+    /// The grant that it was done under, or that was refused.
+    pub grant: Option<ShownGrant>,
+}
+
+/// A grant that came with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShownGrant {
+    /// It was taken.
+    Redeemed {
+        /// Its id.
+        id: GrantId,
+        /// For which VM.
+        vm: VmId,
+        /// For which generation of it.
+        generation: VmGeneration,
+        /// Who signed it.
+        signer: ClientId,
+    },
+    /// It was refused, and nothing that it says is believed.
+    Refused {
+        /// The id that it claims.
+        claimed: Option<GrantId>,
+    },
 }
 
 /// Who asked for something.

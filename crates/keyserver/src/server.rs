@@ -24,12 +24,12 @@ use zeroize::Zeroizing;
 use crate::access::Identity;
 use crate::batch::{Batch, failed, refusal};
 use crate::caller::{Caller, refused};
-use crate::grant::{Refusal, VerifiedGrant};
+use crate::grant::{Grant, Refusal, VerifiedGrant};
 use crate::objects::clock::Clock;
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::Objects;
 use crate::objects::sealing::SealingError;
-use crate::observer::{Event, EventOutcome, Observer};
+use crate::observer::{Event, EventOutcome, Observer, ShownGrant};
 use crate::operations::GroupTurns;
 use crate::operations::failure::Failure;
 use crate::settings::Settings;
@@ -132,8 +132,10 @@ impl KeyServer {
                 batch.work_through().await
             }
             Err(failure) => {
-                let event = |item: &RequestItem| {
-                    self.event(&caller, Some(item.operation()), Vec::new(), refusal(&failure))
+                let shown = refused_grant(&request.header);
+                let event = |item: &RequestItem| Event {
+                    grant: shown.clone(),
+                    ..self.event(&caller, Some(item.operation()), Vec::new(), refusal(&failure))
                 };
                 let items = request.items.iter().take(BATCH_MAX_ITEMS);
                 let answers = items.clone().map(|item| failed(item, &failure)).collect();
@@ -199,9 +201,20 @@ impl KeyServer {
         objects: Vec<ObjectId>,
         outcome: EventOutcome,
     ) -> Event {
-        let grant = caller.grant().map(|grant| grant.grant().id().to_string());
+        let grant = caller.grant().map(|verified| ShownGrant::Redeemed {
+            id: verified.grant().id(),
+            vm: verified.grant().vm(),
+            generation: verified.grant().generation(),
+            signer: verified.signer(),
+        });
         Event { at: self.clock.now(), who: caller.who(), operation, objects, outcome, grant }
     }
+}
+
+/// What is known of the grant that a request was refused with.
+fn refused_grant(header: &RequestHeader) -> Option<ShownGrant> {
+    let bytes = grant_in(header).ok()??;
+    Some(ShownGrant::Refused { claimed: Grant::claimed_id(bytes) })
 }
 
 /// The grant among the credentials. Names and passwords are left unread: the certificate alone says who asks.

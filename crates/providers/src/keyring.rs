@@ -10,6 +10,7 @@ use strongroom_memory::secret::SecretBytes;
 
 use crate::config::{ProviderConfig, SourceConfig, misconfigured};
 use crate::error::ProviderError;
+use crate::grants::GrantSource;
 use crate::kmip::KmipProvider;
 use crate::provider::KeyProvider;
 use crate::registry::{Registry, RegistryError};
@@ -20,10 +21,21 @@ use crate::vault::VaultProvider;
 /// # Errors
 /// [`ProviderError::Misconfigured`], as when TLS files cannot be read.
 pub fn open(config: &ProviderConfig) -> Result<Arc<dyn KeyProvider>, ProviderError> {
+    open_with_grants(config, None)
+}
+
+/// The same, which shows a grant with each fetch of a key that there is one for. Providers that know no grants leave them.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_grants(
+    config: &ProviderConfig,
+    grants: Option<Arc<dyn GrantSource>>,
+) -> Result<Arc<dyn KeyProvider>, ProviderError> {
     config.check()?;
     Ok(match &config.source {
         SourceConfig::Kmip(kmip) | SourceConfig::Embedded(kmip) => {
-            let provider = KmipProvider::new(kmip)?;
+            let provider = KmipProvider::new(kmip)?.with_grants(grants);
             provider
                 .cluster()
                 .watch()
@@ -37,6 +49,7 @@ pub fn open(config: &ProviderConfig) -> Result<Arc<dyn KeyProvider>, ProviderErr
 /// Every provider of a registry, opened when it is first needed and kept.
 pub struct ProviderKeyring {
     registry: Registry,
+    grants: Option<Arc<dyn GrantSource>>,
     open: Mutex<HashMap<ProviderName, Opened>>,
 }
 
@@ -48,7 +61,13 @@ struct Opened {
 impl ProviderKeyring {
     /// The providers of a home.
     pub fn of_home(home: &Path) -> Self {
-        Self { registry: Registry::of_home(home), open: Mutex::default() }
+        Self { registry: Registry::of_home(home), grants: None, open: Mutex::default() }
+    }
+
+    /// The same, whose providers show the grants that there are.
+    #[must_use]
+    pub fn with_grants(self, grants: Arc<dyn GrantSource>) -> Self {
+        Self { grants: Some(grants), ..self }
     }
 
     /// The provider of that name, as it is set up now.
@@ -61,7 +80,7 @@ impl ProviderKeyring {
         if let Some(opened) = open.get(name).filter(|opened| opened.config == config) {
             return Ok(Arc::clone(&opened.provider));
         }
-        let provider = crate::open(&config)?;
+        let provider = open_with_grants(&config, self.grants.clone())?;
         open.insert(name.clone(), Opened { config, provider: Arc::clone(&provider) });
         Ok(provider)
     }

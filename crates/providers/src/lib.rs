@@ -4,6 +4,7 @@
 //!   one server), [`vault`] the transit engine of a HashiCorp Vault or OpenBao.
 //! - [`Registry`] holds how the providers of this machine are set up: one file each, with paths and names and no secret.
 //! - [`ProviderKeyring`] is all of them as the keyring that volumes take their KEKs from.
+//! - [`GrantSource`] has the grants under which a host fetches keys that are not its own.
 //! - [`Holder`] keeps KEKs in memory under a lease, and tells of outages, expiry and revocation; [`ProviderLeases`] is a
 //!   holder for every provider, for whoever uses a volume.
 //!
@@ -14,6 +15,7 @@
 mod check;
 mod config;
 mod error;
+mod grants;
 mod holder;
 mod home;
 mod keyring;
@@ -32,13 +34,14 @@ pub use config::{
     SourceConfig, VaultConfig, VaultLogin,
 };
 pub use error::ProviderError;
+pub use grants::{GRANTS_KEPT_MAX, GrantSource, GrantWallet, KeyGrant};
 pub use holder::{Holder, HolderEvent, LeaseTerms, RENEW_PERIOD, RETRY_PERIOD, REVOCATION_NOTICE_MAX};
 pub use home::{HOME_VARIABLE, home};
-pub use keyring::{ProviderKeyring, open};
+pub use keyring::{ProviderKeyring, open, open_with_grants};
 pub use leases::ProviderLeases;
 pub use provider::{
     KeyFacts, KeyProvider, KeyState, LISTED_KEYS_MAX, ListedKey, NewKey, Revocation, ServerHealth,
-    ServerState,
+    ServerState, UnseenKey,
 };
 pub use registry::{Registered, Registry, RegistryError};
 

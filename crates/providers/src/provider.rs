@@ -14,6 +14,13 @@ pub trait KeyProvider: Send + Sync {
     /// call made, where the provider can find keys by such a mark at all.
     fn create(&self, request: KeyRequestId) -> Result<NewKey, ProviderError>;
 
+    /// Makes a key as [`create`](Self::create) does, and does not ask for it: for a control plane, which never sees one.
+    fn create_unseen(&self, _: KeyRequestId) -> Result<UnseenKey, ProviderError> {
+        Err(ProviderError::Unsupported(
+            "this kind of provider shows every key that it makes to whoever made it",
+        ))
+    }
+
     /// The key itself, for sealing and opening: active or, to open only, deactivated.
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError>;
 
@@ -51,6 +58,15 @@ pub struct NewKey {
     pub wrapped: Option<WrappedKek>,
     /// The key.
     pub secret: SecretBytes,
+}
+
+/// A key that was just made, and that whoever made it has not seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnseenKey {
+    /// What the provider calls it, or the key that it is wrapped under.
+    pub key: ProviderKeyId,
+    /// The wrapped key, of providers that keep none.
+    pub wrapped: Option<WrappedKek>,
 }
 
 /// Why a key is taken out of use.

@@ -31,6 +31,8 @@ pub enum OperationClass {
     RenewCertificate,
     /// Tokens, revocation and pinning of certificates, roll-over of the authority.
     ManageClients,
+    /// What it takes to grant: who the hosts are, and how far a VM has gone on.
+    IssueGrants,
     /// A backup is made or a restore is begun; neither shows a key.
     ManageBackup,
     /// One's share for a restore.
@@ -57,7 +59,7 @@ use Scope::{All, Granted, Nothing as None, Own};
 
 /// Columns in the order of [`Role::ALL`].
 #[rustfmt::skip]
-const TABLE: [(OperationClass, [Scope; 6]); 16] = [
+const TABLE: [(OperationClass, [Scope; 6]); 17] = [
     //                        admin    control  host     client   custodian auditor
     (Class::Discover,         [All,    All,     All,     All,     All,      All ]),
     (Class::CreateKey,        [None,   Own,     None,    Own,     None,     None]),
@@ -72,6 +74,7 @@ const TABLE: [(OperationClass, [Scope; 6]); 16] = [
     (Class::ConfirmDestroy,   [All,    None,    None,    None,    None,     None]),
     (Class::RenewCertificate, [Own,    Own,     Own,     Own,     Own,      Own ]),
     (Class::ManageClients,    [All,    None,    None,    None,    None,     None]),
+    (Class::IssueGrants,      [None,   All,     None,    None,    None,     None]),
     (Class::ManageBackup,     [All,    None,    None,    None,    None,     None]),
     (Class::GiveShare,        [None,   None,    None,    None,    Own,      None]),
     (Class::ReadAudit,        [All,    None,    None,    None,    None,     All ]),
@@ -79,8 +82,8 @@ const TABLE: [(OperationClass, [Scope; 6]); 16] = [
 
 impl OperationClass {
     /// All of them, in the order of the table.
-    pub const ALL: [OperationClass; 16] = {
-        let mut all = [OperationClass::Discover; 16];
+    pub const ALL: [OperationClass; 17] = {
+        let mut all = [OperationClass::Discover; 17];
         let mut row = 0;
         while row < all.len() {
             all[row] = TABLE[row].0;
@@ -113,6 +116,7 @@ mod tests {
             (
                 Class::ConfirmDestroy
                 | Class::ManageClients
+                | Class::IssueGrants
                 | Class::ManageBackup
                 | Class::GiveShare
                 | Class::ReadAudit,
@@ -125,12 +129,15 @@ mod tests {
             (Class::CreateKey | Class::ChangeMetadata | Class::RevokeKey | Class::DestroyKey, Control) => {
                 Scope::Own
             }
+            (Class::IssueGrants, Control) => Scope::All,
             (_, Control) => Scope::Nothing,
             (Class::GiveShare, Custodian) => Scope::Own,
             (_, Custodian) => Scope::Nothing,
             (Class::ReadAudit, Auditor) => Scope::All,
             (_, Auditor) => Scope::Nothing,
-            (Class::CreateKey | Class::ChangeMetadata | Class::GiveShare, Admin) => Scope::Nothing,
+            (Class::CreateKey | Class::ChangeMetadata | Class::GiveShare | Class::IssueGrants, Admin) => {
+                Scope::Nothing
+            }
             (_, Admin) => Scope::All,
         }
     }

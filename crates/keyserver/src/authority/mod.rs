@@ -58,6 +58,7 @@ pub use private_key::PrivateKey;
 pub use records::{CertificateRecord, ClientRecord, PinRecord};
 pub use refusal::Refusal;
 pub use signing_request::KeyTypes;
+pub use trust::claimed_identity;
 
 use crate::access::{CertificateSha256, ClientId, Identity};
 use ca::Active;

@@ -244,6 +244,14 @@ fn read_issued(
     Ok(identified(contents, (client, role, name), sha256))
 }
 
+/// What a certificate says of its client, if it is one that an authority of this kind makes. Nobody has verified it: for the
+/// client itself, and for whoever trusts the file that it comes from.
+pub fn claimed_identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
+    let end_entity = EndEntityCert::try_from(certificate).ok()?;
+    let read = read_issued(&end_entity, certificate, CertificateSha256::of(certificate));
+    read.ok().map(|identified| identified.identity)
+}
+
 fn read_pinned(
     leaf: &CertificateDer<'_>,
     sha256: CertificateSha256,

@@ -208,6 +208,11 @@ impl Grant {
         self.expires
     }
 
+    /// The grant that `bytes` claim to be, for whoever carries it and wants to know what for. Nobody vouches for it.
+    pub fn claimed(bytes: &[u8]) -> Option<Self> {
+        Presented::read(bytes).ok().map(|presented| presented.grant)
+    }
+
     /// The id that `bytes` claim to have, for a record of their refusal. Nobody vouches for it.
     pub fn claimed_id(bytes: &[u8]) -> Option<GrantId> {
         let mut reader = Reader(bytes);

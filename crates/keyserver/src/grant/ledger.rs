@@ -4,7 +4,7 @@
 //! | key in the store | value |
 //! |---|---|
 //! | `grant/used/` expires (8 bytes) id (16 bytes) | nothing: the key says it all |
-//! | `grant/vm/` VM (16 bytes) | highest generation redeemed (8 bytes) |
+//! | `grant/vm/` VM (16 bytes) | highest generation redeemed or fenced (8 bytes) |
 //! | `grant/forgotten` | seconds since 1970 (8 bytes): used grants that expired before are forgotten |
 //!
 //! All numbers are big-endian, so used grants lie in the order in which they expire, and forgetting them is
@@ -19,7 +19,7 @@ use time::OffsetDateTime;
 
 use super::refusal::Refusal;
 use super::verify::{CLOCK_SKEW_SECONDS, VerifiedGrant};
-use super::{UnixSeconds, VmGeneration, VmId};
+use super::{UnixSeconds, VmGeneration, VmId, holding};
 
 const USED: &[u8] = b"grant/used/";
 const VM: &[u8] = b"grant/vm/";
@@ -73,13 +73,13 @@ impl Redemption {
     }
 }
 
-/// What it takes to redeem `grant`, as things are in `snapshot`.
+/// What it takes to redeem a grant, as things are in `snapshot`. Its host may read on from then: [`holding`].
 ///
 /// # Errors
 /// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::Expired`] if it is so old that it may be
 /// forgotten; [`RedeemError::Store`], [`RedeemError::Damaged`].
-pub fn redemption(snapshot: &dyn Snapshot, grant: &VerifiedGrant) -> Result<Redemption, RedeemError> {
-    let grant = grant.grant();
+pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<Redemption, RedeemError> {
+    let grant = verified.grant();
     let (expires, generation) = (grant.expires(), grant.generation());
     let used_key = [USED, &expires.0.to_be_bytes(), grant.id().as_bytes()].concat();
     if snapshot.get(&used_key)?.is_some() {
@@ -103,6 +103,7 @@ pub fn redemption(snapshot: &dyn Snapshot, grant: &VerifiedGrant) -> Result<Rede
     if highest != Some(generation) {
         transaction = transaction.put(vm_key, generation.0.to_be_bytes());
     }
+    transaction.operations.extend(holding::begun_by(snapshot, verified)?);
     Ok(Redemption { conditions: transaction.conditions, operations: transaction.operations })
 }
 
@@ -122,7 +123,28 @@ pub fn redeem(store: &dyn Store, grant: &VerifiedGrant) -> Result<(), RedeemErro
     Err(RedeemError::Contended)
 }
 
-/// The highest generation of a VM that was redeemed, if any was.
+/// Lets a VM go on to `generation` without a grant: whatever was granted below it is void from then on, used or not, and
+/// so is what hosts [hold](super::holding) of it. Answers how far the VM has gone on, which may be higher. Blocks for a
+/// write to the device.
+///
+/// # Errors
+/// [`RedeemError::Store`], [`RedeemError::Damaged`], [`RedeemError::Contended`].
+pub fn fence(store: &dyn Store, vm: VmId, generation: VmGeneration) -> Result<VmGeneration, RedeemError> {
+    let key = vm_key(vm);
+    for _ in 0..REDEEM_ATTEMPTS {
+        let (highest, is) = number(store.snapshot()?.as_ref(), &key)?;
+        if let Some(highest) = highest.map(VmGeneration).filter(|highest| *highest >= generation) {
+            return Ok(highest);
+        }
+        let raised = Transaction::new().when(key.clone(), is).put(key.clone(), generation.0.to_be_bytes());
+        if let Outcome::Committed(_) = store.commit(raised)? {
+            return Ok(generation);
+        }
+    }
+    Err(RedeemError::Contended)
+}
+
+/// The highest generation of a VM that was redeemed or fenced, if any was.
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`].
@@ -159,12 +181,12 @@ pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, R
     }
 }
 
-fn vm_key(vm: VmId) -> Vec<u8> {
+pub(super) fn vm_key(vm: VmId) -> Vec<u8> {
     [VM, vm.as_bytes()].concat()
 }
 
 /// The number under `key`, and the condition that it still is that.
-fn number(snapshot: &dyn Snapshot, key: &[u8]) -> Result<(Option<u64>, Is), RedeemError> {
+pub(super) fn number(snapshot: &dyn Snapshot, key: &[u8]) -> Result<(Option<u64>, Is), RedeemError> {
     let Some(entry) = snapshot.get(key)? else {
         return Ok((None, Is::Absent));
     };

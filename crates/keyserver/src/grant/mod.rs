@@ -11,6 +11,7 @@
 //! | [`encoding`] | the bytes of a grant, one encoding for each grant |
 //! | [`verify`] | is it genuine, ours, timely, and for what is asked |
 //! | [`ledger`] | has it been used, has its VM gone on; written down durably |
+//! | [`holding`] | what a redeemed grant lets its host go on asking: the state of the keys that it got |
 //! | [`refusal`] | every reason why not, each with its own name |
 //!
 //! The way of a grant through a request, in this order, because each step rests on those before it:
@@ -30,6 +31,7 @@
 //! What may not enter: KMIP, objects, how certificates are verified (room `authority`).
 
 pub mod encoding;
+pub mod holding;
 pub mod ledger;
 pub mod refusal;
 mod terms;

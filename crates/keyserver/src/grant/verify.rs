@@ -70,7 +70,7 @@ impl<S: Signers> GrantVerifier<S> {
             return Err(Refusal::OtherHost);
         }
         check_time(&grant, UnixSeconds::of(now))?;
-        Ok(VerifiedGrant { grant, signer: signer.client })
+        Ok(VerifiedGrant { grant, signer: signer.client, host: host.client })
     }
 
     /// [`verify`](Self::verify), and [`permits`](VerifiedGrant::permits) for one object and operation.
@@ -110,6 +110,7 @@ fn check_time(grant: &Grant, now: UnixSeconds) -> Result<(), Refusal> {
 pub struct VerifiedGrant {
     grant: Grant,
     signer: ClientId,
+    host: ClientId,
 }
 
 impl VerifiedGrant {
@@ -121,6 +122,11 @@ impl VerifiedGrant {
     /// The control plane that signed.
     pub fn signer(&self) -> ClientId {
         self.signer
+    }
+
+    /// The host that showed it.
+    pub fn host(&self) -> ClientId {
+        self.host
     }
 
     /// Whether it covers `operation` on the object with this unique identifier.

@@ -6,6 +6,7 @@
 //!
 //! Each question that changes something is on record before its answer leaves, and so is each that is refused.
 
+mod granting;
 pub mod protocol;
 
 use std::net::IpAddr;
@@ -156,6 +157,10 @@ impl Management {
                 self.revoke(client, &reason, now)?;
                 Ok((Value::Null, vec![client.to_string()]))
             }
+            Question::Hosts { host } => Ok((json(&self.hosts(&host, now)?)?, Vec::new())),
+            Question::FenceVm { vm, generation } => {
+                Ok((json(&self.fence(vm, generation)?)?, vec![vm.to_string()]))
+            }
             Question::AuditHead => {
                 let head = self.audit.head().wait().map_err(|error| refused_by_server("audit", &error))?;
                 Ok((json(&AuditAnswer { head })?, Vec::new()))
@@ -207,6 +212,7 @@ fn class_of(question: &Question) -> OperationClass {
             OperationClass::ManageClients
         }
         Question::AuditHead => OperationClass::ReadAudit,
+        Question::Hosts { .. } | Question::FenceVm { .. } => OperationClass::IssueGrants,
     }
 }
 

@@ -6,6 +6,7 @@ use strongroom_audit::SignedHead;
 use zeroize::Zeroizing;
 
 use crate::access::{ClientId, ClientName, PublicKeySha256, Role};
+use crate::grant::{VmGeneration, VmId};
 
 /// What an administrator asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,18 @@ pub enum Question {
         /// Why.
         reason: String,
     },
+    /// The hosts of that name or id that can be granted something: [`HostAnswer`]s.
+    Hosts {
+        /// A host's name, or its id.
+        host: String,
+    },
+    /// A VM has gone on: what was granted for it before is void. [`FenceAnswer`].
+    FenceVm {
+        /// The VM.
+        vm: VmId,
+        /// The lowest generation that is good from now on.
+        generation: VmGeneration,
+    },
     /// A signed head of the audit log, to be kept elsewhere: [`AuditAnswer`].
     AuditHead,
 }
@@ -54,13 +67,15 @@ impl Question {
             Self::CancelToken { .. } => "cancel token",
             Self::Clients => "list clients",
             Self::RevokeClient { .. } => "revoke client",
+            Self::Hosts { .. } => "find hosts",
+            Self::FenceVm { .. } => "fence vm",
             Self::AuditHead => "sign audit head",
         }
     }
 
     /// Whether it changes something, and so goes on record.
     pub fn changes_something(&self) -> bool {
-        !matches!(self, Self::Status | Self::Tokens | Self::Clients)
+        !matches!(self, Self::Status | Self::Tokens | Self::Clients | Self::Hosts { .. })
     }
 }
 
@@ -145,6 +160,28 @@ pub struct ClientAnswer {
     pub created_unix_seconds: i64,
     /// Whether it is one no longer.
     pub is_revoked: bool,
+}
+
+/// A host that can be granted something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostAnswer {
+    /// Its id.
+    pub client: ClientId,
+    /// Its name.
+    pub name: ClientName,
+    /// The key of its newest certificate.
+    pub public_key: PublicKeySha256,
+    /// When that ends.
+    pub not_after_unix_seconds: i64,
+}
+
+/// How far a VM has gone on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FenceAnswer {
+    /// The VM.
+    pub vm: VmId,
+    /// The lowest generation that is good. Higher than was asked for if the VM had gone on further.
+    pub generation: VmGeneration,
 }
 
 /// A head of the audit log.

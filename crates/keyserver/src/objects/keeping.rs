@@ -178,6 +178,11 @@ impl Work<'_> {
         self.now
     }
 
+    /// The store as it is seen here, for what is known beside objects.
+    pub(crate) fn snapshot(&self) -> &dyn Snapshot {
+        self.snapshot.as_ref()
+    }
+
     /// Whether anything was changed.
     pub fn has_changes(&self) -> bool {
         !self.staged.is_empty()

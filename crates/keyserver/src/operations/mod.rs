@@ -37,8 +37,9 @@ use strongroom_kmip::message::{RequestPayload, ResponsePayload, UniqueIdentifier
 use strongroom_kmip::protocol::{Operation, ProtocolVersion, ResultReason};
 
 use self::failure::Failure;
-use crate::access::{OperationClass, Scope, scope};
+use crate::access::{OperationClass, Role, Scope, scope};
 use crate::caller::Caller;
+use crate::grant::holding;
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::Work;
 use crate::objects::object::Object;
@@ -236,7 +237,10 @@ impl Context<'_, '_> {
         };
         self.objects.push(id);
         // Before the object is looked for: who may see none of them does not learn which there are.
-        let scope = self.caller.scope_for(id, class)?;
+        let scope = match self.caller.scope_for(id, class) {
+            Err(_) if class == OperationClass::ReadMetadata && self.is_held(id)? => Scope::Granted,
+            scope => scope?,
+        };
         let object = self.work.load(id)?;
         match scope {
             Scope::Own if object.owner != self.caller.client() => {
@@ -244,6 +248,16 @@ impl Context<'_, '_> {
             }
             _ => Ok(object),
         }
+    }
+
+    /// Whether the caller is a host that was granted the object before, and may ask on what became of it.
+    fn is_held(&self, id: ObjectId) -> Result<bool, Failure> {
+        let caller = self.caller;
+        if caller.role() != Role::Host || caller.grant().is_some() {
+            return Ok(false);
+        }
+        holding::is_held(self.work.snapshot(), caller.client(), &id.to_string())
+            .map_err(|error| Failure::internal(&error))
     }
 }
 

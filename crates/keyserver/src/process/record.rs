@@ -10,7 +10,7 @@ use strongroom_kmip::server::{Observer as KmipObserver, Refusal as KmipRefusal};
 use crate::access::{CertificateSha256, Identity};
 use crate::authority::enrol::server::{EnrolmentEvent, EnrolmentRecord, NotRecorded};
 use crate::authority::{self, Refusal, Revoked};
-use crate::observer::{Event, EventOutcome, Observer, RecordError, Recording};
+use crate::observer::{Event, EventOutcome, Observer, RecordError, Recording, ShownGrant};
 
 /// Writes to the audit log whatever the rooms of the server report.
 #[derive(Clone)]
@@ -124,8 +124,18 @@ fn line(event: &Event) -> Record {
         record = record.object(object.to_string());
     }
     record = record.field("client", event.who.identity.client.to_string());
-    if let Some(grant) = &event.grant {
-        record = record.field("grant", grant);
+    match &event.grant {
+        Some(ShownGrant::Redeemed { id, vm, generation, signer }) => {
+            record = record
+                .field("grant", id.to_string())
+                .field("vm", vm.to_string())
+                .field("vm_generation", generation.to_string())
+                .field("granted_by", signer.to_string());
+        }
+        Some(ShownGrant::Refused { claimed: Some(id) }) => {
+            record = record.field("claimed_grant", id.to_string());
+        }
+        Some(ShownGrant::Refused { claimed: None }) | None => {}
     }
     match &event.outcome {
         EventOutcome::Released { wrapped } => {

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::state::State;
-use crate::grant::ledger;
+use crate::grant::{holding, ledger};
 
 /// How often it is looked. Certificates live for days, grants for up to an hour.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -26,6 +26,9 @@ pub(super) fn start(state: &State, mut end: watch::Receiver<bool>) -> JoinHandle
                 }
                 if let Err(error) = ledger::forget_expired(store.as_ref(), now) {
                     tracing::warn!(%error, "used grants could not be forgotten; trying again in a minute");
+                }
+                if let Err(error) = holding::forget_superseded(store.as_ref()) {
+                    tracing::warn!(%error, "what VMs have left could not be forgotten; trying again in a minute");
                 }
             });
             // A panic has been told.

@@ -140,3 +140,41 @@ fn what_is_switched_off_is_not_offered() {
             && !answer.operations.contains(&Operation::RngRetrieve)
     );
 }
+
+#[test]
+fn a_host_reads_on_what_becomes_of_a_key_that_it_was_granted() {
+    let fixture = Fixture::new();
+    let control = identity("control", Role::Control);
+    let (host, successor) = (identity("host", Role::Host), identity("successor", Role::Host));
+    let (id, other) = (fixture.create(&control, Vec::new()), fixture.create(&control, Vec::new()));
+    let state = |id: &str| {
+        RequestPayload::GetAttributes(GetAttributesRequest {
+            unique_identifier: Some(id.to_owned()),
+            attribute_names: vec![AttributeName::State],
+        })
+    };
+    let denied = |host, payload| {
+        assert_refused(&fixture.ask(host, payload), ResultReason::PermissionDenied);
+    };
+    denied(&host, state(&id));
+    key_in(&fixture.ask_granted(&host, fixture.control.grant(&host, &id, 1), get(&id)));
+    // Its state, as often as it wants, and nothing else of anything.
+    for _ in 0..2 {
+        assert_done(&fixture.ask(&host, state(&id)));
+    }
+    denied(&host, get(&id));
+    denied(&host, state(&other));
+    denied(&host, revoke(&id, RevocationReasonCode::KeyCompromise));
+    denied(&successor, state(&id));
+    // It learns of a compromise, and of the end.
+    assert_done(&fixture.ask(&control, revoke(&id, RevocationReasonCode::KeyCompromise)));
+    let told = fixture.ask(&host, state(&id));
+    let Some(ResponsePayload::GetAttributes(told)) = told.payload else { panic!("{told:?}") };
+    assert_eq!(told.attributes[0].value, AttributeValue::State(State::Compromised));
+    assert_done(&fixture.ask(&control, RequestPayload::Destroy(just(&id))));
+    assert_done(&fixture.ask(&host, state(&id)));
+    // The VM goes on elsewhere: what was before is over.
+    assert_done(&fixture.ask_granted(&successor, fixture.control.grant(&successor, &id, 2), state(&id)));
+    denied(&host, state(&id));
+    assert_done(&fixture.ask(&successor, state(&id)));
+}

@@ -29,9 +29,21 @@ pub const HEDGE_AFTER: Duration = Duration::from_millis(700);
 /// How often a server that is well is looked at; one that is not, five times as often.
 pub const HEALTH_PERIOD: Duration = Duration::from_secs(5);
 
+/// Whether a question that failed came to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Surely to none.
+    No,
+    /// Nobody knows.
+    Perhaps,
+    /// It was answered.
+    Yes,
+}
+
 /// Servers that have the same keys.
 pub struct Cluster {
     members: Vec<Arc<Member>>,
+    request_timeout: Duration,
     hedge_after: Duration,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
@@ -52,7 +64,12 @@ impl Cluster {
         let members: Vec<_> = config.addresses()?.into_iter().map(client).collect::<Result<_, _>>()?;
         let gaps = u32::try_from(members.len()).unwrap_or(u32::MAX).saturating_sub(1).max(1);
         let hedge_after = HEDGE_AFTER.min(2 * HEDGE_AFTER / gaps);
-        Ok(Self { members, hedge_after, ended: Arc::default() })
+        Ok(Self {
+            members,
+            request_timeout: Duration::from_millis(config.request_timeout_ms),
+            hedge_after,
+            ended: Arc::default(),
+        })
     }
 
     /// Looks at every server from now on, in threads of their own that end with the cluster. A single server is not looked
@@ -138,7 +155,38 @@ impl Cluster {
             format!("{}: no answer after {} ms", member.client.server(), CALL_LIMIT.as_millis())
         });
         failures.extend(silent);
-        Err(ProviderError::Unavailable { reason: failures.join("; ") })
+        Err(unavailable(&failures))
+    }
+
+    /// Asks one server after the other until one may have taken up the question, in the order of preference: what must be
+    /// asked once is never asked beside another try. Blocks as long as the servers' own deadlines let it, and begins no
+    /// call that could outlast [`CALL_LIMIT`].
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); with each, whether the question was surely taken up by nobody.
+    pub fn call_once<Answer>(
+        &self,
+        question: impl Fn(&Client) -> Result<Answer, ClientError>,
+    ) -> Result<Answer, (ProviderError, Asked)> {
+        let begun = Instant::now();
+        let mut failures = Vec::new();
+        for member in self.order() {
+            let is_late = begun.elapsed() + self.request_timeout > CALL_LIMIT;
+            if is_late && !failures.is_empty() {
+                break;
+            }
+            match member.ask(&question) {
+                Ok(answer) => return Ok(answer),
+                Err(error) if error.is_uncertain() => {
+                    failures.push(error.to_string());
+                    return Err((unavailable(&failures), Asked::Perhaps));
+                }
+                Err(error) if error.is_without_answer() => failures.push(error.to_string()),
+                Err(error) if is_unknown(&error) => return Err((ProviderError::NoSuchKey, Asked::Yes)),
+                Err(error) => return Err((of_client(error), Asked::Yes)),
+            }
+        }
+        Err((unavailable(&failures), Asked::No))
     }
 
     /// The servers in the order in which they are asked.
@@ -195,6 +243,10 @@ fn watch(member: &Member, (ended, changed): &(Mutex<bool>, Condvar)) {
 
 fn is_unknown(error: &ClientError) -> bool {
     error.refusal().is_some_and(|refusal| refusal.reason == ResultReason::ItemNotFound)
+}
+
+fn unavailable(failures: &[String]) -> ProviderError {
+    ProviderError::Unavailable { reason: failures.join("; ") }
 }
 
 /// An error that another server would not have spared us.

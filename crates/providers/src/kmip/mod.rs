@@ -8,6 +8,6 @@ mod cluster;
 mod member;
 mod provider;
 
-pub use cluster::{Cluster, FAILOVER_LIMIT, HEALTH_PERIOD, HEDGE_AFTER};
+pub use cluster::{Asked, Cluster, FAILOVER_LIMIT, HEALTH_PERIOD, HEDGE_AFTER};
 pub use member::RECOVERY_PERIOD;
 pub use provider::{KEY_GROUP, KmipProvider};

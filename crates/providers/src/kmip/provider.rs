@@ -1,20 +1,22 @@
 //! Keys, by KMIP's operations. Re-key is not among them: a new key is created, and what the old one protects is wrapped
 //! anew, so that every server will do.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use strongroom_keys::{KEK_BYTES, KeyRequestId, ProviderKey, ProviderKeyId};
-use strongroom_kmip::client::{Client, ClientError, NewKey as NewKmipKey};
+use strongroom_kmip::client::{Client, ClientError, GrantedKey, NewKey as NewKmipKey};
 use strongroom_kmip::message::{GetAttributesRequest, RequestPayload, ResponsePayload};
 use strongroom_kmip::protocol::{AttributeName, AttributeValue, ResultReason, RevocationReasonCode, State};
 use strongroom_kmip::ttlv::DateTime;
 use strongroom_memory::secret::SecretBytes;
 
-use super::cluster::Cluster;
+use super::cluster::{Asked, Cluster};
 use crate::config::{KmipConfig, misconfigured};
 use crate::error::ProviderError;
+use crate::grants::{GrantSource, KeyGrant};
 use crate::provider::{
-    KeyFacts, KeyProvider, KeyState, LISTED_KEYS_MAX, ListedKey, NewKey, Revocation, ServerHealth,
+    KeyFacts, KeyProvider, KeyState, LISTED_KEYS_MAX, ListedKey, NewKey, Revocation, ServerHealth, UnseenKey,
 };
 
 /// The Object Group of every key that this program makes, by which they are listed.
@@ -27,6 +29,7 @@ const LISTED_IN_ONE_MESSAGE: usize = 50;
 pub struct KmipProvider {
     cluster: Cluster,
     named_keys: bool,
+    grants: Option<Arc<dyn GrantSource>>,
 }
 
 /// A key together with what its server says of it.
@@ -41,7 +44,13 @@ impl KmipProvider {
     /// # Errors
     /// [`ProviderError::Misconfigured`].
     pub fn new(config: &KmipConfig) -> Result<Self, ProviderError> {
-        Ok(Self { cluster: Cluster::new(config)?, named_keys: config.named_keys })
+        Ok(Self { cluster: Cluster::new(config)?, named_keys: config.named_keys, grants: None })
+    }
+
+    /// The same, which shows a grant with each fetch of a key that there is one for.
+    #[must_use]
+    pub fn with_grants(self, grants: Option<Arc<dyn GrantSource>>) -> Self {
+        Self { grants, ..self }
     }
 
     /// The servers.
@@ -50,6 +59,11 @@ impl KmipProvider {
     }
 
     fn fetched(&self, key: &ProviderKey) -> Result<Fetched, ProviderError> {
+        if let Some(grants) = &self.grants
+            && let Some(grant) = grants.take(&key.key)
+        {
+            return self.fetched_under(grant, grants.as_ref(), key);
+        }
         let id = key.key.to_string();
         self.cluster.call(move |client| {
             let facts = facts_of(client, &id)?;
@@ -63,16 +77,51 @@ impl KmipProvider {
     }
 }
 
-impl KeyProvider for KmipProvider {
-    fn create(&self, request: KeyRequestId) -> Result<NewKey, ProviderError> {
+impl KmipProvider {
+    /// A key that can be found by the request it was made for.
+    fn wanted(&self, request: KeyRequestId) -> NewKmipKey {
         let mut wanted = NewKmipKey::aes_256();
         if self.named_keys {
             wanted.unique_name = Some(format!("{KEY_GROUP}-{request}"));
             wanted.attributes = vec![AttributeValue::ObjectGroup(KEY_GROUP.to_owned())];
         }
+        wanted
+    }
+
+    /// The key under a grant, which is used up by the first server that may have seen it.
+    fn fetched_under(
+        &self,
+        grant: KeyGrant,
+        grants: &dyn GrantSource,
+        key: &ProviderKey,
+    ) -> Result<Fetched, ProviderError> {
+        let outcome = self.cluster.call_once(|client| {
+            let GrantedKey { attributes, key } =
+                client.get_granted(key.key.as_str(), &FACTS, grant.bytes())?;
+            let facts = facts(attributes);
+            let secret = match (facts.state, key) {
+                (KeyState::Destroyed, _) => SecretBytes::zeroed(0)?,
+                (_, Ok(key)) => key.secret,
+                (_, Err(refusal)) => {
+                    return Err(ClientError::Refused { server: client.server().clone(), refusal });
+                }
+            };
+            Ok(Fetched { facts, secret })
+        });
+        outcome.map_err(|(error, asked)| {
+            if asked == Asked::No {
+                grants.put_back(grant);
+            }
+            error
+        })
+    }
+}
+
+impl KeyProvider for KmipProvider {
+    fn create(&self, request: KeyRequestId) -> Result<NewKey, ProviderError> {
+        let wanted = self.wanted(request);
         let (id, secret) = self.cluster.call(move |client| {
-            let id = client.create(&wanted)?;
-            client.activate(&id).or_else(|error| done_before(client, &id, error, &[State::Active]))?;
+            let id = created(client, &wanted)?;
             let secret = client.get(&id)?.secret;
             Ok((id, secret))
         })?;
@@ -83,6 +132,12 @@ impl KeyProvider for KmipProvider {
             )));
         }
         Ok(NewKey { key: key_id(&id)?, wrapped: None, secret })
+    }
+
+    fn create_unseen(&self, request: KeyRequestId) -> Result<UnseenKey, ProviderError> {
+        let wanted = self.wanted(request);
+        let id = self.cluster.call(move |client| created(client, &wanted))?;
+        Ok(UnseenKey { key: key_id(&id)?, wrapped: None })
     }
 
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
@@ -151,6 +206,13 @@ impl KeyProvider for KmipProvider {
     fn health(&self) -> Vec<ServerHealth> {
         self.cluster.health()
     }
+}
+
+/// A new key's identifier. It is active.
+fn created(client: &Client, wanted: &NewKmipKey) -> Result<String, ClientError> {
+    let id = client.create(wanted)?;
+    client.activate(&id).or_else(|error| done_before(client, &id, error, &[State::Active]))?;
+    Ok(id)
 }
 
 /// What a server refuses may have been done before: by the same call at a server that was silent then, or by the same

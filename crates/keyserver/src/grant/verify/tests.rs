@@ -89,6 +89,8 @@ fn a_grant_is_read_back_as_it_was_signed() {
     assert_eq!(*verified.grant(), grant);
     assert_eq!(verified.signer(), ClientId::from_bytes([2; 16]));
     assert_eq!(Grant::claimed_id(&control.sign(&grant)), Some(grant.id()));
+    assert_eq!(Grant::claimed(&control.sign(&grant)), Some(grant));
+    assert_eq!(Grant::claimed(b"SGR1"), None);
 }
 
 #[test]

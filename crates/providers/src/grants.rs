@@ -1,0 +1,138 @@
+//! Grants: a provider's signed leave to fetch keys, each good for one request.
+//!
+//! A host that runs VMs has no right to any key of the embedded key server. Its control plane sends it a grant with each
+//! operation that needs one ([`GrantWallet::add`]), and the provider shows one with each fetch. What a grant says is between
+//! control plane and server; here it is bytes that are good for the keys they name.
+//!
+//! Asking for the *state* of a key takes no grant: the server lets a host that fetched a key under one ask on, until the
+//! VM has gone on to another generation. So leases are renewed ([`Holder`](crate::Holder)) without any.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use strongroom_keys::ProviderKeyId;
+use zeroize::Zeroizing;
+
+/// The most grants that a wallet keeps; the oldest go first. A VM's start takes one, and they are good for minutes.
+pub const GRANTS_KEPT_MAX: usize = 4096;
+
+/// How long after its end a grant is still tried: clocks differ, and that it has expired is better said by the server.
+const KEPT_AFTER_END: Duration = Duration::from_secs(60);
+
+/// Leave to fetch some keys, in one request.
+pub struct KeyGrant {
+    bytes: Zeroizing<Vec<u8>>,
+    keys: BTreeSet<ProviderKeyId>,
+    expires: SystemTime,
+}
+
+impl KeyGrant {
+    /// A grant, for these keys, until then. `bytes` are shown to the server as they are.
+    pub fn new(bytes: Vec<u8>, keys: impl IntoIterator<Item = ProviderKeyId>, expires: SystemTime) -> Self {
+        Self { bytes: Zeroizing::new(bytes), keys: keys.into_iter().collect(), expires }
+    }
+
+    /// What the server is shown.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether it names the key.
+    pub fn is_for(&self, key: &ProviderKeyId) -> bool {
+        self.keys.contains(key)
+    }
+
+    fn is_over(&self, now: SystemTime) -> bool {
+        now.duration_since(self.expires).is_ok_and(|since| since > KEPT_AFTER_END)
+    }
+}
+
+impl fmt::Debug for KeyGrant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyGrant({} keys, redacted)", self.keys.len())
+    }
+}
+
+/// Where a provider takes grants from.
+pub trait GrantSource: Send + Sync {
+    /// A grant that names the key, if there is one. It is the caller's from now on: nobody else shows it.
+    fn take(&self, key: &ProviderKeyId) -> Option<KeyGrant>;
+
+    /// Gives back one that was surely shown to no server.
+    fn put_back(&self, grant: KeyGrant);
+}
+
+/// Grants in memory, the oldest used first.
+#[derive(Debug, Default)]
+pub struct GrantWallet(Mutex<VecDeque<KeyGrant>>);
+
+impl GrantWallet {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a grant.
+    pub fn add(&self, grant: KeyGrant) {
+        let mut grants = self.lock();
+        if grants.len() >= GRANTS_KEPT_MAX {
+            grants.pop_front();
+        }
+        grants.push_back(grant);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<KeyGrant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl GrantSource for GrantWallet {
+    fn take(&self, key: &ProviderKeyId) -> Option<KeyGrant> {
+        let now = SystemTime::now();
+        let mut grants = self.lock();
+        grants.retain(|grant| !grant.is_over(now));
+        let found = grants.iter().position(|grant| grant.is_for(key))?;
+        grants.remove(found)
+    }
+
+    fn put_back(&self, grant: KeyGrant) {
+        self.lock().push_front(grant);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(byte: u8, keys: &[&str], expires: SystemTime) -> KeyGrant {
+        KeyGrant::new(vec![byte], keys.iter().map(|key| key.parse().unwrap()), expires)
+    }
+
+    #[test]
+    fn each_grant_is_given_out_once_and_for_a_key_that_it_names() {
+        let (wallet, soon) = (GrantWallet::new(), SystemTime::now() + Duration::from_secs(60));
+        let take = |key: &str| wallet.take(&key.parse().unwrap()).map(|grant| grant.bytes().to_vec());
+        for (byte, keys) in [(1, &["a", "b"][..]), (2, &["b"]), (3, &["a"])] {
+            wallet.add(grant(byte, keys, soon));
+        }
+        assert_eq!((take("c"), take("b"), take("b"), take("b")), (None, Some(vec![1]), Some(vec![2]), None));
+        let third = wallet.take(&"a".parse().unwrap()).unwrap();
+        assert_eq!(take("a"), None);
+        wallet.put_back(third);
+        assert_eq!((take("a"), take("a")), (Some(vec![3]), None));
+    }
+
+    #[test]
+    fn what_has_long_expired_is_dropped_and_a_wallet_has_an_end() {
+        let (wallet, now) = (GrantWallet::new(), SystemTime::now());
+        wallet.add(grant(1, &["a"], now - Duration::from_secs(3600)));
+        assert!(wallet.take(&"a".parse().unwrap()).is_none());
+        for _ in 0..=GRANTS_KEPT_MAX {
+            wallet.add(grant(2, &["a"], now + Duration::from_secs(60)));
+        }
+        assert_eq!(wallet.lock().len(), GRANTS_KEPT_MAX);
+        assert_eq!(format!("{:?}", grant(7, &["a"], now)), "KeyGrant(1 keys, redacted)");
+    }
+}
