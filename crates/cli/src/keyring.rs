@@ -7,15 +7,15 @@ use strongroom_keys::{
     Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseStatus, Leases, OnRevocation, ProviderKey,
     ProviderName,
 };
-use strongroom_providers::{HOME_VARIABLE, HolderEvent, ProviderKeyring, ProviderLeases};
+use strongroom_providers::{GrantSource, HOME_VARIABLE, HolderEvent, ProviderKeyring, ProviderLeases};
 
 use crate::error::CliError;
 use crate::home::HomeArguments;
 
-/// Whatever reaches the key providers that are set up there.
-pub fn of(home: &HomeArguments) -> Arc<dyn Keyring> {
+/// Whatever reaches the key providers that are set up there. It shows grants where there are any.
+pub fn of(home: &HomeArguments, grants: Option<Arc<dyn GrantSource>>) -> Arc<dyn Keyring> {
     match home.path() {
-        Ok(home) => Arc::new(ProviderKeyring::of_home(&home)),
+        Ok(home) => Arc::new(ProviderKeyring::of_home(&home).with_grants(grants)),
         Err(_) => Arc::new(Homeless),
     }
 }
@@ -26,11 +26,12 @@ pub type KeyringAndLeases = (Arc<dyn Keyring>, Arc<dyn Leases>);
 /// The same, and whatever holds the keys for as long as this process uses them; `on_event` is told what becomes of those.
 pub fn with_leases(
     home: &HomeArguments,
+    grants: Option<Arc<dyn GrantSource>>,
     on_event: impl Fn(&HolderEvent) + Send + Sync + 'static,
 ) -> Result<KeyringAndLeases, CliError> {
     Ok(match home.path() {
         Ok(home) => {
-            let keyring = Arc::new(ProviderKeyring::of_home(&home));
+            let keyring = Arc::new(ProviderKeyring::of_home(&home).with_grants(grants));
             let leases = ProviderLeases::new(Arc::clone(&keyring), on_event).map_err(CliError::Leases)?;
             (keyring, Arc::new(leases))
         }

@@ -5,19 +5,22 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use strongroom_datastore::file::{DatastoreError, Descriptor, KekRecord, Protection};
 use strongroom_keys::{
-    Kek, KekSource, KeyError, KeyRequestId, Keyring, PASSPHRASE_BYTES_MAX, ProviderKey, ProviderName,
-    read_key_file,
+    Kek, KekSource, KeyError, KeyRequestId, Keyring, PASSPHRASE_BYTES_MAX, ProviderKey, ProviderKeyId,
+    ProviderName, read_key_file,
 };
 use strongroom_memory::secret::SecretBytes;
+use strongroom_providers::HolderEvent;
 use strongroom_types::KekId;
 
 use crate::error::CliError;
+use crate::grants::GrantArguments;
 use crate::home::HomeArguments;
-use crate::keyring;
+use crate::keyring::{self, KeyringAndLeases};
 use crate::terminal::{Terminal, TerminalError};
 
 /// How often a person may mistype.
@@ -47,9 +50,58 @@ pub struct KeyArguments {
     #[command(flatten)]
     pub home: HomeArguments,
 
+    #[command(flatten)]
+    grants: GrantArguments,
+
     /// The content of the file, or the passphrase.
     #[arg(skip)]
     secret: RefCell<Option<SecretBytes>>,
+}
+
+/// The same for a volume that is made.
+#[derive(Debug, Args)]
+pub struct NewKeyArguments {
+    #[command(flatten)]
+    given: KeyArguments,
+
+    /// Take the key that is called so at the key provider, instead of having one made: a host cannot make keys, its control
+    /// plane does
+    #[arg(long, value_name = "KEY", requires = "key_provider")]
+    key_id: Option<ProviderKeyId>,
+}
+
+impl NewKeyArguments {
+    /// The key for a volume that will be created at `path`. A person at a terminal is asked twice.
+    pub fn for_new_volume(&self, path: &Path) -> Result<VolumeKey, CliError> {
+        let KeyArguments { key_file, passphrase_fd, key_provider, unencrypted, .. } = &self.given;
+        if *unencrypted {
+            return Ok(VolumeKey::Unencrypted);
+        }
+        if let Some(key_file) = key_file {
+            let source = KekSource::KeyFile {};
+            return Ok(VolumeKey::Kek(source.kek(&read_key_file(key_file)?)?));
+        }
+        if let Some(provider) = key_provider {
+            return Ok(VolumeKey::Kek(self.provided(provider)?));
+        }
+        let passphrase = match *passphrase_fd {
+            Some(descriptor) => read_passphrase(descriptor)?,
+            None => ask_twice(path)?,
+        };
+        let source = KekSource::new_passphrase()?;
+        Ok(VolumeKey::Kek(source.kek(&passphrase)?))
+    }
+
+    fn provided(&self, provider: &ProviderName) -> Result<Kek, CliError> {
+        let keyring = self.given.keyring()?;
+        Ok(match &self.key_id {
+            Some(key) => {
+                let (provider, key) = (provider.clone(), key.clone());
+                keyring.fetch(&ProviderKey { provider, key, wrapped: None })?
+            }
+            None => keyring.create(provider, KeyRequestId::random())?,
+        })
+    }
 }
 
 /// How a provider is asked for a key.
@@ -99,24 +151,17 @@ impl KeyArguments {
             || self.unencrypted
     }
 
-    /// The key for a volume that will be created at `path`. A person at a terminal is asked twice.
-    pub fn for_new_volume(&self, path: &Path) -> Result<VolumeKey, CliError> {
-        if self.unencrypted {
-            return Ok(VolumeKey::Unencrypted);
-        }
-        if let Some(key_file) = &self.key_file {
-            let source = KekSource::KeyFile {};
-            return Ok(VolumeKey::Kek(source.kek(&read_key_file(key_file)?)?));
-        }
-        if let Some(provider) = &self.key_provider {
-            return Ok(VolumeKey::Kek(keyring::of(&self.home).create(provider, KeyRequestId::random())?));
-        }
-        let passphrase = match self.passphrase_fd {
-            Some(descriptor) => read_passphrase(descriptor)?,
-            None => ask_twice(path)?,
-        };
-        let source = KekSource::new_passphrase()?;
-        Ok(VolumeKey::Kek(source.kek(&passphrase)?))
+    /// Whatever reaches the key providers, with the grants that were given.
+    pub fn keyring(&self) -> Result<Arc<dyn Keyring>, CliError> {
+        Ok(keyring::of(&self.home, self.grants.source()?))
+    }
+
+    /// The same, and whatever holds the keys for as long as this process uses them.
+    pub fn keyring_and_leases(
+        &self,
+        on_event: impl Fn(&HolderEvent) + Send + Sync + 'static,
+    ) -> Result<KeyringAndLeases, CliError> {
+        keyring::with_leases(&self.home, self.grants.source()?, on_event)
     }
 
     /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A person at a
@@ -184,7 +229,8 @@ impl KeyArguments {
         match (source, &self.key_file, self.passphrase_fd) {
             (KekSource::Provider(key), None, None) => {
                 self.refuse_another_provider(&path, key)?;
-                provided_kek(|| fetch(&*keyring::of(&self.home), key), &path, key, record.id)
+                let keyring = self.keyring()?;
+                provided_kek(|| fetch(&*keyring, key), &path, key, record.id)
             }
             (KekSource::Provider(_), Some(_), _) => refuse_other_source("key file"),
             (KekSource::Provider(_), None, Some(_)) => refuse_other_source("passphrase"),

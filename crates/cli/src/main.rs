@@ -4,6 +4,7 @@
 //!
 //! - [`program`]: the command line as a whole, logging, exit status.
 //! - [`keys`]: where passphrases and keys come from; never the command line or the environment.
+//! - [`grants`]: the leave by which a host has keys.
 //! - [`image`]: disk images of other programs.
 //! - [`output`]: answers for people and for programs. [`error`]: refusals for both.
 //!
@@ -13,6 +14,7 @@
 mod audit;
 mod completions;
 mod error;
+mod grants;
 mod home;
 mod image;
 mod key_provider;

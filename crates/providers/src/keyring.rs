@@ -66,8 +66,8 @@ impl ProviderKeyring {
 
     /// The same, whose providers show the grants that there are.
     #[must_use]
-    pub fn with_grants(self, grants: Arc<dyn GrantSource>) -> Self {
-        Self { grants: Some(grants), ..self }
+    pub fn with_grants(self, grants: Option<Arc<dyn GrantSource>>) -> Self {
+        Self { grants, ..self }
     }
 
     /// The provider of that name, as it is set up now.

@@ -1,6 +1,7 @@
 //! `strongroom key-provider`: one file per command.
 
 mod add;
+mod create_key;
 mod list;
 mod remove;
 mod test;
@@ -21,6 +22,8 @@ pub enum KeyProviderCommand {
     List(list::ListArguments),
     /// Try each server of a key provider, with a key that is thrown away
     Test(test::TestArguments),
+    /// Have a key made at a key provider without seeing it
+    CreateKey(create_key::CreateKeyArguments),
     /// Forget a key provider; its keys stay where they are
     Remove(remove::RemoveArguments),
 }
@@ -33,6 +36,7 @@ impl KeyProviderCommand {
             Self::Add(arguments) => arguments.run(output),
             Self::List(arguments) => arguments.run(output),
             Self::Test(arguments) => return arguments.run(output),
+            Self::CreateKey(arguments) => arguments.run(output),
             Self::Remove(arguments) => arguments.run(output),
         }?;
         Ok(ExitCode::SUCCESS)

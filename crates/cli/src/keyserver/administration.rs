@@ -1,12 +1,14 @@
-//! Asking a server that runs, under an administrator's certificate.
+//! Asking a server that runs, under an administrator's or a control plane's certificate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::de::DeserializeOwned;
-use strongroom_keyserver::authority::enrol;
+use strongroom_keyserver::access::{CertificateSha256, Role};
+use strongroom_keyserver::authority::{claimed_identity, enrol};
+use strongroom_keyserver::grant::GrantSigner;
 use strongroom_keyserver::management::protocol::Question;
 use strongroom_memory::secret::SecretBytes;
 use zeroize::{Zeroize, Zeroizing};
@@ -25,7 +27,7 @@ pub struct AdministrationArguments {
     #[arg(long, value_name = "HOST:PORT", requires = "identity")]
     server: Option<String>,
 
-    /// Where the administrator's ca.pem, cert.pem and key.pem are; by default `admin` in the key server's state
+    /// Where the asker's ca.pem, cert.pem and key.pem are; by default the administrator's, `admin` in the key server's state
     #[arg(long, value_name = "DIR")]
     identity: Option<PathBuf>,
 }
@@ -41,34 +43,49 @@ pub struct Administrator {
 impl AdministrationArguments {
     /// Reads what it takes to ask. Nothing is asked yet.
     pub fn administrator(&self) -> Result<Administrator, CliError> {
-        let files = match &self.identity {
-            Some(identity) => ClientFiles::in_directory(identity),
-            None => ClientFiles::in_directory(&self.directory.path()?.join("admin")),
-        };
+        let files = self.files()?;
         let server = match &self.server {
             Some(server) => server.clone(),
             None => ServerSettings::read(&self.directory.path()?)?.listen_enrolment.to_string(),
         };
         Administrator::new(&server, &files)
     }
+
+    /// What signs grants: the key of a control client's certificate. Nobody is asked.
+    pub fn grant_signer(&self) -> Result<GrantSigner, CliError> {
+        let files = self.files()?;
+        let certificate = files.read_certificate()?;
+        let identity = claimed_identity(&certificate);
+        match identity.map(|identity| identity.role) {
+            Some(Role::Control) => {}
+            role => {
+                let role = role.map_or_else(String::new, |role| format!(" (this one's role is {role})"));
+                return Err(CliError::Usage(format!(
+                    "grants are signed by a client of role control{role}; enrol one (`strongroom keyserver token create NAME \
+                     --role control`), and give --identity DIR, where its certificate and key are"
+                )));
+            }
+        }
+        GrantSigner::new(&files.read_key()?, CertificateSha256::of(&certificate))
+            .map_err(|error| CliError::Usage(format!("{}: {error}", files.key.display())))
+    }
+
+    fn files(&self) -> Result<ClientFiles, CliError> {
+        Ok(match &self.identity {
+            Some(identity) => ClientFiles::in_directory(identity),
+            None => ClientFiles::in_directory(&self.directory.path()?.join("admin")),
+        })
+    }
 }
 
 impl Administrator {
     /// Whoever has these files, at this server.
     pub fn new(server: &str, files: &ClientFiles) -> Result<Self, CliError> {
-        let read = |path: &PathBuf| {
-            std::fs::read(path).map_err(|error| CliError::File { action: "read", path: path.clone(), error })
-        };
-        let certificates = |path: &PathBuf| -> Result<Vec<CertificateDer<'static>>, CliError> {
-            let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
-            all.map_err(|error| CliError::Usage(format!("{} holds no certificates: {error}", path.display())))
-        };
-        let none = || CliError::Usage(format!("{} holds no certificate", files.certificate.display()));
         Ok(Self {
             client: enrol::Client::new(server)?,
-            authorities: certificates(&files.ca)?,
-            certificate: certificates(&files.certificate)?.into_iter().next().ok_or_else(none)?,
-            key: read_key(&files.key, Zeroizing::new(read(&files.key)?))?,
+            authorities: read_certificates(&files.ca)?,
+            certificate: files.read_certificate()?,
+            key: files.read_key()?,
         })
     }
 
@@ -83,16 +100,34 @@ impl Administrator {
     }
 }
 
-/// The PKCS#8 of a key file that this program wrote.
-fn read_key(path: &std::path::Path, content: Zeroizing<Vec<u8>>) -> Result<SecretBytes, CliError> {
-    let none = || CliError::Usage(format!("{} holds no private key in PKCS#8", path.display()));
-    let text = std::str::from_utf8(&content).map_err(|_| none())?;
-    let document = pem::parse(text).map_err(|_| none())?;
-    if document.tag() != "PRIVATE KEY" {
-        return Err(none());
+impl ClientFiles {
+    fn read_certificate(&self) -> Result<CertificateDer<'static>, CliError> {
+        let none = || CliError::Usage(format!("{} holds no certificate", self.certificate.display()));
+        read_certificates(&self.certificate)?.into_iter().next().ok_or_else(none)
     }
-    let mut bytes = document.into_contents();
-    let key = SecretBytes::from_slice_and_wipe(&mut bytes);
-    bytes.zeroize();
-    Ok(key?)
+
+    /// The PKCS#8 of a key file that this program wrote.
+    fn read_key(&self) -> Result<SecretBytes, CliError> {
+        let content = Zeroizing::new(read(&self.key)?);
+        let none = || CliError::Usage(format!("{} holds no private key in PKCS#8", self.key.display()));
+        let text = std::str::from_utf8(&content).map_err(|_| none())?;
+        let document = pem::parse(text).map_err(|_| none())?;
+        if document.tag() != "PRIVATE KEY" {
+            return Err(none());
+        }
+        let mut bytes = document.into_contents();
+        let key = SecretBytes::from_slice_and_wipe(&mut bytes);
+        bytes.zeroize();
+        Ok(key?)
+    }
+}
+
+/// The certificates in a PEM file.
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
+    all.map_err(|error| CliError::Usage(format!("{} holds no certificates: {error}", path.display())))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    std::fs::read(path).map_err(|error| CliError::File { action: "read", path: path.to_owned(), error })
 }

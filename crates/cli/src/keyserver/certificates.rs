@@ -71,15 +71,15 @@ fn private_pem(pkcs8: &SecretBytes) -> Zeroizing<String> {
     ))
 }
 
-/// Puts a file in its place, whole and durable.
-fn write_whole(path: &Path, content: &[u8]) -> Result<(), CliError> {
+/// Puts a file in its place, whole and durable, for its owner alone.
+pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), CliError> {
     let failed = |error| CliError::File { action: "write", path: path.to_owned(), error };
     let new = path.with_extension("new");
     let mut file: File =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new).map_err(failed)?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&new, path).map_err(failed)?;
-    let directory = path.parent().unwrap_or(Path::new("/"));
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
 }
 

@@ -1,13 +1,15 @@
 //! `strongroom keyserver`: the embedded key server. One file per command.
 //!
 //! `init` and `run` work on the state directory, as the one process that has it open. The others ask a server that runs, under the
-//! administrator's certificate.
+//! administrator's certificate, or that of a control plane.
 
 mod administration;
 mod certificates;
 mod client;
 mod directory;
 mod enrol;
+mod fence;
+mod grant;
 mod init;
 mod root;
 mod run;
@@ -45,6 +47,10 @@ pub enum KeyserverCommand {
     Client(client::ClientCommand),
     /// Get a certificate for a token, or the next one for the present one
     Enrol(enrol::EnrolArguments),
+    /// Let a host fetch keys for a VM once, as a client of role control
+    Grant(grant::GrantArguments),
+    /// Make void what was granted for a VM, as a client of role control
+    Fence(fence::FenceArguments),
 }
 
 impl KeyserverCommand {
@@ -59,6 +65,8 @@ impl KeyserverCommand {
             Self::Token(command) => command.run(output),
             Self::Client(command) => command.run(output),
             Self::Enrol(arguments) => arguments.run(output),
+            Self::Grant(arguments) => arguments.run(output),
+            Self::Fence(arguments) => arguments.run(output),
         }?;
         Ok(ExitCode::SUCCESS)
     }

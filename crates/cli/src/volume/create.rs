@@ -10,7 +10,7 @@ use strongroom_types::{VolumeSize, display_bytes};
 
 use super::describe::VolumeFacts;
 use crate::error::CliError;
-use crate::keys::KeyArguments;
+use crate::keys::NewKeyArguments;
 use crate::output::Output;
 
 /// Which volume, how large, and under which key.
@@ -22,6 +22,7 @@ Whoever loses the passphrase or the key file loses the volume: there is no other
 Examples:
   strongroom volume create ./ds/vm1 --size 20G
   strongroom volume create ./ds/vm1 --size 20G --key-provider corp
+  strongroom volume create ./ds/vm1 --size 20G --key-provider corp --key-id 8d2b... --grant vm1.grant
   (umask 077; head -c 32 /dev/urandom > vm1.key)
   strongroom volume create ./ds/vm1 --size 20G --key-file vm1.key"
 )]
@@ -37,7 +38,7 @@ pub struct CreateArguments {
     provisioning: ProvisioningArguments,
 
     #[command(flatten)]
-    key: KeyArguments,
+    key: NewKeyArguments,
 }
 
 /// How space is taken, and what is kept beside the blocks.

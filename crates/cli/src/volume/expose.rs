@@ -21,7 +21,6 @@ use super::key_events;
 use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};
 use crate::error::CliError;
-use crate::keyring;
 use crate::keys::VolumeKey;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -169,8 +168,9 @@ impl ExposeArguments {
                 (listener, frontend, None, Place::VhostUser { vhost_user: socket }, attachment)
             }
         };
-        let (home, path) = (&self.open.key.home, self.path.clone());
-        let (keyring, leases) = keyring::with_leases(home, move |event| key_events::tell(&path, event))?;
+        let path = self.path.clone();
+        let (keyring, leases) =
+            self.open.key.keyring_and_leases(move |event| key_events::tell(&path, event))?;
         let exposure = Exposure {
             head,
             kek: VolumeKek::new(key.into_kek(), leases)?,

@@ -19,7 +19,7 @@ use super::describe::VolumeFacts;
 use super::staged::StagedVolume;
 use crate::error::CliError;
 use crate::image::{Format, FormatChoice, ImageError, qemu_img, refuse_references};
-use crate::keys::{KeyArguments, VolumeKey};
+use crate::keys::{NewKeyArguments, VolumeKey};
 use crate::output::Output;
 use crate::progress::Meter;
 use crate::signals::Signals;
@@ -51,7 +51,7 @@ pub struct ImportArguments {
     provisioning: ProvisioningArguments,
 
     #[command(flatten)]
-    key: KeyArguments,
+    key: NewKeyArguments,
 }
 
 #[derive(Serialize)]

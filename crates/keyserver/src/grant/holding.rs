@@ -4,7 +4,7 @@
 //! redeemed and covers [`ReadMetadata`](super::GrantedOperation::ReadMetadata) leaves a *holding*: the host may read what is
 //! known of the objects that the grant named, never a key, until
 //! - the VM has gone on to a higher generation: another grant for it was redeemed, by whichever host, or the control plane
-//!   has fenced it ([`ledger::fence`](super::ledger::fence)); or
+//!   has raised it (`ledger::raise_generation`); or
 //! - the host's certificate or the host itself is revoked, since nobody asks in its name then.
 //!
 //! A holding is the client's, not a certificate's: it outlives the renewal of the certificate.
@@ -111,7 +111,7 @@ mod tests {
     use strongroom_store::Engine;
 
     use super::super::encoding::{Grant, GrantedOperations};
-    use super::super::ledger::{fence, redeem};
+    use super::super::ledger::{raise_generation, redeem};
     use super::super::verify::GrantVerifier;
     use super::super::verify::tests::{Control, NOON, at, host};
     use super::super::{UnixSeconds, VmGeneration};
@@ -164,15 +164,15 @@ mod tests {
         redeemed(&store, 1, 3, reading(), &["kek", "shared"]);
         redeemed(&store, 2, 1, reading(), &["shared"]);
         assert_eq!(
-            fence(&store, VmId::from_bytes([1; 16]), VmGeneration(3)).unwrap(),
+            raise_generation(&store, VmId::from_bytes([1; 16]), VmGeneration(3)).unwrap(),
             VmGeneration(3),
             "the generation that it has: nothing is void"
         );
         assert!(held(&store, "kek"));
-        assert_eq!(fence(&store, VmId::from_bytes([1; 16]), VmGeneration(4)).unwrap(), VmGeneration(4));
+        assert_eq!(raise_generation(&store, VmId::from_bytes([1; 16]), VmGeneration(4)).unwrap(), VmGeneration(4));
         assert!(!held(&store, "kek"));
         assert!(held(&store, "shared"), "the other VM needs it, too");
-        assert_eq!(fence(&store, VmId::from_bytes([1; 16]), VmGeneration(2)).unwrap(), VmGeneration(4));
+        assert_eq!(raise_generation(&store, VmId::from_bytes([1; 16]), VmGeneration(2)).unwrap(), VmGeneration(4));
         assert_eq!(forget_superseded(&store).unwrap(), 2);
         assert_eq!(forget_superseded(&store).unwrap(), 0);
         assert!(held(&store, "shared"));
@@ -185,7 +185,7 @@ mod tests {
         let objects: Vec<&str> = objects.iter().map(String::as_str).collect();
         for vm in 0..4 {
             redeemed(&store, vm, 1, reading(), &objects);
-            fence(&store, VmId::from_bytes([vm; 16]), VmGeneration(2)).unwrap();
+            raise_generation(&store, VmId::from_bytes([vm; 16]), VmGeneration(2)).unwrap();
         }
         assert_eq!(forget_superseded(&store).unwrap(), 240);
     }

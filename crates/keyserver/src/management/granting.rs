@@ -36,7 +36,7 @@ impl Management {
 
     /// Lets a VM go on to a generation although no grant for it was redeemed.
     pub(super) fn fence(&self, vm: VmId, generation: VmGeneration) -> Result<FenceAnswer, Unanswered> {
-        let generation = ledger::fence(self.store.as_ref(), vm, generation)
+        let generation = ledger::raise_generation(self.store.as_ref(), vm, generation)
             .map_err(|error| refused_by_server("grants", &error))?;
         Ok(FenceAnswer { vm, generation })
     }

@@ -23,7 +23,6 @@ use self::journal::{Done, Journal};
 use self::new_keys::{NewKeys, TargetArguments};
 use super::open::{FreshnessArguments, LockArguments};
 use crate::error::{CliError, without_numbers};
-use crate::keyring;
 use crate::keys::KeyArguments;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -150,7 +149,7 @@ impl RekeyArguments {
         let what = format!("{} to {}", self.scope(&paths), self.target.identity()?);
         let mut journal = Journal::open(&self.key.home.path()?, &what)?;
         let resumed = journal.is_resumed();
-        let mut keys = NewKeys::new(&self.target, keyring::of(&self.key.home));
+        let mut keys = NewKeys::new(&self.target, self.key.keyring()?);
         let signals = Signals::catch().map_err(CliError::Signals)?;
 
         let (mut volumes, mut failed, mut replaced_keks) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,0 +1,201 @@
+//! Grants on the command line: a control plane's signed leave for a host to have keys, once. Each is a block of text:
+//!
+//! ```text
+//! -----BEGIN STRONGROOM GRANT-----
+//! base64 of the grant's bytes (strongroom_keyserver::grant::encoding)
+//! -----END STRONGROOM GRANT-----
+//! ```
+//!
+//! It is no key, and of no use but to the host that it names. A file may have several, one after the other.
+
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use strongroom_keys::ProviderKeyId;
+use strongroom_keyserver::grant::{Grant, GrantId};
+use strongroom_providers::{GrantSource, GrantWallet, KeyGrant};
+
+use crate::error::CliError;
+
+/// What stands in the lines around a grant.
+const LABEL: &str = "STRONGROOM GRANT";
+
+/// The longest file of grants: sixty of the longest, and many of those that are made.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Which grants to show.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct GrantArguments {
+    /// Show the grants in FILE, of `strongroom keyserver grant`, to the key server. A host has its keys under grants alone;
+    /// each is good for one fetch. FILE is read again whenever a grant is needed
+    #[arg(long, value_name = "FILE")]
+    grant: Option<PathBuf>,
+
+    /// The same, read from file descriptor N, once
+    #[arg(long, value_name = "N")]
+    grant_fd: Option<u32>,
+
+    /// Those that were read.
+    #[arg(skip)]
+    source: OnceCell<Arc<GrantsOfFile>>,
+}
+
+impl GrantArguments {
+    /// Where grants come from, if any were given.
+    ///
+    /// # Errors
+    /// If what was given cannot be read, or has none in it.
+    pub fn source(&self) -> Result<Option<Arc<dyn GrantSource>>, CliError> {
+        if let Some(source) = self.source.get() {
+            return Ok(Some(Arc::clone(source) as _));
+        }
+        let source = match (&self.grant, self.grant_fd) {
+            (None, None) => return Ok(None),
+            (Some(path), _) => GrantsOfFile::new(path.clone(), true),
+            (None, Some(number)) => GrantsOfFile::new(format!("/proc/self/fd/{number}").into(), false),
+        };
+        source.read()?;
+        Ok(Some(Arc::clone(self.source.get_or_init(|| Arc::new(source))) as _))
+    }
+}
+
+/// A grant as text.
+pub fn to_text(grant: &[u8]) -> String {
+    let block = pem::Pem::new(LABEL, grant);
+    pem::encode_config(&block, pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF))
+}
+
+/// The grants in a file, each shown once.
+struct GrantsOfFile {
+    path: PathBuf,
+    read_again: bool,
+    wallet: GrantWallet,
+    seen: Mutex<HashSet<GrantId>>,
+}
+
+impl std::fmt::Debug for GrantsOfFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GrantsOfFile({})", self.path.display())
+    }
+}
+
+impl GrantsOfFile {
+    fn new(path: PathBuf, read_again: bool) -> Self {
+        Self { path, read_again, wallet: GrantWallet::new(), seen: Mutex::default() }
+    }
+
+    /// Takes up the grants that were not seen before.
+    fn read(&self) -> Result<(), CliError> {
+        let failed = |error| CliError::File { action: "read grants from", path: self.path.clone(), error };
+        let mut text = Vec::new();
+        let file = File::open(&self.path).map_err(failed)?;
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+        let none = |why: &str| CliError::Usage(format!("{} {why}", self.path.display()));
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(none("is longer than files of grants are"));
+        }
+        let blocks = pem::parse_many(&text).map_err(|_| none("holds no grants"))?;
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = 0;
+        for block in blocks.into_iter().filter(|block| block.tag() == LABEL) {
+            let bytes = block.into_contents();
+            let grant = Grant::claimed(&bytes)
+                .ok_or_else(|| none("holds a grant that was cut short or is of another program's version"))?;
+            found += 1;
+            if seen.insert(grant.id()) {
+                self.wallet.add(key_grant(bytes, &grant));
+            }
+        }
+        if found == 0 { Err(none("holds no grants")) } else { Ok(()) }
+    }
+}
+
+fn key_grant(bytes: Vec<u8>, grant: &Grant) -> KeyGrant {
+    // What is no id that a provider could have is none that is asked for.
+    let keys = grant.objects().iter().filter_map(|object| object.parse::<ProviderKeyId>().ok());
+    let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(grant.expires().0));
+    KeyGrant::new(bytes, keys, expires.unwrap_or(SystemTime::UNIX_EPOCH))
+}
+
+impl GrantSource for GrantsOfFile {
+    fn take(&self, key: &ProviderKeyId) -> Option<KeyGrant> {
+        self.wallet.take(key).or_else(|| {
+            if !self.read_again {
+                return None;
+            }
+            if let Err(error) = self.read() {
+                tracing::warn!(%error, "no more grants");
+            }
+            self.wallet.take(key)
+        })
+    }
+
+    fn put_back(&self, grant: KeyGrant) {
+        self.wallet.put_back(grant);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
+    use strongroom_keyserver::authority::PrivateKey;
+    use strongroom_keyserver::grant::{
+        GrantSigner, GrantedOperation, GrantedOperations, UnixSeconds, VmGeneration, VmId,
+    };
+
+    use super::*;
+
+    fn grant(keys: &[&str]) -> Vec<u8> {
+        let (_, pkcs8) = PrivateKey::generate().unwrap();
+        let signer = GrantSigner::new(&pkcs8, CertificateSha256::of(b"control")).unwrap();
+        let operations = GrantedOperations::of(GrantedOperation::Get, &[]);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let objects = keys.iter().map(|key| (*key).to_owned()).collect();
+        let time = (UnixSeconds(now), UnixSeconds(now + 60));
+        let host = PublicKeySha256::of(b"host");
+        Grant::new(VmId::random(), VmGeneration(1), host, operations, objects, time)
+            .unwrap()
+            .sign(&signer)
+            .unwrap()
+    }
+
+    #[test]
+    fn grants_of_a_file_are_shown_once_and_new_ones_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("grants");
+        let (first, second) = (grant(&["a"]), grant(&["a", "b"]));
+        std::fs::write(&path, format!("for vm1\n{}\n{}", to_text(&first), to_text(&second))).unwrap();
+        let grants = GrantsOfFile::new(path.clone(), true);
+        grants.read().unwrap();
+        let take = |key: &str| grants.take(&key.parse().unwrap()).map(|grant| grant.bytes().to_vec());
+        assert_eq!((take("b"), take("b"), take("a"), take("a")), (Some(second), None, Some(first), None));
+        let third = grant(&["a"]);
+        std::fs::write(&path, to_text(&third)).unwrap();
+        assert_eq!((take("a"), take("a")), (Some(third), None));
+    }
+
+    #[test]
+    fn what_holds_no_grants_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("grants");
+        let told = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            GrantsOfFile::new(path.clone(), true).read().unwrap_err().to_string()
+        };
+        let whole = to_text(&grant(&["a"]));
+        let short = to_text(&grant(&["a"])[..100]);
+        for text in ["", "grant", &whole.replace("GRANT", "KEY")] {
+            assert!(told(text).ends_with("holds no grants"), "{text}");
+        }
+        assert!(told(&short).contains("cut short"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(GrantsOfFile::new(path, true).read().unwrap_err().to_string().contains("read grants from"));
+    }
+}

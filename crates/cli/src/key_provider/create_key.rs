@@ -1,0 +1,60 @@
+//! `strongroom key-provider create-key`.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_keys::{KeyRequestId, ProviderKeyId, ProviderName, WrappedKek};
+use strongroom_providers::{ProviderKeyring, UnseenKey};
+
+use crate::error::CliError;
+use crate::home::HomeArguments;
+use crate::output::Output;
+
+/// At which provider.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The key is made there and stays there: this machine does not see it. It is how a control plane makes the key of a volume that \
+a host then creates, under a grant: volume create --key-id KEY --grant FILE. Asked again with the same --request it gives the same key.
+
+Examples:
+  strongroom key-provider create-key corp
+  strongroom key-provider create-key corp --request 7d6c0f0e-4a3f-4a0c-9a55-0d7e6a9c2f10"
+)]
+pub struct CreateKeyArguments {
+    /// The provider
+    name: ProviderName,
+
+    /// Names the wish for this key, so that it can be repeated; by default a random one
+    #[arg(long, value_name = "UUID")]
+    request: Option<KeyRequestId>,
+
+    #[command(flatten)]
+    home: HomeArguments,
+}
+
+#[derive(Serialize)]
+struct Created {
+    key_provider: ProviderName,
+    key: ProviderKeyId,
+    wrapped: Option<WrappedKek>,
+}
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.key)
+    }
+}
+
+impl CreateKeyArguments {
+    /// Has it made.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let request = self.request.unwrap_or_else(KeyRequestId::random);
+        let made = ProviderKeyring::of_home(&self.home.path()?)
+            .provider(&self.name)
+            .and_then(|provider| provider.create_unseen(request));
+        let UnseenKey { key, wrapped } =
+            made.map_err(|error| CliError::Provider { name: self.name.clone(), error })?;
+        output.answer(&Created { key_provider: self.name.clone(), key, wrapped })
+    }
+}

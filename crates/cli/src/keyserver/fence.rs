@@ -1,0 +1,56 @@
+//! `strongroom keyserver fence`.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_keyserver::grant::{VmGeneration, VmId};
+use strongroom_keyserver::management::protocol::{FenceAnswer, Question};
+
+use super::administration::AdministrationArguments;
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Which VM, from which generation on.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Whatever was granted for the VM below generation N is void from then on: grants that were not used, and the right of hosts \
+that used theirs to ask on for the state of its keys. A grant of a higher generation does the same when it is used; this is for a host that is \
+given up before the VM is started elsewhere. Keys that a host has in memory it has until their leases end.
+
+Example:
+  strongroom keyserver fence --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c... --vm-generation 4"
+)]
+pub struct FenceArguments {
+    /// The VM
+    #[arg(long, value_name = "VM")]
+    vm: VmId,
+
+    /// The lowest generation that is good from now on
+    #[arg(long, value_name = "N")]
+    vm_generation: u64,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+#[derive(Serialize)]
+struct Fenced {
+    vm: String,
+    vm_generation: u64,
+}
+
+impl FenceArguments {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let question = Question::FenceVm { vm: self.vm, generation: VmGeneration(self.vm_generation) };
+        let answer: FenceAnswer = self.server.administrator()?.ask(&question)?;
+        output.answer(&Fenced { vm: answer.vm.to_string(), vm_generation: answer.generation.0 })
+    }
+}
+
+impl fmt::Display for Fenced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "what was granted for VM {} below generation {} is void", self.vm, self.vm_generation)
+    }
+}
