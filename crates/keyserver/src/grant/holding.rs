@@ -169,10 +169,16 @@ mod tests {
             "the generation that it has: nothing is void"
         );
         assert!(held(&store, "kek"));
-        assert_eq!(raise_generation(&store, VmId::from_bytes([1; 16]), VmGeneration(4)).unwrap(), VmGeneration(4));
+        assert_eq!(
+            raise_generation(&store, VmId::from_bytes([1; 16]), VmGeneration(4)).unwrap(),
+            VmGeneration(4)
+        );
         assert!(!held(&store, "kek"));
         assert!(held(&store, "shared"), "the other VM needs it, too");
-        assert_eq!(raise_generation(&store, VmId::from_bytes([1; 16]), VmGeneration(2)).unwrap(), VmGeneration(4));
+        assert_eq!(
+            raise_generation(&store, VmId::from_bytes([1; 16]), VmGeneration(2)).unwrap(),
+            VmGeneration(4)
+        );
         assert_eq!(forget_superseded(&store).unwrap(), 2);
         assert_eq!(forget_superseded(&store).unwrap(), 0);
         assert!(held(&store, "shared"));

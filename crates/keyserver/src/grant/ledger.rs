@@ -129,7 +129,11 @@ pub fn redeem(store: &dyn Store, grant: &VerifiedGrant) -> Result<(), RedeemErro
 ///
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`], [`RedeemError::Contended`].
-pub fn raise_generation(store: &dyn Store, vm: VmId, generation: VmGeneration) -> Result<VmGeneration, RedeemError> {
+pub fn raise_generation(
+    store: &dyn Store,
+    vm: VmId,
+    generation: VmGeneration,
+) -> Result<VmGeneration, RedeemError> {
     let key = vm_key(vm);
     for _ in 0..REDEEM_ATTEMPTS {
         let (highest, is) = number(store.snapshot()?.as_ref(), &key)?;
