@@ -69,6 +69,7 @@ impl<'test> Site<'test> {
         let enrolled = self.json(name, &[&from[..], &["--into", name, "3<token"]].concat());
         let [ca, certificate, key] = ["ca", "cert", "key"].map(|file| format!("{name}/{file}.pem"));
         let files = ["--ca", &ca, "--cert", &certificate, "--key", &key, "--server-name", "localhost"];
+        let files = [&files[..], &["--renew", "1"]].concat();
         self.json(name, &[&["key-provider", "add", "kms", "--kmip", &self.kmip], &files[..]].concat());
         enrolled["client"].as_str().unwrap().to_owned()
     }
@@ -229,6 +230,10 @@ fn a_host_has_a_volume_whose_key_it_is_granted_each_time() {
     told(&exposed, "grant-replayed");
     site.grant("host1", &key, "2", "third");
     exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
+
+    // It asks on for the key's state without a grant, and so hears of its end.
+    site.client("control").revoke(&key, RevocationReasonCode::KeyCompromise, "seen").unwrap();
+    told(&exposed, "was revoked as compromised, and was wiped here");
     assert!(exposed.terminate(DEADLINE).success());
     assert!(server.terminate(DEADLINE).success());
 }
