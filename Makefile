@@ -17,11 +17,12 @@ fips: ## the same with the FIPS 140-3 validated module of AWS-LC, in target/fips
 	scripts/install-packages fips
 	CARGO_TARGET_DIR=target/fips cargo build --release --package strongroom-cli --features fips
 
-test: ## format, lints, every test but the long ones; what CI runs
+test: ## format, lints, every test but the long ones, a slice of fuzzing; what CI runs
 	scripts/install-packages test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	cargo test --workspace
+	scripts/fuzz 10 kmip
 
 test-full: ## the same, the long whole-system tests, libvirt, and every supported file system
 	scripts/install-packages full

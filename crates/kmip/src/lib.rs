@@ -13,9 +13,11 @@
 //! string or password can be printed.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "network")]
 pub mod client;
 pub mod codec;
 pub mod message;
 pub mod protocol;
+#[cfg(feature = "network")]
 pub mod server;
 pub mod ttlv;
