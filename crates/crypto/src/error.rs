@@ -10,6 +10,8 @@ pub enum Algorithm {
     Aes256Xts,
     /// AES-256-GCM (NIST SP 800-38D).
     Aes256Gcm,
+    /// AES-GCM with keys and nonces of any length (NIST SP 800-38D).
+    AesGcm,
     /// AES-256 key wrap (RFC 3394, KW).
     Aes256Kw,
     /// AES-256 key wrap with padding (RFC 5649, KWP).
@@ -31,6 +33,7 @@ impl fmt::Display for Algorithm {
         formatter.write_str(match self {
             Self::Aes256Xts => "AES-256-XTS",
             Self::Aes256Gcm => "AES-256-GCM",
+            Self::AesGcm => "AES-GCM",
             Self::Aes256Kw => "AES-256-KW",
             Self::Aes256Kwp => "AES-256-KWP",
             Self::HmacSha256 => "HMAC-SHA256",

@@ -5,6 +5,7 @@
 //! | [`xts`] | AES-256-XTS over whole data units, for the data path | IEEE 1619, NIST SP 800-38E |
 //! | [`guest`] | the same on guest memory, which lies in pieces and changes meanwhile | |
 //! | [`aead`] | AES-256-GCM, for envelopes | NIST SP 800-38D |
+//! | [`gcm`] | AES-GCM with others' nonces, for what clients of the key server have encrypted | NIST SP 800-38D |
 //! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
 //! | [`mac`] | HMAC-SHA256, SHA-256 | RFC 2104, FIPS 180-4 |
@@ -22,8 +23,9 @@
 //!   at start-up.
 //!
 //! What may not enter: ciphers of our own making, keys' origins and formats (room `keys`), I/O, knowledge of
-//! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts` and `block_tag`, thin bindings to
-//! aws-lc, because aws-lc-rs has no XTS, and keeps what it computes of a MAC key on the heap; and to `guest`.
+//! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts`, `gcm` and `block_tag`, thin bindings to
+//! aws-lc, because aws-lc-rs has no XTS, takes nonces of one length, and keeps what it computes of a MAC key on the heap; and
+//! to `guest`.
 
 #![deny(unsafe_code)]
 
@@ -31,6 +33,8 @@ pub mod aead;
 #[allow(unsafe_code)]
 pub mod block_tag;
 mod error;
+#[allow(unsafe_code)]
+pub mod gcm;
 #[allow(unsafe_code)]
 pub mod guest;
 pub mod kdf;

@@ -8,7 +8,7 @@ use strongroom_memory::secret::SecretBytes;
 use crate::aead::{self, Sealed};
 use crate::error::{Algorithm, CryptoError};
 use crate::xts::{UnitSize, Xts, kernel};
-use crate::{kdf, key_wrap, mac, module};
+use crate::{gcm, kdf, key_wrap, mac, module};
 
 /// Computes a known answer with every algorithm of the room, XTS with every kernel of this machine.
 ///
@@ -150,6 +150,24 @@ fn gcm(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
     let opened = aead::open(&key, &associated_data, &sealed)?;
     expect(comparison, (algorithm, "opening"), opened.expose(), &plain)?;
     let outcome = aead::open(&key, &associated_data[1..], &sealed);
+    expect_refusal(comparison, (algorithm, "refusal of other associated data"), outcome)?;
+
+    // McGrew and Viega, The Galois/Counter Mode of Operation, appendix B, case 17.
+    let algorithm = Algorithm::AesGcm;
+    let key = secret(&hex::<32>("feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308"))?;
+    let nonce: [u8; 8] = hex("cafebabefacedbad");
+    let associated_data: [u8; 20] = hex("feedfacedeadbeeffeedfacedeadbeefabaddad2");
+    let plain: [u8; 60] = hex(concat!(
+        "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a72",
+        "1c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39"
+    ));
+    let known: [u8; 16] = hex("3a337dbf46a792c45e454913fe2ea8f2");
+    let mut text = plain;
+    let tag = gcm::seal(&key, &nonce, &associated_data, &mut text)?;
+    expect(comparison, (algorithm, "tag"), &tag, &known)?;
+    gcm::open(&key, &nonce, &associated_data, &mut text, &known)?;
+    expect(comparison, (algorithm, "opening"), &text, &plain)?;
+    let outcome = gcm::open(&key, &nonce, &associated_data[1..], &mut text, &known);
     expect_refusal(comparison, (algorithm, "refusal of other associated data"), outcome)
 }
 
@@ -241,7 +259,7 @@ mod tests {
     fn each_wrong_answer_is_reported_by_name() {
         let mut all = Spoiling { compared: Vec::new(), spoil: usize::MAX };
         run(&mut all).unwrap();
-        assert_eq!(all.compared.len(), 13 + 4 * kernel::available().count());
+        assert_eq!(all.compared.len(), 16 + 4 * kernel::available().count());
 
         for (spoil, &expected) in all.compared.iter().enumerate() {
             let error = run(&mut Spoiling { compared: Vec::new(), spoil }).unwrap_err();

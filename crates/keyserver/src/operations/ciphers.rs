@@ -1,22 +1,18 @@
 //! AES with a client's data, for Encrypt and Decrypt: ECB and CBC, with or without padding, and GCM.
 
-use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::cipher::{
     self, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, PaddedBlockDecryptingKey,
     PaddedBlockEncryptingKey, UnboundCipherKey,
 };
 use aws_lc_rs::iv::FixedLength;
+use strongroom_crypto::{CryptoError, gcm};
 use strongroom_memory::secret::{SecretBytes, SecretError};
-use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 /// AES's block, and CBC's initialisation vector.
 pub const BLOCK_BYTES: usize = 16;
-/// The nonce of GCM that needs no hashing (NIST SP 800-38D, 8.2); others are not offered.
+/// The nonce of GCM that the server makes where it is to make one: of the length that needs no hashing (NIST SP 800-38D, 8.2).
 pub const GCM_NONCE_BYTES: usize = 12;
-const GCM_TAG_BYTES: usize = 16;
-/// Shorter tags than this need limits on the number of forgeries (NIST SP 800-38D, appendix C).
-const GCM_TAG_MIN_BYTES: usize = 12;
 
 /// How data is cut into blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,14 +45,32 @@ pub enum CipherError {
     #[error("without padding, the data must be a multiple of {BLOCK_BYTES} bytes")]
     NotWholeBlocks,
     /// No such tag.
-    #[error("a tag has {GCM_TAG_MIN_BYTES} to {GCM_TAG_BYTES} bytes")]
+    #[error("a tag has {} to {} bytes", gcm::TAG_BYTES.start(), gcm::TAG_BYTES.end())]
     TagLength,
+    /// No such nonce.
+    #[error("a nonce has {} to {} bytes, not {length_bytes}", gcm::NONCE_BYTES.start(), gcm::NONCE_BYTES.end())]
+    NonceLength {
+        /// Its length.
+        length_bytes: usize,
+    },
     /// Another key, another initialisation vector, or other data.
     #[error("the data do not decrypt")]
     DoesNotDecrypt,
     /// No protected memory, or no random bytes.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// The cryptographic library refused.
+    #[error(transparent)]
+    Crypto(CryptoError),
+}
+
+impl From<CryptoError> for CipherError {
+    fn from(error: CryptoError) -> Self {
+        match error {
+            CryptoError::Authentication { .. } => Self::DoesNotDecrypt,
+            error => Self::Crypto(error),
+        }
+    }
 }
 
 /// Encrypts.
@@ -136,45 +150,46 @@ pub fn decrypt(
 ///
 /// # Errors
 ///
-/// [`CipherError::KeyLength`], [`CipherError::TagLength`].
+/// [`CipherError::KeyLength`], [`CipherError::TagLength`], [`CipherError::NonceLength`].
 pub fn seal_gcm(
     key: &SecretBytes,
-    nonce: [u8; GCM_NONCE_BYTES],
+    nonce: &[u8],
     associated_data: &[u8],
     data: &[u8],
     tag_bytes: usize,
 ) -> Result<(Zeroizing<Vec<u8>>, Vec<u8>), CipherError> {
-    if !(GCM_TAG_MIN_BYTES..=GCM_TAG_BYTES).contains(&tag_bytes) {
-        return Err(CipherError::TagLength);
-    }
+    check_gcm(key, nonce, tag_bytes)?;
     let mut text = Zeroizing::new(data.to_vec());
-    let tag = gcm_key(key)?
-        .seal_in_place_separate_tag(
-            Nonce::assume_unique_for_key(nonce),
-            Aad::from(associated_data),
-            &mut text,
-        )
-        .map_err(|_| CipherError::DoesNotDecrypt)?;
-    Ok((text, tag.as_ref()[..tag_bytes].to_vec()))
+    let tag = gcm::seal(key, nonce, associated_data, &mut text)?;
+    Ok((text, tag[..tag_bytes].to_vec()))
 }
 
 /// Decrypts what [`seal_gcm`] gave.
 ///
 /// # Errors
 ///
-/// [`CipherError::KeyLength`], [`CipherError::TagLength`], [`CipherError::DoesNotDecrypt`].
+/// [`CipherError::KeyLength`], [`CipherError::TagLength`], [`CipherError::NonceLength`], [`CipherError::DoesNotDecrypt`].
 pub fn open_gcm(
     key: &SecretBytes,
-    nonce: [u8; GCM_NONCE_BYTES],
+    nonce: &[u8],
     associated_data: &[u8],
     data: &[u8],
     tag: &[u8],
 ) -> Result<Zeroizing<Vec<u8>>, CipherError> {
-    // The library checks whole tags only. GCM's cipher is its own inverse, so sealing the ciphertext gives the plain text,
-    // and sealing that gives the tag that should have come.
-    let (plain, _) = seal_gcm(key, nonce, associated_data, data, tag.len())?;
-    let (_, expected) = seal_gcm(key, nonce, associated_data, &plain, tag.len())?;
-    if bool::from(expected.as_slice().ct_eq(tag)) { Ok(plain) } else { Err(CipherError::DoesNotDecrypt) }
+    check_gcm(key, nonce, tag.len())?;
+    let mut text = Zeroizing::new(data.to_vec());
+    gcm::open(key, nonce, associated_data, &mut text, tag)?;
+    Ok(text)
+}
+
+fn check_gcm(key: &SecretBytes, nonce: &[u8], tag_bytes: usize) -> Result<(), CipherError> {
+    if !gcm::TAG_BYTES.contains(&tag_bytes) {
+        return Err(CipherError::TagLength);
+    }
+    if !gcm::NONCE_BYTES.contains(&nonce.len()) {
+        return Err(CipherError::NonceLength { length_bytes: nonce.len() });
+    }
+    unbound(key).map(drop)
 }
 
 fn unbound(key: &SecretBytes) -> Result<UnboundCipherKey, CipherError> {
@@ -186,17 +201,6 @@ fn unbound(key: &SecretBytes) -> Result<UnboundCipherKey, CipherError> {
         _ => return Err(wrong()),
     };
     UnboundCipherKey::new(algorithm, key.expose()).map_err(|_| wrong())
-}
-
-fn gcm_key(key: &SecretBytes) -> Result<LessSafeKey, CipherError> {
-    let wrong = || CipherError::KeyLength { length_bytes: key.len() };
-    let algorithm = match key.len() {
-        16 => &aead::AES_128_GCM,
-        24 => &aead::AES_192_GCM,
-        32 => &aead::AES_256_GCM,
-        _ => return Err(wrong()),
-    };
-    UnboundKey::new(algorithm, key.expose()).map(LessSafeKey::new).map_err(|_| wrong())
 }
 
 #[cfg(test)]
@@ -266,18 +270,18 @@ mod tests {
     fn a_tag_of_any_allowed_length_vouches_for_every_bit() {
         let key = SecretBytes::random(32).unwrap();
         for tag_bytes in 12..=16 {
-            let (cipher, tag) = seal_gcm(&key, [1; 12], b"aad", b"some plain text", tag_bytes).unwrap();
+            let (cipher, tag) = seal_gcm(&key, &[1; 12], b"aad", b"some plain text", tag_bytes).unwrap();
             assert_eq!(tag.len(), tag_bytes);
-            assert_eq!(*open_gcm(&key, [1; 12], b"aad", &cipher, &tag).unwrap(), b"some plain text");
-            assert!(open_gcm(&key, [2; 12], b"aad", &cipher, &tag).is_err());
-            assert!(open_gcm(&key, [1; 12], b"aae", &cipher, &tag).is_err());
+            assert_eq!(*open_gcm(&key, &[1; 12], b"aad", &cipher, &tag).unwrap(), b"some plain text");
+            assert!(open_gcm(&key, &[2; 12], b"aad", &cipher, &tag).is_err());
+            assert!(open_gcm(&key, &[1; 12], b"aae", &cipher, &tag).is_err());
             for bit in 0..tag.len() * 8 {
                 let mut changed = tag.clone();
                 changed[bit / 8] ^= 1 << (bit % 8);
-                assert!(open_gcm(&key, [1; 12], b"aad", &cipher, &changed).is_err());
+                assert!(open_gcm(&key, &[1; 12], b"aad", &cipher, &changed).is_err());
             }
         }
-        assert!(matches!(seal_gcm(&key, [1; 12], b"", b"", 1), Err(CipherError::TagLength)));
-        assert!(matches!(seal_gcm(&key, [1; 12], b"", b"", 32), Err(CipherError::TagLength)));
+        assert!(matches!(seal_gcm(&key, &[1; 12], b"", b"", 1), Err(CipherError::TagLength)));
+        assert!(matches!(seal_gcm(&key, &[1; 12], b"", b"", 32), Err(CipherError::TagLength)));
     }
 }

@@ -53,7 +53,7 @@ pub fn encrypt(context: &mut Context<'_, '_>, request: &EncryptRequest) -> Resul
             let (nonce, made) = iv(GCM_NONCE_BYTES)?;
             let additional = request.additional_data.as_ref().map_or(&[][..], ByteString::expose);
             let (mut text, tag) =
-                ciphers::seal_gcm(secret, exactly(&nonce)?, additional, data.expose(), parameters.tag_bytes)?;
+                ciphers::seal_gcm(secret, &nonce, additional, data.expose(), parameters.tag_bytes)?;
             if context.version < ProtocolVersion::V1_4 {
                 let mut with_tag = Zeroizing::new(Vec::with_capacity(text.len() + tag.len()));
                 with_tag.extend_from_slice(&text);
@@ -95,7 +95,7 @@ pub fn decrypt(context: &mut Context<'_, '_>, request: &DecryptRequest) -> Resul
             ciphers::decrypt(secret, mode, parameters.padding, data.expose())?
         }
         _ => {
-            let nonce = exactly(iv()?.expose())?;
+            let nonce = iv()?.expose();
             let additional = request.additional_data.as_ref().map_or(&[][..], ByteString::expose);
             let (text, tag) = match &request.authenticated_encryption_tag {
                 Some(tag) => (data.expose(), tag.expose()),

@@ -17,11 +17,6 @@ const NOT_PASSED: &[(&str, &str, &str)] = &[
     ("CS-RNG-O-2", "", SEED),
     ("CS-RNG-O-4", "", SEED),
     ("OMOS-O-1", "", "an object of more than 4096 bytes; this case is optional"),
-    (
-        "CS-BC-M-GCM-2",
-        "",
-        "GCM with nonces of other lengths than 96 bits; such nonces need hashing, and are not offered",
-    ),
     ("CS-BC-M-GCM-3", "", STREAMING),
     ("TC-STREAM-ENC-1", "", STREAMING),
     ("TC-DERIVEKEY-1", "", "Derive Key is not offered"),

@@ -1,0 +1,318 @@
+//! AES-GCM as others use it: keys of all three lengths, nonces of any length, tags cut short (NIST SP 800-38D).
+//!
+//! For data that clients of the key server have it encrypt and decrypt. Nothing of the house is sealed by it: that is
+//! [`aead`](crate::aead), which draws its nonces itself. aws-lc-rs takes nonces of 96 bits and whole tags only, so this is a thin
+//! binding to aws-lc's EVP calls. aws-lc keeps the round keys on its heap for one call, and overwrites them at its end.
+
+use std::ffi::c_int;
+use std::ops::RangeInclusive;
+use std::ptr::{self, NonNull};
+
+use strongroom_memory::secret::SecretBytes;
+use zeroize::Zeroize;
+
+use crate::error::{Algorithm, CryptoError, check_limit};
+use crate::module::lc;
+
+/// Bytes that a tag may be cut to. Shorter ones need a limit on the number of forgeries (NIST SP 800-38D, appendix C).
+pub const TAG_BYTES: RangeInclusive<usize> = 12..=16;
+
+/// Bytes that a nonce may have. The standard allows more than anybody uses; one of 12 needs no hashing.
+pub const NONCE_BYTES: RangeInclusive<usize> = 1..=128;
+
+/// Bytes that a text may have: what one EVP call takes, and far below GCM's own limit of 2^36.
+pub const TEXT_MAX_BYTES: usize = 1 << 30;
+
+const ALGORITHM: Algorithm = Algorithm::AesGcm;
+
+/// Encrypts `text` in place, and gives the tag, of which the first bytes of [`TAG_BYTES`] are a shorter one.
+///
+/// The same nonce twice under one key gives the key's authentication away: the caller answers for that.
+///
+/// # Errors
+/// [`CryptoError::Limit`] for a key, nonce or text of a length that is not allowed; [`CryptoError::Library`].
+pub fn seal(
+    key: &SecretBytes,
+    nonce: &[u8],
+    associated_data: &[u8],
+    text: &mut [u8],
+) -> Result<[u8; 16], CryptoError> {
+    let context = Context::new(key, nonce, Direction::Encrypt)?;
+    context.process(associated_data, text)?;
+    context.finish()?;
+    let mut tag = [0; 16];
+    context.control(lc::EVP_CTRL_AEAD_GET_TAG, &mut tag)?;
+    Ok(tag)
+}
+
+/// Decrypts `text` in place if the tag, whole or cut short, is its own. Otherwise nothing of the text is left.
+///
+/// # Errors
+/// [`CryptoError::Authentication`]; [`CryptoError::Limit`] for a key, nonce, text or tag of a length that is not allowed;
+/// [`CryptoError::Library`].
+pub fn open(
+    key: &SecretBytes,
+    nonce: &[u8],
+    associated_data: &[u8],
+    text: &mut [u8],
+    tag: &[u8],
+) -> Result<(), CryptoError> {
+    let opened = open_unwiped(key, nonce, associated_data, text, tag);
+    if opened.is_err() {
+        text.zeroize();
+    }
+    opened
+}
+
+fn open_unwiped(
+    key: &SecretBytes,
+    nonce: &[u8],
+    associated_data: &[u8],
+    text: &mut [u8],
+    tag: &[u8],
+) -> Result<(), CryptoError> {
+    check_limit(ALGORITHM, "the length of a tag in bytes", tag.len(), TAG_BYTES)?;
+    let context = Context::new(key, nonce, Direction::Decrypt)?;
+    context.control(lc::EVP_CTRL_AEAD_SET_TAG, &mut tag.to_vec())?;
+    context.process(associated_data, text)?;
+    // aws-lc compares tags in constant time, and says no by failing.
+    context.finish().map_err(|_| CryptoError::Authentication { algorithm: ALGORITHM })
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Encrypt,
+    Decrypt,
+}
+
+/// An `EVP_CIPHER_CTX` with key and nonce.
+struct Context(NonNull<lc::EVP_CIPHER_CTX>);
+
+impl Context {
+    fn new(key: &SecretBytes, nonce: &[u8], direction: Direction) -> Result<Self, CryptoError> {
+        check_limit(ALGORITHM, "the length of a nonce in bytes", nonce.len(), NONCE_BYTES)?;
+        // SAFETY: takes no argument, returns null or a context that is ours.
+        let evp = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() })
+            .ok_or_else(|| library_error("EVP_CIPHER_CTX_new"))?;
+        let context = Self(evp);
+        let encrypting = match direction {
+            Direction::Encrypt => 1,
+            Direction::Decrypt => 0,
+        };
+        let actual = key.len();
+        // SAFETY: they take no argument and return aws-lc's own constants.
+        let cipher = unsafe {
+            match actual {
+                16 => lc::EVP_aes_128_gcm(),
+                24 => lc::EVP_aes_192_gcm(),
+                32 => lc::EVP_aes_256_gcm(),
+                _ => {
+                    let what = "the length of a key in bytes, a multiple of 8,";
+                    return Err(CryptoError::Limit {
+                        algorithm: ALGORITHM,
+                        what,
+                        actual,
+                        least: 16,
+                        most: 32,
+                    });
+                }
+            }
+        };
+        context.initialise((cipher, encrypting), ptr::null(), ptr::null())?;
+        // NONCE_BYTES fits.
+        context.set_nonce_length(nonce.len() as c_int)?;
+        context.initialise((ptr::null(), encrypting), key.expose().as_ptr(), nonce.as_ptr())?;
+        Ok(context)
+    }
+
+    fn initialise(
+        &self,
+        (cipher, encrypting): (*const lc::EVP_CIPHER, c_int),
+        key: *const u8,
+        nonce: *const u8,
+    ) -> Result<(), CryptoError> {
+        // SAFETY: the context is live; cipher, key and nonce are null for "none yet", or what `new` checked the lengths of.
+        let result = unsafe {
+            lc::EVP_CipherInit_ex(self.0.as_ptr(), cipher, ptr::null_mut(), key, nonce, encrypting)
+        };
+        check(result, "EVP_CipherInit_ex")
+    }
+
+    fn set_nonce_length(&self, length_bytes: c_int) -> Result<(), CryptoError> {
+        // SAFETY: the context is live and has a cipher; this control takes no pointer.
+        let result = unsafe {
+            lc::EVP_CIPHER_CTX_ctrl(
+                self.0.as_ptr(),
+                lc::EVP_CTRL_AEAD_SET_IVLEN,
+                length_bytes,
+                ptr::null_mut(),
+            )
+        };
+        check(result, "EVP_CIPHER_CTX_ctrl(nonce)")
+    }
+
+    /// Gives or takes the tag.
+    fn control(&self, command: c_int, tag: &mut [u8]) -> Result<(), CryptoError> {
+        // SAFETY: the context is live; aws-lc reads or writes as many bytes of the tag as it is told, 16 at most.
+        let result = unsafe {
+            lc::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), command, tag.len() as c_int, tag.as_mut_ptr().cast())
+        };
+        check(result, "EVP_CIPHER_CTX_ctrl(tag)")
+    }
+
+    fn process(&self, associated_data: &[u8], text: &mut [u8]) -> Result<(), CryptoError> {
+        for (what, length_bytes) in [
+            ("the length of associated data in bytes", associated_data.len()),
+            ("the length of a text in bytes", text.len()),
+        ] {
+            check_limit(ALGORITHM, what, length_bytes, 0..=TEXT_MAX_BYTES)?;
+        }
+        let source = text.as_ptr();
+        self.update(ptr::null_mut(), associated_data.as_ptr(), associated_data.len())?;
+        self.update(text.as_mut_ptr(), source, text.len())
+    }
+
+    fn update(&self, to: *mut u8, from: *const u8, length_bytes: usize) -> Result<(), CryptoError> {
+        if length_bytes == 0 {
+            return Ok(());
+        }
+        let mut written_bytes: c_int = 0;
+        // SAFETY: the context is live. `from` has so many bytes, checked to fit; `to` is null for associated data, or the same
+        // bytes, writable, of which GCM writes exactly as many as it reads.
+        let result = unsafe {
+            lc::EVP_CipherUpdate(self.0.as_ptr(), to, &mut written_bytes, from, length_bytes as c_int)
+        };
+        check(result, "EVP_CipherUpdate")
+    }
+
+    fn finish(&self) -> Result<(), CryptoError> {
+        let (mut nothing, mut written_bytes) = ([0; 16], 0);
+        // SAFETY: the context is live; GCM has nothing left to write here, and a block has 16 bytes.
+        let result =
+            unsafe { lc::EVP_CipherFinal_ex(self.0.as_ptr(), nothing.as_mut_ptr(), &mut written_bytes) };
+        check(result, "EVP_CipherFinal_ex")
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it is live and freed once, here; aws-lc overwrites the key's state first.
+        unsafe { lc::EVP_CIPHER_CTX_free(self.0.as_ptr()) }
+    }
+}
+
+/// aws-lc's EVP calls return 1 for success.
+fn check(result: c_int, call: &'static str) -> Result<(), CryptoError> {
+    if result == 1 { Ok(()) } else { Err(library_error(call)) }
+}
+
+/// Takes the first entry off this thread's error queue and empties it, so that it cannot be blamed on a later call.
+#[cold]
+fn library_error(call: &'static str) -> CryptoError {
+    // SAFETY: both calls work on the thread's own queue and take no pointers.
+    let code = unsafe {
+        let code = lc::ERR_get_error();
+        lc::ERR_clear_error();
+        code
+    };
+    CryptoError::Library { algorithm: ALGORITHM, call, code }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
+
+    fn secret(hex: &str) -> SecretBytes {
+        SecretBytes::from_slice_and_wipe(&mut bytes(hex)).unwrap()
+    }
+
+    const PLAIN: &str = "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a72\
+                         1c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39";
+    const ASSOCIATED: &str = "feedfacedeadbeeffeedfacedeadbeefabaddad2";
+    const LONG_NONCE: &str = "9313225df88406e555909c5aff5269aa6a7a9538534f7da1e4c303d2a318a728\
+                              c3c0c95156809539fcf0e2429a6b525416aedbf5a0de6a57a637b39b";
+    const KEY: &str = "feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308";
+
+    /// McGrew and Viega, The Galois/Counter Mode of Operation, appendix B: cases 4 to 6, 11, 12, 17 and 18.
+    #[test]
+    fn keys_and_nonces_of_all_lengths_answer_as_published() {
+        let cases = [
+            (
+                16,
+                "cafebabefacedbaddecaf888",
+                "42831ec2217774244b7221b784d0d49c",
+                "5bc94fbc3221a5db94fae95ae7121a47",
+            ),
+            (16, "cafebabefacedbad", "61353b4c2806934a777ff51fa22a4755", "3612d2e79e3b0785561be14aaca2fccb"),
+            (16, LONG_NONCE, "8ce24998625615b603a033aca13fb894", "619cc5aefffe0bfa462af43c1699d050"),
+            (24, "cafebabefacedbad", "0f10f599ae14a154ed24b36e25324db8", "65dcc57fcf623a24094fcca40d3533f8"),
+            (24, LONG_NONCE, "d27e88681ce3243c4830165a8fdcf9ff", "dcf566ff291c25bbb8568fc3d376a6d9"),
+            (32, "cafebabefacedbad", "c3762df1ca787d32ae47c13bf19844cb", "3a337dbf46a792c45e454913fe2ea8f2"),
+            (32, LONG_NONCE, "5a8def2f0c9e53f1f75d7853659e2a20", "a44a8266ee1c8eb0c8b5d4cf5ae9f19a"),
+        ];
+        for (key_bytes, nonce, cipher_begins, tag) in cases {
+            let key = secret(&KEY[..2 * key_bytes]);
+            let mut text = bytes(PLAIN);
+            let made = seal(&key, &bytes(nonce), &bytes(ASSOCIATED), &mut text).unwrap();
+            assert_eq!(
+                (&text[..16], &made[..]),
+                (&bytes(cipher_begins)[..], &bytes(tag)[..]),
+                "{key_bytes} {nonce}"
+            );
+            for tag_bytes in TAG_BYTES {
+                let mut opened = text.clone();
+                open(&key, &bytes(nonce), &bytes(ASSOCIATED), &mut opened, &made[..tag_bytes]).unwrap();
+                assert_eq!(opened, bytes(PLAIN));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_changed_does_not_open_and_leaves_nothing() {
+        let key = SecretBytes::random(32).unwrap();
+        let mut text = b"some plain text".to_vec();
+        let tag = seal(&key, &[1; 20], b"aad", &mut text).unwrap();
+        let refused = |nonce: &[u8], associated: &[u8], text: &[u8], tag: &[u8]| {
+            let mut text = text.to_vec();
+            let error = open(&key, nonce, associated, &mut text, tag).unwrap_err();
+            assert!(matches!(error, CryptoError::Authentication { .. }), "{error}");
+            assert!(text.iter().all(|byte| *byte == 0));
+        };
+        refused(&[2; 20], b"aad", &text, &tag);
+        refused(&[1; 19], b"aad", &text, &tag);
+        refused(&[1; 20], b"aae", &text, &tag);
+        for length in TAG_BYTES {
+            for bit in 0..length * 8 {
+                let mut changed = tag[..length].to_vec();
+                changed[bit / 8] ^= 1 << (bit % 8);
+                refused(&[1; 20], b"aad", &text, &changed);
+            }
+        }
+        let mut changed = text.clone();
+        changed[3] ^= 1;
+        refused(&[1; 20], b"aad", &changed, &tag);
+    }
+
+    #[test]
+    fn lengths_that_are_not_allowed_are_refused() {
+        let limit = |outcome: Result<(), CryptoError>| matches!(outcome, Err(CryptoError::Limit { .. }));
+        let key = SecretBytes::random(16).unwrap();
+        for nonce_bytes in [0, 129] {
+            assert!(limit(seal(&key, &vec![0; nonce_bytes], b"", &mut []).map(drop)));
+        }
+        for tag_bytes in [0, 11, 17] {
+            assert!(limit(open(&key, &[0; 12], b"", &mut [], &vec![0; tag_bytes])));
+        }
+        for key_bytes in [0, 15, 17, 33] {
+            let key = SecretBytes::random(key_bytes).unwrap();
+            assert!(limit(seal(&key, &[0; 12], b"", &mut []).map(drop)));
+        }
+        // Nothing at all has a tag, too.
+        let tag = seal(&key, &[0; 12], b"", &mut []).unwrap();
+        open(&key, &[0; 12], b"", &mut [], &tag).unwrap();
+    }
+}
