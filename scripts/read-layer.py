@@ -39,7 +39,8 @@ def read_descriptor(volume):
 
 
 def derive_kek(source, arguments):
-    if source["kind"] == "key-file":
+    # What a key provider keeps is given in a file, too, by whoever has fetched it.
+    if source["kind"] in ("key-file", "provider"):
         with open(arguments.key_file, "rb") as file:
             key = file.read()
         return key if len(key) == 32 else bytes.fromhex(key.decode().strip())
@@ -56,6 +57,10 @@ def derive_kek(source, arguments):
         hash_len=32,
         type=Type.ID,
     )
+
+
+def descriptor_key(kek, descriptor):
+    return hkdf(kek, b"strongroom descriptor mac v1" + uuid.UUID(descriptor["volume"]).bytes, 32)
 
 
 def expect_empty_log(path):
@@ -171,8 +176,7 @@ def main():
     kek_id = hkdf(kek, b"strongroom kek id v1", 16)
     if kek_id != uuid.UUID(descriptor["encryption"]["kek"]["id"]).bytes:
         sys.exit(f"{arguments.volume}: this is not its key")
-    label = b"strongroom descriptor mac v1" + uuid.UUID(descriptor["volume"]).bytes
-    verifier = hmac.HMAC(hkdf(kek, label, 32), hashes.SHA256())
+    verifier = hmac.HMAC(descriptor_key(kek, descriptor), hashes.SHA256())
     verifier.update(signed)
     verifier.verify(tag)
 

@@ -20,4 +20,6 @@ pub mod message;
 pub mod protocol;
 #[cfg(feature = "network")]
 pub mod server;
+#[cfg(feature = "network")]
+mod tls_residue;
 pub mod ttlv;

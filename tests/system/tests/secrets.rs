@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
-use std::collections::HashMap;
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+mod secret_search;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use secret_search::{Found, Needles};
 use strongroom_system_tests::{CommandLine, Scratch, datastore, family};
 
 const PASSPHRASE: &str = "Gr%n passphrase of 1 test, nowhere else";
@@ -19,89 +20,6 @@ const MARKER: &str = "strongroom-secrets-marker-51c07d";
 /// Whom a server of root's runs as, to be looked at by another process of the same user.
 const NOBODY: u32 = 65_534;
 const DEADLINE: Duration = Duration::from_secs(120);
-
-/// What a search compares first.
-const START_BYTES: usize = 4;
-
-/// What must not be found, in one form.
-struct Needle {
-    name: String,
-    bytes: Vec<u8>,
-}
-
-/// A secret as it is, in hexadecimal of both cases, and in base64 wherever in a longer text it could stand.
-fn forms_of(name: &str, secret: &[u8]) -> Vec<Needle> {
-    let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut forms = vec![
-        ("as it is", secret.to_vec()),
-        ("as hex", hex.to_uppercase().into_bytes()),
-        ("as hex", hex.into_bytes()),
-        // As Rust's Debug prints bytes.
-        ("as a list", secret.iter().map(u8::to_string).collect::<Vec<_>>().join(", ").into_bytes()),
-    ];
-    for skipped in 0..3 {
-        // Whole groups of three bytes have the same digits wherever the text around them begins.
-        let whole = &secret[skipped..secret.len() - (secret.len() - skipped) % 3];
-        forms.push(("as base64", base64(whole, b"+/")));
-        forms.push(("as base64url", base64(whole, b"-_")));
-    }
-    let named = |(form, bytes)| Needle { name: format!("{name} {form}"), bytes };
-    forms.into_iter().map(named).collect()
-}
-
-/// RFC 4648 over whole groups of three bytes.
-fn base64(bytes: &[u8], last_two: &[u8; 2]) -> Vec<u8> {
-    let digits: Vec<u8> = (b'A'..=b'Z').chain(b'a'..=b'z').chain(b'0'..=b'9').chain(*last_two).collect();
-    let groups = bytes.as_chunks::<3>().0.iter();
-    groups
-        .flat_map(|[a, b, c]| {
-            let bits = u32::from(*a) << 16 | u32::from(*b) << 8 | u32::from(*c);
-            [18, 12, 6, 0].map(|shift| digits[(bits >> shift & 63) as usize])
-        })
-        .collect()
-}
-
-/// The secrets of a volume, worked out by another implementation.
-fn secrets_of(strongroom: &CommandLine<'_>, volume: &str, key: &str) -> Vec<(String, Vec<u8>)> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/secrets/secrets_of_volume.py");
-    let call = format!("exec /usr/bin/python3 {} {volume} {key}", script.display());
-    let told = strongroom.peer("sh", &["-c", &call]);
-    let secret = |line: &str| {
-        let (name, hex) = line.split_once(' ').unwrap();
-        let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
-        (name.to_owned(), bytes.collect())
-    };
-    told.lines().map(secret).collect()
-}
-
-/// The forms in which they must not be found.
-fn needles(strongroom: &CommandLine<'_>, volume: &str, key: &str) -> Vec<Needle> {
-    let secrets = secrets_of(strongroom, volume, key);
-    let needles: Vec<Needle> = secrets.iter().flat_map(|(name, secret)| forms_of(name, secret)).collect();
-    assert!(needles.len() > 250, "KEK, DEK, halves and 26 round keys, each in ten forms");
-    needles
-}
-
-/// Fails the test if a needle is in the content. All are looked for in one pass, by their first bytes.
-#[track_caller]
-fn assert_not_found(needles: &[Needle], place: &str, content: &[u8]) {
-    let mut by_start: HashMap<&[u8], Vec<&Needle>> = HashMap::new();
-    for needle in needles {
-        by_start.entry(&needle.bytes[..START_BYTES]).or_default().push(needle);
-    }
-    for (at, window) in content.windows(START_BYTES).enumerate() {
-        for needle in by_start.get(window).into_iter().flatten() {
-            assert!(!content[at..].starts_with(&needle.bytes), "{} in {place} at byte {at}", needle.name);
-        }
-    }
-}
-
-/// What other processes may see of a process, as far as the kernel lets us look.
-fn seen_from_outside(process: u32) -> Vec<(PathBuf, Vec<u8>)> {
-    let process = PathBuf::from(format!("/proc/{process}"));
-    let files = ["cmdline", "environ", "comm", "status", "maps", "limits"].map(|name| process.join(name));
-    files.into_iter().filter_map(|path| Some((path.clone(), fs::read(&path).ok()?))).collect()
-}
 
 /// Writes the marker through the server, in two ways, and reads it back.
 fn use_volume(strongroom: &CommandLine<'_>, uri: &str) {
@@ -131,31 +49,25 @@ fn search_while_exposed(key_name: &str, key_arguments: &str, secret: &[u8]) {
     call("info ds/vm1");
     call("check ds/vm1");
 
-    let mut needles = needles(&strongroom, "ds/vm1", key_arguments);
-    needles.extend(forms_of(key_name, secret));
-    needles.extend(forms_of("the guest's marker", MARKER.as_bytes()));
+    let mut needles = Needles::of_volume(&strongroom, "ds/vm1", key_arguments);
+    needles.add(key_name, secret);
+    needles.add("the guest's marker", MARKER.as_bytes());
     let script =
         format!("exec \"$STRONGROOM\" {trace} expose ds/vm1 --nbd unix:vm.sock {key_arguments} 2>&1");
     let mut server = strongroom.start_shell("expose", &script);
     let uri = server.wait_for_line("its NBD URI", DEADLINE, |line| line.starts_with("nbd+unix:"));
     use_volume(&strongroom, &uri);
 
-    for process in family::family_of(server.id()) {
-        for (path, content) in seen_from_outside(process) {
-            assert_not_found(&needles, &path.display().to_string(), &content);
-        }
-    }
+    needles.assert_not_seen_of(&family::family_of(server.id()));
     assert!(server.terminate(DEADLINE).success());
     call("resize ds/vm1 --size 5M");
     for text in &said {
-        assert_not_found(&needles, "what a command said", text);
+        needles.assert_not_in("what a command said", text);
     }
     let log = fs::read(strongroom.path("expose-1.stdout")).unwrap();
     assert!(log.windows(5).any(|window| window == b"DEBUG"), "the server logged what it does");
-    assert_not_found(&needles, "the server's log", &log);
-    for file in datastore::files_under(&strongroom.path("ds")) {
-        assert_not_found(&needles, &file.display().to_string(), &fs::read(&file).unwrap());
-    }
+    needles.assert_not_in("the server's log", &log);
+    needles.assert_not_under(&strongroom.path("ds"));
     let is_volume = datastore::allocated_bytes(&strongroom.path("ds")) >= 2 << 20;
     assert!(is_volume, "what was written lies in the files that were searched");
 }
@@ -182,8 +94,9 @@ fn the_search_finds_what_is_not_protected() {
     use_volume(&strongroom, &uri);
     assert!(server.terminate(DEADLINE).success());
     assert!(datastore::occurrences(&strongroom.path("ds"), MARKER.as_bytes()) > 1000);
-    let forms = forms_of("x", b"\x00\x10\x83\x10\x51\x87");
-    assert!(forms.iter().any(|needle| needle.bytes == b"ABCDEFGH"));
+    let mut needles = Needles::default();
+    needles.add("x", b"\x00\x10\x83\x10\x51\x87");
+    assert_eq!(needles.found_in(b"..ABCDEFGH.."), [(2, "x as base64")]);
 }
 
 /// Another process of the same user reads no memory of a server, attaches to nothing, and gets no core file.
@@ -225,37 +138,6 @@ fn a_servers_memory_is_closed_to_its_own_user() {
     assert!(!status.core_dumped());
 }
 
-/// The readable memory of a process, which root alone can read: each mapping's place, and what is in it.
-fn memory_of(process: u32) -> Vec<(String, Vec<u8>)> {
-    let memory = File::open(format!("/proc/{process}/mem")).unwrap();
-    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
-    let readable =
-        maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|mode| mode.starts_with('r')));
-    let mappings = readable.filter_map(|line| {
-        let (start, end) = line.split(' ').next()?.split_once('-')?;
-        let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-        let mut content = vec![0; usize::try_from(end - start).ok()?];
-        // Pages of the kernel's own, and those of a ring, cannot be read so.
-        memory.read_exact_at(&mut content, start).ok()?;
-        Some((format!("process {process}, {line}"), content))
-    });
-    mappings.collect()
-}
-
-/// In how many places of a process's memory a secret is, as it is, in hexadecimal or in base64.
-fn occurrences_in_memory(process: u32, needles: &[Needle]) -> Vec<String> {
-    let mut found = Vec::new();
-    for (place, content) in memory_of(process) {
-        for needle in needles {
-            let mut windows = content.windows(needle.bytes.len());
-            if windows.any(|window| window[0] == needle.bytes[0] && window == needle.bytes) {
-                found.push(format!("{} in {place}", needle.name));
-            }
-        }
-    }
-    found
-}
-
 /// A worker never sees the KEK, and the supervisor keeps no DEK once the worker has it.
 #[test]
 fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
@@ -268,12 +150,8 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
     let key: [u8; 32] = std::array::from_fn(|index| (index as u8).wrapping_mul(71).wrapping_add(5));
     strongroom.write_key_file("vm1.key", &key);
     strongroom.json(&["volume", "create", "ds/vm1", "--size", "4M", "--key-file", "vm1.key"]);
-    let secrets = secrets_of(&strongroom, "ds/vm1", "--key-file vm1.key");
-    let forms = |wanted: &str| -> Vec<Needle> {
-        let (name, secret) = secrets.iter().find(|(name, _)| name == wanted).unwrap();
-        forms_of(name, secret)
-    };
-    let (kek, dek) = (forms("kek"), forms("dek"));
+    let all = Needles::of_volume(&strongroom, "ds/vm1", "--key-file vm1.key");
+    let (kek, dek) = (all.only("kek"), all.only("dek"));
 
     let (server, uri) = strongroom.expose("ds/vm1", &["--key-file", "vm1.key"]);
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "write 0 1M", &uri]);
@@ -289,16 +167,17 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
             assert!(Instant::now() < until, "there is no worker");
         }
     };
-    assert_eq!(occurrences_in_memory(worker(), &kek), [""; 0]);
-    assert_eq!(occurrences_in_memory(supervisor, &dek), [""; 0]);
+    assert_eq!(kek.found_in_memory(worker()), []);
+    assert_eq!(dek.found_in_memory(supervisor), []);
     // The search finds what is there: the supervisor has the KEK, once.
-    assert_eq!(occurrences_in_memory(supervisor, &kek).len(), 1);
+    let found = kek.found_in_memory(supervisor);
+    assert!(matches!(found[..], [Found { is_protected: true, .. }]), "{found:?}");
     // The same after it has given the keys to two more workers.
     strongroom.json(&["volume", "upgrade", "ds/vm1"]);
     strongroom.run_shell(&format!("kill -9 {}", worker())).success();
     strongroom.peer("qemu-io", &["-f", "raw", "-c", "read 0 1M", &uri]);
-    assert_eq!(occurrences_in_memory(worker(), &kek), [""; 0]);
-    assert_eq!(occurrences_in_memory(supervisor, &dek), [""; 0]);
+    assert_eq!(kek.found_in_memory(worker()), []);
+    assert_eq!(dek.found_in_memory(supervisor), []);
     assert!(server.terminate(DEADLINE).success());
 }
 

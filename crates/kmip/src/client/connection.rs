@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use super::address::ServerAddress;
 use super::deadline::Deadline;
+use crate::tls_residue::wipe_received;
 use crate::ttlv::{HEADER_BYTES, Limits, Tag, TtlvError, message_length_bytes};
 
 /// Why a connection was not made.
@@ -150,6 +151,7 @@ impl Connection {
         stream
             .read_exact(&mut message[HEADER_BYTES..])
             .map_err(|error| ExchangeFailure { cause: of_exchange(error), answered: true })?;
+        wipe_received(&mut self.tls);
         Ok(message)
     }
 

@@ -21,6 +21,7 @@ use super::{Peer, RefusalReason, Service};
 use crate::codec::DecodeError;
 use crate::message::{MalformedRequest, RequestMessage, ResponseMessage};
 use crate::protocol::ProtocolVersion;
+use crate::tls_residue::wipe_received;
 use crate::ttlv::{HEADER_BYTES, Tag, message_length_bytes};
 
 /// How much of what a refused client still sends is read and thrown away, so that the kernel does not reset the
@@ -165,6 +166,7 @@ impl<S: Service> Conversation<'_, S> {
             let (start, body) = message.split_at_mut(HEADER_BYTES);
             start.copy_from_slice(&header);
             stream.read_exact(body).await?;
+            wipe_received(stream.get_mut().1);
             Ok((message, memory))
         };
         timeout(limits.request_time, rest).await.unwrap_or_else(|_| Err(RefusalReason::RequestTime.into()))

@@ -57,6 +57,9 @@ impl Http {
             .max_redirects(0)
             .proxy(None)
             .http_status_as_error(false)
+            // What came over a connection, which may be a key, is in its buffers for as long as it is open.
+            .max_idle_connections(0)
+            .max_idle_connections_per_host(0)
             .timeout_global(Some(Duration::from_millis(config.request_timeout_ms)))
             .build()
             .new_agent();

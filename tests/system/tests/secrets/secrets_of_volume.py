@@ -3,8 +3,9 @@
 
     secrets_of_volume.py VOLUME (--key-file FILE | --passphrase-fd N)
 
-A second implementation, over scripts/read-layer.py: the KEK, the DEK, both halves of it, and the round keys that AES-256
-expands them to, which is what a cipher keeps in memory.
+A second implementation, over scripts/read-layer.py: the KEK, the key of the descriptor's tag, the DEK, both halves of it,
+and the round keys that AES-256 expands them to, which is what a cipher keeps in memory. The KEK of a key provider is given
+in a file by whoever has fetched it.
 """
 
 import argparse
@@ -58,6 +59,13 @@ def round_keys(key):
     return b"".join(words)
 
 
+def print_round_keys(name, key):
+    # The first two are the key itself; each of the others would give it away.
+    expanded = round_keys(key)
+    for number in range(2, 15):
+        print(f"{name}-round-key-{number}", expanded[16 * number : 16 * number + 16].hex())
+
+
 def main():
     # FIPS 197, A.3: the last words of its example of an expansion.
     example = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
@@ -73,6 +81,8 @@ def main():
     kek = reader.derive_kek(descriptor["encryption"]["kek"]["source"], arguments)
     kek_id = uuid.UUID(descriptor["encryption"]["kek"]["id"]).bytes
     print("kek", kek.hex())
+    print_round_keys("kek", kek)
+    print("descriptor-key", reader.descriptor_key(kek, descriptor).hex())
     for layer in descriptor["layers"]:
         for epoch in layer["epochs"]:
             for envelope in epoch["envelopes"]:
@@ -80,10 +90,7 @@ def main():
                 print("dek", dek.hex())
                 for name, half in (("data", dek[:32]), ("tweak", dek[32:])):
                     print(f"dek-{name}-half", half.hex())
-                    # The first two round keys are the half itself; each of the others would give it away.
-                    expanded = round_keys(half)
-                    for number in range(2, 15):
-                        print(f"{name}-round-key-{number}", expanded[16 * number : 16 * number + 16].hex())
+                    print_round_keys(name, half)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,281 @@
+//! A volume whose key is in the key server: nobody finds that key in what either of them writes, says or shows, nor in
+//! memory beside the pages that are made for it.
+
+#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
+#![allow(clippy::print_stdout, reason = "what was searched is for people to read")]
+
+mod secret_search;
+mod worker_support;
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use secret_search::{Found, Needles};
+use serde_json::Value;
+use strongroom_keys::ProviderKey;
+use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
+use strongroom_kmip::protocol::{CryptographicAlgorithm, CryptographicUsageMask};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_providers::ProviderKeyring;
+use strongroom_system_tests::{CommandLine, Process, Scratch, family};
+use worker_support::{VerifiedIo, wait_until};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+/// Whom a server of root's runs as, to be looked at by another process of the same user.
+const NOBODY: u32 = 65_534;
+
+/// A key server and volumes under its keys. Everything that is written anywhere lies in the test's directory; what the
+/// test itself knows of the keys lies in another.
+struct Stage<'test> {
+    strongroom: CommandLine<'test>,
+    known: CommandLine<'test>,
+    arguments: Vec<String>,
+}
+
+/// Two that are free now, and for whoever asks for a port of the kernel's choice not the next ones.
+fn free_addresses() -> [String; 2] {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string())
+}
+
+impl<'test> Stage<'test> {
+    fn new(scratch: &'test Scratch, known: &'test Scratch) -> (Self, Process) {
+        let [kmip, enrolment] = free_addresses();
+        let arguments = ["keyserver", "run", "--listen", &kmip, "--listen-enrolment", &enrolment];
+        let arguments = arguments.map(str::to_owned).to_vec();
+        let stage = Self { strongroom: CommandLine::new(scratch), known: CommandLine::new(known), arguments };
+        let server = stage.serve();
+        // A lease that is soon over.
+        let files = ["ca", "cert", "key"].map(|name| format!("home/key-providers/embedded/{name}.pem"));
+        let [ca, certificate, key] = files.each_ref().map(String::as_str);
+        stage.says(&[
+            "key-provider",
+            "add",
+            "kms",
+            "--embedded",
+            &kmip,
+            "--server-name",
+            "localhost",
+            "--ca",
+            ca,
+            "--cert",
+            certificate,
+            "--key",
+            key,
+            "--renew",
+            "1",
+            "--lease",
+            "10",
+            "--outage-allowance",
+            "0",
+        ]);
+        (stage, server)
+    }
+
+    fn serve(&self) -> Process {
+        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
+        let mut server = self.start("keyserver", &arguments);
+        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+        server
+    }
+
+    fn expose(&self) -> Process {
+        let mut exposed = self.start("expose", &["volume", "expose", "ds/vm1", "--nbd", "unix:vm.sock"]);
+        exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
+        exposed
+    }
+
+    /// Everything logs all that it has to say.
+    fn script(arguments: &[&str]) -> String {
+        format!("exec \"$STRONGROOM\" --log trace {} --home home", arguments.join(" "))
+    }
+
+    fn start(&self, name: &str, arguments: &[&str]) -> Process {
+        self.strongroom.start_shell(name, &format!("{} 2>&1", Self::script(arguments)))
+    }
+
+    /// What it says is kept in the test's directory, as its log is.
+    #[track_caller]
+    fn says(&self, arguments: &[&str]) -> String {
+        self.strongroom.run_shell(&Self::script(arguments)).success()
+    }
+
+    fn info(&self) -> Value {
+        serde_json::from_str(&self.says(&["--json", "volume", "info", "ds/vm1"])).unwrap()
+    }
+
+    /// Every secret of the volume, by another implementation, with the key that the provider gives for it.
+    fn needles(&self) -> Needles {
+        let key = ProviderKey {
+            provider: "kms".parse().unwrap(),
+            key: self.info()["encryption"]["provider_key_id"].as_str().unwrap().parse().unwrap(),
+            wrapped: None,
+        };
+        let provider =
+            ProviderKeyring::of_home(&self.strongroom.path("home")).provider(&key.provider).unwrap();
+        self.known.write_key_file("kek", provider.fetch(&key).unwrap().expose());
+        let volume = self.strongroom.path("ds/vm1").display().to_string();
+        Needles::of_volume(&self.known, &volume, "--key-file kek")
+    }
+}
+
+#[test]
+fn nothing_of_a_providers_key_is_found_in_files_logs_or_from_outside() {
+    let (scratch, known) = (Scratch::new(), Scratch::new());
+    let (stage, server) = Stage::new(&scratch, &known);
+    stage.says(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
+    stage.says(&["key-provider", "test", "kms"]);
+    let before = stage.needles();
+    let exposed = stage.expose();
+    let io = VerifiedIo::start(&stage.strongroom.path("vm.sock"));
+    io.wait_for_more(20);
+    stage.says(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-provider", "kms"]);
+    io.wait_for_more(20);
+    let needles = stage.needles().and(&before, "the former");
+    needles.assert_not_seen_of(&family::family_of(exposed.id()));
+    needles.assert_not_seen_of(&family::family_of(server.id()));
+    io.stop();
+    assert!(exposed.terminate(DEADLINE).success());
+    stage.says(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-provider", "kms"]);
+    let needles = stage.needles().and(&needles, "and");
+    stage.says(&["volume", "check", "ds/vm1", "--key-provider", "kms"]);
+    assert!(server.terminate(DEADLINE).success());
+
+    // The key server's home and the datastore, and what each of them has said.
+    let files = needles.assert_not_under(&stage.strongroom.path("."));
+    println!("{files} files were searched");
+    for log in ["keyserver-1.stdout", "expose-1.stdout"] {
+        let said = fs::read_to_string(stage.strongroom.path(log)).unwrap();
+        assert!(said.contains("DEBUG"), "{log} says nothing of what it does: {said}");
+    }
+}
+
+/// How often the secrets are in memory that is not made for them, and in memory that is.
+fn count(found: &[Found]) -> (usize, usize) {
+    let is_protected = found.iter().filter(|found| found.is_protected).count();
+    (found.len() - is_protected, is_protected)
+}
+
+#[test]
+fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can read their memory");
+        return;
+    }
+    let (scratch, known) = (Scratch::new(), Scratch::new());
+    let (stage, server) = Stage::new(&scratch, &known);
+    stage.says(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
+    let exposed = stage.expose();
+    let io = VerifiedIo::start(&stage.strongroom.path("vm.sock"));
+    let before = stage.needles();
+    let worker = || family::worker_of(exposed.id());
+    let supervisor = |needles: &Needles| needles.found_in_memory(exposed.id());
+
+    // A server at rest has given out keys, and has none outside of memory for keys.
+    let at_rest = before.found_in_memory(server.id());
+    assert_eq!(count(&at_rest).0, 0, "{at_rest:?}");
+    println!("the key server at rest: {at_rest:?}");
+    let mut root = Needles::default();
+    root.add("the root key", &fs::read(stage.strongroom.path("home/keyserver/root-1.key")).unwrap());
+    let found = root.found_in_memory(server.id());
+    assert_eq!(count(&found).0, 0, "{found:?}");
+    let held = supervisor(&before);
+    assert_eq!(count(&held), (0, 1), "{held:?}");
+    assert_eq!(before.only("kek").found_in_memory(worker()), []);
+
+    // Under another key: the one before is nowhere.
+    io.wait_for_more(20);
+    stage.says(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-provider", "kms"]);
+    io.wait_for_more(20);
+    let after = stage.needles();
+    assert_eq!(supervisor(&before.only("kek")), []);
+    let held = supervisor(&after);
+    assert_eq!(count(&held), (0, 1), "{held:?}");
+    assert_eq!(after.only("kek").found_in_memory(worker()), []);
+    let at_rest = after.and(&before, "the former");
+    let at_rest_now = at_rest.found_in_memory(server.id());
+    assert_eq!(count(&at_rest_now).0, 0, "{at_rest_now:?}");
+
+    // Its lease ends, and nobody has it any more.
+    server.kill();
+    let lease = || stage.info()["exposure"]["key"]["state"].clone();
+    wait_until("the lease has ended", || lease() == "waiting");
+    assert_eq!(supervisor(&at_rest), []);
+    let server = stage.serve();
+    wait_until("the key is held again", || lease() == "held");
+    let held = supervisor(&at_rest);
+    assert_eq!(count(&held), (0, 1), "{held:?}");
+    io.stop();
+    assert!(exposed.terminate(DEADLINE).success());
+    assert!(server.terminate(DEADLINE).success());
+}
+
+/// A key that a client has made itself is sent to the server, and it is nobody's any more but the client's.
+#[test]
+fn a_registered_key_is_left_in_no_buffer_of_the_server() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can read its memory");
+        return;
+    }
+    let (scratch, known) = (Scratch::new(), Scratch::new());
+    let (stage, server) = Stage::new(&scratch, &known);
+    let file = |name: &str| stage.strongroom.path(&format!("home/key-providers/embedded/{name}.pem"));
+    let files = TlsFiles { authority: file("ca"), certificate: file("cert"), key: file("key") };
+    let mut options = ClientOptions::new(stage.arguments[3].parse().unwrap(), files);
+    options.server_name = Some("localhost".to_owned());
+    let client = Client::new(options).unwrap();
+    let mut key: [u8; 32] = std::array::from_fn(|index| (index as u8).wrapping_mul(41).wrapping_add(19));
+    let mut needles = Needles::default();
+    needles.add("the registered key", &key);
+    let secret = SecretBytes::from_slice_and_wipe(&mut key).unwrap();
+    let mask = CryptographicUsageMask::ENCRYPT | CryptographicUsageMask::DECRYPT;
+    let id = client.register_key(CryptographicAlgorithm::Aes, &secret, mask, Vec::new()).unwrap();
+    let found = needles.found_in_memory(server.id());
+    assert_eq!(count(&found).0, 0, "{found:?}");
+    // It is given back on the same connection.
+    assert_eq!(client.get(&id).unwrap().secret, secret);
+    let found = needles.found_in_memory(server.id());
+    assert_eq!(count(&found).0, 0, "{found:?}");
+    assert!(server.terminate(DEADLINE).success());
+    needles.assert_not_under(&stage.strongroom.path("."));
+}
+
+/// Another process of the same user reads no memory of a key server, and gets no core file.
+#[test]
+fn a_key_servers_memory_is_closed_to_its_own_user() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    // The test's own copy: a build directory may be closed to others. Another process writes it: a program that another
+    // test starts meanwhile would hold it open for writing, and it could not be run.
+    strongroom.peer("cp", &["--", strongroom.program().to_str().unwrap(), "strongroom"]);
+    fs::set_permissions(strongroom.path("strongroom"), PermissionsExt::from_mode(0o755)).unwrap();
+    let as_user = if rustix::process::geteuid().is_root() {
+        chown(strongroom.path("."), Some(NOBODY), Some(NOBODY)).unwrap();
+        format!("setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --pdeathsig KILL --")
+    } else {
+        String::new()
+    };
+    let [kmip, enrolment] = free_addresses();
+    let mut server = strongroom.start_shell(
+        "keyserver",
+        &format!(
+            "ulimit -c unlimited 2> ulimit.log || :; exec {as_user} ./strongroom keyserver run --home home --listen {kmip} \
+             --listen-enrolment {enrolment} 2>&1"
+        ),
+    );
+    server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+    let pid = server.id();
+    let look = strongroom.run_shell(&format!("exec {as_user} head -c 0 /proc/{pid}/mem"));
+    assert!(!look.status.success(), "its memory can be read");
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{core}");
+    server.signal(Signal::ABORT);
+    let status = server.wait(DEADLINE);
+    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
+    assert!(!status.core_dumped());
+}
