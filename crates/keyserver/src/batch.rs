@@ -5,6 +5,7 @@ use strongroom_kmip::protocol::{BatchErrorContinuationOption, Operation, ResultR
 use strongroom_store::Transaction;
 
 use crate::access::OperationClass;
+use crate::broker::{Answers, Wanted};
 use crate::caller::Caller;
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::KeepingError;
@@ -47,8 +48,9 @@ impl Batch<'_> {
     async fn one_by_one(&self, stop_at_failure: bool) -> (Vec<ResponseItem>, Vec<Event>) {
         let (mut items, mut events) = (Vec::new(), Vec::new());
         let mut placeholder = None;
+        let mut answers = Answers::default();
         for item in &self.request.items {
-            let done = self.one(item, placeholder, &items).await;
+            let done = self.one(item, placeholder, &items, &mut answers).await;
             placeholder = done.placeholder;
             events.extend(done.event);
             let failed = done.item.result_status != ResultStatus::Success;
@@ -60,9 +62,19 @@ impl Batch<'_> {
         (items, events)
     }
 
-    async fn one(&self, item: &RequestItem, placeholder: Option<ObjectId>, before: &[ResponseItem]) -> Done {
+    async fn one(
+        &self,
+        item: &RequestItem,
+        placeholder: Option<ObjectId>,
+        before: &[ResponseItem],
+        answers: &mut Answers,
+    ) -> Done {
         for _ in 0..COMMIT_ATTEMPTS {
-            let mut tried = self.try_items(std::slice::from_ref(item), placeholder, before);
+            let mut tried = self.try_items(std::slice::from_ref(item), placeholder, before, answers);
+            if let Some(wanted) = tried.wanted.take() {
+                self.server.ask(wanted, answers).await;
+                continue;
+            }
             match self.commit(&mut tried).await {
                 Ok(true) => return tried.only(item, placeholder),
                 Ok(false) => {}
@@ -76,8 +88,14 @@ impl Batch<'_> {
     async fn all_or_nothing(&self) -> (Vec<ResponseItem>, Vec<Event>) {
         let requested = &self.request.items;
         let mut failure = contended();
-        for _ in 0..COMMIT_ATTEMPTS {
-            let mut tried = self.try_items(requested, None, &[]);
+        let mut answers = Answers::default();
+        // Each item may have to ask an external provider once.
+        for _ in 0..COMMIT_ATTEMPTS + requested.len() {
+            let mut tried = self.try_items(requested, None, &[], &answers);
+            if let Some(wanted) = tried.wanted.take() {
+                self.server.ask(wanted, &mut answers).await;
+                continue;
+            }
             let failed = tried.items.last().is_some_and(|item| item.result_status != ResultStatus::Success);
             if failed {
                 return self.undone(tried);
@@ -132,8 +150,10 @@ impl Batch<'_> {
         requested: &[RequestItem],
         placeholder: Option<ObjectId>,
         before: &[ResponseItem],
+        answers: &Answers,
     ) -> Tried {
-        let mut tried = Tried { items: Vec::new(), events: Vec::new(), placeholder, transaction: Ok(None) };
+        let mut tried =
+            Tried { items: Vec::new(), events: Vec::new(), placeholder, transaction: Ok(None), wanted: None };
         let mut work = match self.server.objects.begin() {
             Ok(work) => work,
             Err(error) => {
@@ -148,13 +168,21 @@ impl Batch<'_> {
                 settings: &self.server.settings,
                 turns: &self.server.turns,
                 work: &mut work,
+                answers,
+                wanted: None,
+                upstream: None,
                 placeholder: tried.placeholder,
                 objects: Vec::new(),
                 released: None,
                 operation: item.operation(),
             };
             let result = check_extension(item).and_then(|()| perform(&item.payload, &mut context));
-            let (objects, released, next) = (context.objects, context.released, context.placeholder);
+            let Context { objects, released, placeholder: next, upstream, wanted, .. } = context;
+            if wanted.is_some() {
+                tried.wanted = wanted;
+                return tried;
+            }
+            let noted = |event| Event { upstream: upstream.clone(), ..event };
             let answer = result.map(|payload| ResponseItem::success(item, payload)).and_then(|answer| {
                 self.check_size(before, &tried.items, &answer)?;
                 Ok(answer)
@@ -162,13 +190,13 @@ impl Batch<'_> {
             match answer {
                 Ok(answer) => {
                     tried.items.push(answer);
-                    tried.events.extend(self.note(item.operation(), objects, released));
+                    tried.events.extend(self.note(item.operation(), objects, released).map(noted));
                     tried.placeholder = next;
                 }
                 Err(failure) => {
                     let done = self.refuse(item, &failure, objects, None);
                     tried.items.push(done.item);
-                    tried.events.extend(done.event);
+                    tried.events.extend(done.event.map(noted));
                     // Whatever the item staged before it failed goes with it.
                     return tried;
                 }
@@ -232,6 +260,8 @@ struct Tried {
     events: Vec<Event>,
     placeholder: Option<ObjectId>,
     transaction: Result<Option<Transaction>, KeepingError>,
+    /// Nothing of it counts: an external provider has to be asked first.
+    wanted: Option<Wanted>,
 }
 
 impl Tried {

@@ -5,6 +5,7 @@ pub mod access;
 pub mod authority;
 pub mod backup;
 mod batch;
+pub mod broker;
 pub mod caller;
 mod durable;
 pub mod grant;

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
+use strongroom_keys::ProviderKey;
 use strongroom_kmip::protocol::{Operation, ResultReason};
 
 use crate::access::{ClientId, Identity};
@@ -46,6 +47,8 @@ pub struct Event {
     pub outcome: EventOutcome,
     /// The grant that it was done under, or that was refused.
     pub grant: Option<ShownGrant>,
+    /// Where an external provider keeps the key, if one was asked for it.
+    pub upstream: Option<ProviderKey>,
 }
 
 /// A grant that came with a request.

@@ -23,6 +23,7 @@ use zeroize::Zeroizing;
 
 use crate::access::Identity;
 use crate::batch::{Batch, failed, refusal};
+use crate::broker::{Answers, Broker, Wanted};
 use crate::caller::{Caller, refused};
 use crate::grant::{Grant, Refusal, VerifiedGrant};
 use crate::objects::clock::Clock;
@@ -64,6 +65,7 @@ pub struct KeyServer {
     clock: Arc<dyn Clock>,
     grants: Arc<dyn Grants>,
     observer: Arc<dyn Observer>,
+    broker: Option<Arc<Broker>>,
     pub(crate) turns: GroupTurns,
     answered: AtomicU64,
 }
@@ -99,9 +101,24 @@ impl KeyServer {
             clock,
             grants,
             observer,
+            broker: None,
             turns: GroupTurns::default(),
             answered: AtomicU64::new(0),
         })
+    }
+
+    /// The same, as the broker before external providers.
+    #[must_use]
+    pub fn with_broker(self, broker: Option<Arc<Broker>>) -> Self {
+        Self { broker, ..self }
+    }
+
+    /// Asks an external provider.
+    pub(crate) async fn ask(&self, wanted: Wanted, answers: &mut Answers) {
+        match &self.broker {
+            Some(broker) => broker.answer(wanted, answers).await,
+            None => answers.refuse(wanted),
+        }
     }
 
     /// The objects of the server, for what is done to them beside KMIP.
@@ -207,7 +224,7 @@ impl KeyServer {
             generation: verified.grant().generation(),
             signer: verified.signer(),
         });
-        Event { at: self.clock.now(), who: caller.who(), operation, objects, outcome, grant }
+        Event { at: self.clock.now(), who: caller.who(), operation, objects, outcome, grant, upstream: None }
     }
 }
 

@@ -3,100 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
-use std::net::TcpListener;
-use std::time::{Duration, SystemTime};
+mod key_site;
 
+use std::time::SystemTime;
+
+use key_site::{DEADLINE, Site, VM, tells};
 use serde_json::Value;
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantedOperation, GrantedOperations, UnixSeconds, VmGeneration, VmId,
+    Grant, GrantSigner, GrantedOperation, GrantedOperations, UnixSeconds, VmGeneration,
 };
-use strongroom_kmip::client::{Client, ClientError, ClientOptions, TlsFiles};
+use strongroom_kmip::client::{Client, ClientError};
 use strongroom_kmip::protocol::{AttributeName, RevocationReasonCode, State};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_system_tests::{CommandLine, Process, Scratch};
+use strongroom_system_tests::Scratch;
 
-const DEADLINE: Duration = Duration::from_secs(60);
-
-const VM: VmId = VmId::from_bytes([5; 16]);
-
-/// A key server, the clients that enrolled there, and the machines that they are on.
-struct Site<'test> {
-    strongroom: CommandLine<'test>,
-    kmip: String,
-    enrolment: String,
-}
-
-impl<'test> Site<'test> {
-    fn new(scratch: &'test Scratch) -> Self {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (kmip, enrolment) = (free(), free());
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
-        Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
-    }
-
-    /// A command on a machine, whose home is called so.
-    fn script(home: &str, arguments: &[&str]) -> String {
-        format!("export STRONGROOM_HOME=\"$PWD/{home}\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
-    }
-
-    fn serve(&self, name: &str) -> Process {
-        let arguments = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
-        let mut server = self.strongroom.start_shell(name, &Self::script("server", &arguments));
-        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
-        server
-    }
-
-    #[track_caller]
-    fn json(&self, home: &str, arguments: &[&str]) -> Value {
-        let script = Self::script(home, &[&["--json"], arguments].concat());
-        serde_json::from_str(&self.strongroom.run_shell(&script).success()).unwrap()
-    }
-
-    /// What it says when it fails.
-    #[track_caller]
-    fn is_refused(&self, home: &str, arguments: &[&str]) -> String {
-        self.strongroom.run_shell(&Self::script(home, arguments)).failure()
-    }
-
-    /// A client of that role on a machine of its own, which has the key server as its provider `kms`; gives its id.
-    fn enrol(&self, name: &str, role: &str) -> String {
-        let made = self.json("server", &["keyserver", "token", "create", name, "--role", role]);
-        std::fs::write(self.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
-        let from = ["keyserver", "enrol", "--server", &self.enrolment, "--token-fd", "3"];
-        let enrolled = self.json(name, &[&from[..], &["--into", name, "3<token"]].concat());
-        let [ca, certificate, key] = ["ca", "cert", "key"].map(|file| format!("{name}/{file}.pem"));
-        let files = ["--ca", &ca, "--cert", &certificate, "--key", &key, "--server-name", "localhost"];
-        let files = [&files[..], &["--renew", "1"]].concat();
-        self.json(name, &[&["key-provider", "add", "kms", "--kmip", &self.kmip], &files[..]].concat());
-        enrolled["client"].as_str().unwrap().to_owned()
-    }
-
-    /// A key that `control` makes and does not see.
-    fn make_key(&self) -> String {
-        let made = self.json("control", &["key-provider", "create-key", "kms"]);
-        made["key"].as_str().unwrap().to_owned()
-    }
-
-    /// Has `control` write a grant for a host into a file.
-    fn grant(&self, host: &str, key: &str, generation: &str, file: &str) -> Value {
-        let (vm, server) = (VM.to_string(), self.enrolment.as_str());
-        let to = ["--host", host, "--vm", &vm, "--vm-generation", generation, "--key-id", key];
-        let by = ["keyserver", "grant", "--identity", "control", "--server", server, "--into", file];
-        self.json("control", &[&by[..], &to[..]].concat())
-    }
-
-    /// The KMIP client of whoever has these files.
-    fn client(&self, name: &str) -> Client {
-        let path = |file: &str| self.strongroom.path(&format!("{name}/{file}.pem"));
-        let tls = TlsFiles { authority: path("ca"), certificate: path("cert"), key: path("key") };
-        let mut options = ClientOptions::new(self.kmip.parse().unwrap(), tls);
-        options.server_name = Some("localhost".to_owned());
-        Client::new(options).unwrap()
-    }
-
+impl Site<'_> {
     fn certificate(&self, name: &str) -> Vec<u8> {
         let text = std::fs::read(self.strongroom.path(&format!("{name}/cert.pem"))).unwrap();
         pem::parse(text).unwrap().into_contents()
@@ -112,19 +35,6 @@ impl<'test> Site<'test> {
         let mut pkcs8 = pem::parse(text).unwrap().into_contents();
         let key = SecretBytes::from_slice_and_wipe(&mut pkcs8).unwrap();
         GrantSigner::new(&key, CertificateSha256::of(&self.certificate(certified))).unwrap()
-    }
-
-    /// Every line of the audit log, in order.
-    fn audit(&self) -> Vec<Value> {
-        let directory = self.strongroom.path("server/keyserver/audit");
-        let mut files: Vec<_> =
-            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        let text: String = files
-            .iter()
-            .map(|file| String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned())
-            .collect();
-        text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
     }
 }
 
@@ -172,7 +82,7 @@ fn code(refusal: &str) -> &str {
 fn a_host_has_a_volume_whose_key_it_is_granted_each_time() {
     let scratch = Scratch::new();
     let site = Site::new(&scratch);
-    let server = site.serve("keyserver");
+    let server = site.serve("keyserver", &[]);
     for (name, role) in [("control", "control"), ("host1", "host"), ("host2", "host")] {
         site.enrol(name, role);
     }
@@ -213,27 +123,20 @@ fn a_host_has_a_volume_whose_key_it_is_granted_each_time() {
     server.kill();
     let expose = with(&["volume", "expose", "ds/vm1"], "third");
     let mut exposed = site.strongroom.start_shell("expose", &Site::script("host1", &[&words(&expose)]));
-    let told = |process: &Process, what: &str| {
-        let begun = std::time::Instant::now();
-        while !std::fs::read_to_string(process.stderr_log()).unwrap().contains(what) {
-            assert!(begun.elapsed() < DEADLINE, "it does not say: {what}");
-            std::thread::yield_now();
-        }
-    };
-    told(&exposed, "Waiting for the key");
-    let server = site.serve("keyserver-again");
+    tells(&exposed, "Waiting for the key");
+    let server = site.serve("keyserver-again", &[]);
     exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
     assert!(exposed.terminate(DEADLINE).success());
 
     // A grant that is void is waited out, too: the file gets another one.
     let mut exposed = site.strongroom.start_shell("expose-2", &Site::script("host1", &[&words(&expose)]));
-    told(&exposed, "grant-replayed");
+    tells(&exposed, "grant-replayed");
     site.grant("host1", &key, "2", "third");
     exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
 
     // It asks on for the key's state without a grant, and so hears of its end.
     site.client("control").revoke(&key, RevocationReasonCode::KeyCompromise, "seen").unwrap();
-    told(&exposed, "was revoked as compromised, and was wiped here");
+    tells(&exposed, "was revoked as compromised, and was wiped here");
     assert!(exposed.terminate(DEADLINE).success());
     assert!(server.terminate(DEADLINE).success());
 }
@@ -242,7 +145,7 @@ fn a_host_has_a_volume_whose_key_it_is_granted_each_time() {
 fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     let scratch = Scratch::new();
     let site = Site::new(&scratch);
-    let server = site.serve("keyserver");
+    let server = site.serve("keyserver", &[]);
     let roles = [("control", "control"), ("gone", "control"), ("host1", "host"), ("host2", "host")];
     let ids = roles.map(|(name, role)| site.enrol(name, role));
     let (key, other) = (site.make_key(), site.make_key());

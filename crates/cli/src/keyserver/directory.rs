@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::module;
+use strongroom_keys::ProviderName;
 use strongroom_keyserver::authority::{KeyTypes, Settings};
 use strongroom_keyserver::process::state::make_directory;
 
 use super::syslog::{SyslogArguments, SyslogSettings};
+use super::upstream::BrokeredProviders;
 use crate::error::CliError;
 use crate::home::HomeArguments;
 
@@ -72,6 +74,9 @@ pub struct ServerSettings {
     /// Where its audit log is shipped to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub syslog: Option<SyslogSettings>,
+    /// The external providers that it is the broker of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub brokered: Vec<ProviderName>,
 }
 
 /// The same on the command line.
@@ -91,6 +96,10 @@ pub struct SettingsArguments {
 
     #[command(flatten)]
     syslog: SyslogArguments,
+
+    /// Be the broker of key provider NAME of this machine: hosts get its keys here, under grants; once for each
+    #[arg(long = "broker", value_name = "NAME")]
+    brokered: Vec<ProviderName>,
 }
 
 impl ServerSettings {
@@ -102,13 +111,26 @@ impl ServerSettings {
 }
 
 impl SettingsArguments {
+    /// Refuses providers that this server cannot be the broker of, before anything is made.
+    pub fn check(&self, home: &HomeArguments) -> Result<(), CliError> {
+        if self.brokered.is_empty() {
+            return Ok(());
+        }
+        BrokeredProviders::new(&home.path()?, self.brokered.clone()).map(drop)
+    }
+
     /// `settings` with what the command line says.
     pub fn over(&self, settings: ServerSettings) -> Result<ServerSettings, CliError> {
         let names = match self.names.is_empty() {
             true => settings.names,
             false => self.names.clone(),
         };
+        let brokered = match self.brokered.is_empty() {
+            true => settings.brokered,
+            false => self.brokered.clone(),
+        };
         Ok(ServerSettings {
+            brokered,
             listen: self.listen.unwrap_or(settings.listen),
             listen_enrolment: self.listen_enrolment.unwrap_or(settings.listen_enrolment),
             names,
@@ -127,6 +149,7 @@ impl Default for ServerSettings {
             listen_enrolment: SocketAddr::from(([127, 0, 0, 1], ENROLMENT_PORT)),
             names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
             syslog: None,
+            brokered: Vec::new(),
         }
     }
 }

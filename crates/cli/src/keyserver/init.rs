@@ -84,6 +84,7 @@ pub fn make(
     settings: &SettingsArguments,
 ) -> Result<Made, CliError> {
     let directory = arguments.path()?;
+    settings.check(&arguments.home)?;
     make_directories(&directory)?;
     let settings = settings.over(ServerSettings::default())?;
     settings.write(&directory)?;

@@ -4,6 +4,7 @@
 //! administrator's certificate, or that of a control plane.
 
 mod administration;
+mod broker;
 mod certificates;
 mod client;
 mod directory;
@@ -16,6 +17,7 @@ mod run;
 mod status;
 mod syslog;
 mod token;
+mod upstream;
 
 pub use administration::AdministrationArguments;
 pub use directory::DirectoryArguments;
@@ -49,6 +51,9 @@ pub enum KeyserverCommand {
     Enrol(enrol::EnrolArguments),
     /// Let a host fetch keys for a VM once, as a client of role control
     Grant(grant::GrantArguments),
+    /// Take keys of external providers in, so that hosts get them here under grants
+    #[command(subcommand)]
+    Broker(broker::BrokerCommand),
     /// Make void what was granted for a VM, as a client of role control
     Fence(fence::FenceArguments),
 }
@@ -66,6 +71,7 @@ impl KeyserverCommand {
             Self::Client(command) => command.run(output),
             Self::Enrol(arguments) => arguments.run(output),
             Self::Grant(arguments) => arguments.run(output),
+            Self::Broker(command) => command.run(output),
             Self::Fence(arguments) => arguments.run(output),
         }?;
         Ok(ExitCode::SUCCESS)

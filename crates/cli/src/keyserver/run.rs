@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_keyserver::broker::Upstream;
 use strongroom_keyserver::process::state::State;
 use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings};
 use strongroom_keyserver::root::{self, Protection};
@@ -17,6 +19,7 @@ use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
 use super::init::{self, EMBEDDED};
 use super::root::{RootArguments, SecretArguments};
 use super::syslog::SyslogSettings;
+use super::upstream::BrokeredProviders;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -36,6 +39,7 @@ Keys come out under certificates alone. What the server does for a client beyond
 Examples:
   strongroom keyserver run
   strongroom keyserver run --syslog logs.example.org --syslog-ca /etc/ssl/logs-ca.pem
+  strongroom keyserver run --broker corp
   strongroom keyserver run --directory /srv/kms --listen 10.0.0.5:5696 --secret-fd 3 3<passphrase"
 )]
 pub struct RunArguments {
@@ -76,6 +80,7 @@ impl RunArguments {
     /// Serves until a signal comes.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let directory = self.directory.path()?;
+        self.settings.check(&self.directory.home)?;
         if !directory.join("root.json").exists() {
             init::make(&self.directory, &RootArguments::default(), &self.settings)?;
             output.remark(&format!(
@@ -118,8 +123,16 @@ impl RunArguments {
     fn service(&self, settings: &ServerSettings) -> Result<ProcessSettings, CliError> {
         let is_on = |offer| self.offer.contains(&offer);
         let collector = settings.syslog.as_ref().map(SyslogSettings::collector).transpose()?;
+        let upstream = match settings.brokered.as_slice() {
+            [] => None,
+            names => {
+                let home = self.directory.home.path()?;
+                Some(Arc::new(BrokeredProviders::new(&home, names.to_vec())?) as Arc<dyn Upstream>)
+            }
+        };
         Ok(ProcessSettings {
             collector,
+            upstream,
             kmip: settings.listen,
             enrolment: settings.listen_enrolment,
             offered: Settings {

@@ -33,6 +33,8 @@ pub enum OperationClass {
     ManageClients,
     /// What it takes to grant: who the hosts are, and how far a VM has gone on.
     IssueGrants,
+    /// A key of an external provider is taken in, or made there, without being seen.
+    BrokerKey,
     /// A backup is made or a restore is begun; neither shows a key.
     ManageBackup,
     /// One's share for a restore.
@@ -59,7 +61,7 @@ use Scope::{All, Granted, Nothing as None, Own};
 
 /// Columns in the order of [`Role::ALL`].
 #[rustfmt::skip]
-const TABLE: [(OperationClass, [Scope; 6]); 17] = [
+const TABLE: [(OperationClass, [Scope; 6]); 18] = [
     //                        admin    control  host     client   custodian auditor
     (Class::Discover,         [All,    All,     All,     All,     All,      All ]),
     (Class::CreateKey,        [None,   Own,     None,    Own,     None,     None]),
@@ -75,6 +77,7 @@ const TABLE: [(OperationClass, [Scope; 6]); 17] = [
     (Class::RenewCertificate, [Own,    Own,     Own,     Own,     Own,      Own ]),
     (Class::ManageClients,    [All,    None,    None,    None,    None,     None]),
     (Class::IssueGrants,      [None,   All,     None,    None,    None,     None]),
+    (Class::BrokerKey,        [None,   All,     None,    None,    None,     None]),
     (Class::ManageBackup,     [All,    None,    None,    None,    None,     None]),
     (Class::GiveShare,        [None,   None,    None,    None,    Own,      None]),
     (Class::ReadAudit,        [All,    None,    None,    None,    None,     All ]),
@@ -82,8 +85,8 @@ const TABLE: [(OperationClass, [Scope; 6]); 17] = [
 
 impl OperationClass {
     /// All of them, in the order of the table.
-    pub const ALL: [OperationClass; 17] = {
-        let mut all = [OperationClass::Discover; 17];
+    pub const ALL: [OperationClass; 18] = {
+        let mut all = [OperationClass::Discover; 18];
         let mut row = 0;
         while row < all.len() {
             all[row] = TABLE[row].0;
@@ -117,6 +120,7 @@ mod tests {
                 Class::ConfirmDestroy
                 | Class::ManageClients
                 | Class::IssueGrants
+                | Class::BrokerKey
                 | Class::ManageBackup
                 | Class::GiveShare
                 | Class::ReadAudit,
@@ -129,15 +133,20 @@ mod tests {
             (Class::CreateKey | Class::ChangeMetadata | Class::RevokeKey | Class::DestroyKey, Control) => {
                 Scope::Own
             }
-            (Class::IssueGrants, Control) => Scope::All,
+            (Class::IssueGrants | Class::BrokerKey, Control) => Scope::All,
             (_, Control) => Scope::Nothing,
             (Class::GiveShare, Custodian) => Scope::Own,
             (_, Custodian) => Scope::Nothing,
             (Class::ReadAudit, Auditor) => Scope::All,
             (_, Auditor) => Scope::Nothing,
-            (Class::CreateKey | Class::ChangeMetadata | Class::GiveShare | Class::IssueGrants, Admin) => {
-                Scope::Nothing
-            }
+            (
+                Class::CreateKey
+                | Class::ChangeMetadata
+                | Class::GiveShare
+                | Class::IssueGrants
+                | Class::BrokerKey,
+                Admin,
+            ) => Scope::Nothing,
             (_, Admin) => Scope::All,
         }
     }

@@ -6,6 +6,7 @@
 //!
 //! Each question that changes something is on record before its answer leaves, and so is each that is refused.
 
+mod brokering;
 mod granting;
 pub mod protocol;
 
@@ -20,6 +21,7 @@ use strongroom_audit::{AuditLog, Outcome, Record};
 use strongroom_store::Store;
 use time::{Duration, OffsetDateTime};
 
+pub use self::brokering::Brokering;
 use self::protocol::{
     AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer,
 };
@@ -39,13 +41,15 @@ pub struct Management {
     store: Arc<dyn Store>,
     directory: PathBuf,
     shipper: Option<Arc<Shipper>>,
+    brokering: Brokering,
 }
 
 impl Management {
     /// For the server of this state, whose audit log is shipped.
-    pub fn new(state: &State, shipper: Option<Arc<Shipper>>) -> Self {
+    pub fn new(state: &State, shipper: Option<Arc<Shipper>>, brokering: Brokering) -> Self {
         Self {
             shipper,
+            brokering,
             authority: Arc::clone(&state.authority),
             audit: Arc::clone(&state.audit),
             store: Arc::clone(&state.store),
@@ -69,7 +73,7 @@ impl Management {
             self.on_record(&record)?;
             return Err(refused("role", format!("the role {} may not do that", asker.role)));
         }
-        let (answer, about) = match self.done(question.clone()) {
+        let (answer, about) = match self.done(asker, question.clone()) {
             Ok(done) => done,
             Err(refused) => {
                 let record = Record::new(actor, question.name(), Outcome::Failed).reason(refused.code);
@@ -95,7 +99,7 @@ impl Management {
     }
 
     /// The answer, and the ids of what it was about.
-    fn done(&self, question: Question) -> Result<(Value, Vec<String>), Unanswered> {
+    fn done(&self, asker: &Identity, question: Question) -> Result<(Value, Vec<String>), Unanswered> {
         let now = OffsetDateTime::now_utc();
         match question {
             Question::Status => Ok((json(&self.status(now)?)?, Vec::new())),
@@ -157,6 +161,9 @@ impl Management {
                 self.revoke(client, &reason, now)?;
                 Ok((Value::Null, vec![client.to_string()]))
             }
+            Question::BrokerAdd { key } => self.broker_add(asker, key),
+            Question::BrokerCreate { provider, request } => self.broker_create(asker, &provider, request),
+            Question::BrokeredKeys => self.brokered_keys(),
             Question::Hosts { host } => Ok((json(&self.hosts(&host, now)?)?, Vec::new())),
             Question::FenceVm { vm, generation } => {
                 Ok((json(&self.fence(vm, generation)?)?, vec![vm.to_string()]))
@@ -213,6 +220,8 @@ fn class_of(question: &Question) -> OperationClass {
         }
         Question::AuditHead => OperationClass::ReadAudit,
         Question::Hosts { .. } | Question::FenceVm { .. } => OperationClass::IssueGrants,
+        Question::BrokerAdd { .. } | Question::BrokerCreate { .. } => OperationClass::BrokerKey,
+        Question::BrokeredKeys => OperationClass::ReadMetadata,
     }
 }
 

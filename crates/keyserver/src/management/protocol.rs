@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use strongroom_audit::SignedHead;
+use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use zeroize::Zeroizing;
 
 use crate::access::{ClientId, ClientName, PublicKeySha256, Role};
@@ -53,6 +54,20 @@ pub enum Question {
         /// The lowest generation that is good from now on.
         generation: VmGeneration,
     },
+    /// A key that an external provider has is to be had here: [`BrokeredAnswer`].
+    BrokerAdd {
+        /// The key.
+        key: ProviderKey,
+    },
+    /// The same for a key that is made there: [`BrokeredAnswer`].
+    BrokerCreate {
+        /// The provider.
+        provider: ProviderName,
+        /// Names the wish, so that it can be repeated.
+        request: KeyRequestId,
+    },
+    /// All keys of external providers: [`BrokeredAnswer`]s.
+    BrokeredKeys,
     /// A signed head of the audit log, to be kept elsewhere: [`AuditAnswer`].
     AuditHead,
 }
@@ -67,6 +82,9 @@ impl Question {
             Self::CancelToken { .. } => "cancel token",
             Self::Clients => "list clients",
             Self::RevokeClient { .. } => "revoke client",
+            Self::BrokerAdd { .. } => "take in external key",
+            Self::BrokerCreate { .. } => "create external key",
+            Self::BrokeredKeys => "list external keys",
             Self::Hosts { .. } => "find hosts",
             Self::FenceVm { .. } => "fence vm",
             Self::AuditHead => "sign audit head",
@@ -75,7 +93,7 @@ impl Question {
 
     /// Whether it changes something, and so goes on record.
     pub fn changes_something(&self) -> bool {
-        !matches!(self, Self::Status | Self::Tokens | Self::Clients | Self::Hosts { .. })
+        !matches!(self, Self::Status | Self::Tokens | Self::Clients | Self::Hosts { .. } | Self::BrokeredKeys)
     }
 }
 
@@ -173,6 +191,18 @@ pub struct HostAnswer {
     pub public_key: PublicKeySha256,
     /// When that ends.
     pub not_after_unix_seconds: i64,
+}
+
+/// A key of an external provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokeredAnswer {
+    /// What it is called here.
+    pub id: String,
+    /// Where it is.
+    #[serde(flatten)]
+    pub key: ProviderKey,
+    /// `active`, `deactivated`, `compromised`: as far as is known here.
+    pub state: String,
 }
 
 /// How far a VM has gone on.

@@ -116,6 +116,15 @@ impl Objects {
         Ok(matches!(self.store.submit(transaction).await?, Outcome::Committed(_)))
     }
 
+    /// The same, for who may block.
+    ///
+    /// # Errors
+    ///
+    /// As [`Objects::commit`].
+    pub fn commit_blocking(&self, transaction: Transaction) -> Result<bool, KeepingError> {
+        Ok(matches!(self.store.commit(transaction)?, Outcome::Committed(_)))
+    }
+
     /// The time by the server's clock.
     pub fn now(&self) -> UnixSeconds {
         self.clock.now()

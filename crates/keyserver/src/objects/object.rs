@@ -4,6 +4,7 @@
 //! KMIP (attributes, the outside of the key block) as the TTLV it came in, encoded for KMIP 1.4.
 
 use serde::{Deserialize, Serialize};
+use strongroom_keys::ProviderKey;
 use strongroom_kmip::codec::{Codec, DecodeError, Fields, Member, Rules, UnknownFields};
 use strongroom_kmip::protocol::{
     Attribute, KeyBlock, ObjectType, OpaqueDataType, ProtocolVersion, RevocationReasonCode, SecretDataType,
@@ -52,6 +53,8 @@ pub struct Object {
     pub always_sensitive: bool,
     /// Whether it was not Extractable all its life.
     pub never_extractable: bool,
+    /// Where the key is, if an external provider keeps it: [`broker`](crate::broker).
+    pub upstream: Option<ProviderKey>,
 }
 
 /// Why an object was revoked.
@@ -148,6 +151,8 @@ struct Facts {
     made_here: bool,
     always_sensitive: bool,
     never_extractable: bool,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    upstream: Option<ProviderKey>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq)]
@@ -226,6 +231,7 @@ impl Object {
             made_here: self.made_here,
             always_sensitive: self.always_sensitive,
             never_extractable: self.never_extractable,
+            upstream: self.upstream.clone(),
         })
     }
 
@@ -259,6 +265,7 @@ impl Object {
             made_here: self.made_here,
             always_sensitive: self.always_sensitive,
             never_extractable: self.never_extractable,
+            upstream: self.upstream.clone(),
         };
         // Numbers, booleans and texts without maps: serde_json has nothing to refuse.
         let json = serde_json::to_vec(&facts).unwrap_or_default();
@@ -337,6 +344,7 @@ impl Object {
             made_here: facts.made_here,
             always_sensitive: facts.always_sensitive,
             never_extractable: facts.never_extractable,
+            upstream: facts.upstream,
         })
     }
 }

@@ -117,9 +117,11 @@ impl Object {
         values
     }
 
-    /// Whether the value never was here (KMIP 1.2, Key Value Location).
+    /// Whether the value never was here (KMIP 1.2, Key Value Location) and cannot be had through here either.
     pub fn has_key_value_elsewhere(&self) -> bool {
-        !self.is_destroyed() && self.content.material().is_some_and(|material| !material.is_present())
+        self.upstream.is_none()
+            && !self.is_destroyed()
+            && self.content.material().is_some_and(|material| !material.is_present())
     }
 
     /// Whether plain material may not be given out.

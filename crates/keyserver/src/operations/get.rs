@@ -60,6 +60,13 @@ fn value_of(
     let wrapped_elsewhere = block.key_wrapping_data.is_some();
     check_may_leave(object, wrapping.is_some() || wrapped_elsewhere)?;
     let key_value = match material {
+        Material::Absent if object.upstream.is_some() => {
+            let format = given_format(object, request)?;
+            Some(KeyValue::Content(KeyContent {
+                material: in_format(upstream_key(context, object)?, format),
+                attributes: Vec::new(),
+            }))
+        }
         Material::Absent if wrapping.is_some() => {
             return Err(Failure::new(ResultReason::KeyValueNotPresent, "the key itself is kept elsewhere"));
         }
@@ -100,6 +107,12 @@ fn value_of(
     })
 }
 
+/// The key that an external provider keeps.
+fn upstream_key(context: &mut Context<'_, '_>, object: &Object) -> Result<ByteString, Failure> {
+    let key = object.upstream.as_ref().ok_or_else(Failure::not_found)?;
+    Ok(context.key_of_provider(key)?.into())
+}
+
 /// Sensitive and Extractable (KMIP 1.4, 3.48 and 3.50).
 fn check_may_leave(object: &Object, wrapped: bool) -> Result<(), Failure> {
     if !object.is_extractable() {
@@ -117,7 +130,7 @@ fn given_format(object: &Object, request: &GetRequest) -> Result<KeyFormatType, 
     let own = object.default_format();
     match (own, request.key_format_type.unwrap_or(own)) {
         (Raw | TransparentSymmetricKey, asked @ (Raw | TransparentSymmetricKey))
-            if object.plain_key().is_some() =>
+            if object.plain_key().is_some() || object.upstream.is_some() =>
         {
             Ok(asked)
         }

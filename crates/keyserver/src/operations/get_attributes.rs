@@ -7,6 +7,7 @@ use strongroom_kmip::protocol::{AttributeName, ResultReason};
 
 use super::Context;
 use super::failure::Failure;
+use crate::access::Role;
 
 /// Attributes by name, or all; also of a destroyed object. One that the object does not have is left out.
 pub fn get_attributes(
@@ -20,7 +21,11 @@ pub fn get_attributes(
             format!("{twice} is asked for more than once"),
         ));
     }
-    let object = context.object(request.unique_identifier.as_ref())?;
+    let mut object = context.object(request.unique_identifier.as_ref())?;
+    // Who holds the key lives by what is said here.
+    if context.caller.role() == Role::Host && !object.is_destroyed() {
+        object = context.as_provider_says(object)?;
+    }
     let mut attributes = object.attributes_at(context.version, context.work.now());
     if !names.is_empty() {
         attributes.retain(|attribute| names.contains(&attribute.name()));

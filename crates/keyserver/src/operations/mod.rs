@@ -33,11 +33,14 @@ mod register;
 mod revoke;
 mod wrap;
 
+use strongroom_keys::ProviderKey;
 use strongroom_kmip::message::{RequestPayload, ResponsePayload, UniqueIdentifierResponse};
 use strongroom_kmip::protocol::{Operation, ProtocolVersion, ResultReason};
+use strongroom_memory::secret::SecretBytes;
 
 use self::failure::Failure;
 use crate::access::{OperationClass, Role, Scope, scope};
+use crate::broker::{self, Answers, Wanted};
 use crate::caller::Caller;
 use crate::grant::holding;
 use crate::objects::id::ObjectId;
@@ -59,6 +62,12 @@ pub struct Context<'a, 'w> {
     pub turns: &'a GroupTurns,
     /// What is read and changed.
     pub work: &'a mut Work<'w>,
+    /// What external providers have said so far.
+    pub answers: &'a Answers,
+    /// What an external provider has to be asked first. Then nothing of the operation counts; it is done again with the answer.
+    pub wanted: Option<Wanted>,
+    /// Where an external provider keeps the key that the item has to do with, for the record.
+    pub upstream: Option<ProviderKey>,
     /// The object that an item means which names none (KMIP 1.4, section 4, "ID Placeholder").
     pub placeholder: Option<ObjectId>,
     /// The objects that the item had to do with, for the record.
@@ -119,6 +128,7 @@ pub fn perform(payload: &RequestPayload, context: &mut Context<'_, '_>) -> Resul
     use ResponsePayload as Response;
     context.objects.clear();
     context.released = None;
+    context.upstream = None;
     context.operation = payload.operation();
     context.check_offered()?;
     Ok(match payload {
@@ -248,6 +258,43 @@ impl Context<'_, '_> {
             }
             _ => Ok(object),
         }
+    }
+
+    /// A key that an external provider keeps.
+    ///
+    /// # Errors
+    ///
+    /// Why the provider does not give it.
+    fn key_of_provider(&mut self, key: &ProviderKey) -> Result<&SecretBytes, Failure> {
+        self.upstream = Some(key.clone());
+        match self.answers.key(key) {
+            Some(answer) => answer.as_ref().map_err(Failure::clone),
+            None => Err(self.ask(Wanted::Key(key.clone()))),
+        }
+    }
+
+    /// The object as its external provider says that it is now, if one keeps its key.
+    ///
+    /// # Errors
+    ///
+    /// Why that cannot be said.
+    fn as_provider_says(&mut self, mut object: Object) -> Result<Object, Failure> {
+        let Some(key) = &object.upstream else { return Ok(object) };
+        self.upstream = Some(key.clone());
+        let state = match self.answers.state(key) {
+            Some(answer) => answer.clone()?,
+            None => return Err(self.ask(Wanted::State(key.clone()))),
+        };
+        if broker::follow(&mut object, state, self.work.now()) {
+            self.work.replace(object.duplicate()?)?;
+        }
+        Ok(object)
+    }
+
+    /// Has a provider asked; the failure is not seen by anyone.
+    fn ask(&mut self, wanted: Wanted) -> Failure {
+        self.wanted = Some(wanted);
+        Failure::new(ResultReason::GeneralFailure, "an external provider has to be asked first")
     }
 
     /// Whether the caller is a host that was granted the object before, and may ask on what became of it.

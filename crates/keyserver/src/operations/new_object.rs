@@ -133,6 +133,7 @@ impl Wanted {
             made_here: false,
             always_sensitive: false,
             never_extractable: false,
+            upstream: None,
         };
         object.always_sensitive = object.is_sensitive();
         object.never_extractable = !object.is_extractable();

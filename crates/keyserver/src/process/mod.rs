@@ -29,8 +29,9 @@ use self::record::AuditRecord;
 use self::state::{State, StateError};
 use crate::authority::AuthorityError;
 use crate::authority::enrol;
+use crate::broker::{Broker, Upstream};
 use crate::granting::LedgeredGrants;
-use crate::management::Management;
+use crate::management::{Brokering, Management};
 use crate::objects::clock::SystemClock;
 use crate::objects::sealing::SealingError;
 use crate::server::{Foundations, KeyServer};
@@ -53,6 +54,8 @@ pub struct ProcessSettings {
     pub limits: ServerLimits,
     /// Where the audit log is shipped to.
     pub collector: Option<Collector>,
+    /// The external providers that the server is the broker of.
+    pub upstream: Option<Arc<dyn Upstream>>,
 }
 
 /// Why a server does not serve.
@@ -93,6 +96,7 @@ pub struct KeyServerProcess {
     enrolment: TcpListener,
     addresses: Addresses,
     shipper: Option<Arc<Shipper>>,
+    brokering: Brokering,
 }
 
 /// Where a server listens: the ports that it was told, or the kernel's choice where that was 0.
@@ -119,7 +123,10 @@ impl KeyServerProcess {
             clock,
             observer: Arc::clone(&record) as _,
         };
-        let keys = Arc::new(KeyServer::new(foundations, &state.objects_key, settings.offered)?);
+        let broker = settings.upstream.map(Broker::new).map(Arc::new);
+        let keys = KeyServer::new(foundations, &state.objects_key, settings.offered)?;
+        let keys = Arc::new(keys.with_broker(broker.clone()));
+        let brokering = Brokering { objects: keys.objects(), broker };
         let listener = listen(settings.kmip, "KMIP").await?;
         let enrolment = listen(settings.enrolment, "enrolment").await?;
         let port = KmipService::new(keys, Arc::clone(&state.authority));
@@ -133,7 +140,8 @@ impl KeyServerProcess {
         ClosesRevoked::watch(&state.authority, server.handle());
         let ship = |collector| Shipper::start(&state.audit, collector, ShipOptions::default());
         let shipper = settings.collector.map(ship).transpose().map_err(ProcessError::Shipping)?;
-        Ok(Self { state, server, record, enrolment, addresses, shipper: shipper.map(Arc::new) })
+        let shipper = shipper.map(Arc::new);
+        Ok(Self { state, server, record, enrolment, addresses, shipper, brokering })
     }
 
     /// Where it listens.
@@ -146,7 +154,7 @@ impl KeyServerProcess {
     /// # Errors
     /// [`ProcessError::Authority`] if TLS cannot be set up for enrolment.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ProcessError> {
-        let Self { state, server, record, enrolment, shipper, .. } = self;
+        let Self { state, server, record, enrolment, shipper, brokering, .. } = self;
         let end = watch::Sender::new(false);
         let told = |mut end: watch::Receiver<bool>| async move {
             // The sender outlives all who listen to it here.
@@ -160,7 +168,7 @@ impl KeyServerProcess {
             enrolment,
             Arc::clone(&state.authority),
             Arc::clone(&record) as _,
-            Some(Arc::new(Management::new(&state, shipper.clone())) as _),
+            Some(Arc::new(Management::new(&state, shipper.clone(), brokering)) as _),
             told(end.subscribe()),
         );
         let until_told = async {

@@ -137,6 +137,11 @@ fn line(event: &Event) -> Record {
         }
         Some(ShownGrant::Refused { claimed: None }) | None => {}
     }
+    if let Some(key) = &event.upstream {
+        record = record
+            .field("upstream_provider", key.provider.to_string())
+            .field("upstream_key", within_limits(key.key.as_str()));
+    }
     match &event.outcome {
         EventOutcome::Released { wrapped } => {
             record.field("released", if *wrapped { "wrapped" } else { "plain" })

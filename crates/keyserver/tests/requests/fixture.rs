@@ -8,6 +8,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPai
 use strongroom_keyserver::access::{
     CertificateSerial, CertificateSha256, ClientId, Identity, PublicKeySha256, Role,
 };
+use strongroom_keyserver::broker::{Broker, Upstream};
 use strongroom_keyserver::caller::Caller;
 use strongroom_keyserver::grant::{
     Grant, GrantSigner, GrantedOperation, GrantedOperations, Signer, SignerRefusal, Signers,
@@ -115,6 +116,16 @@ impl Fixture {
 
     /// A server that finds `store` as another one left it.
     pub fn over(store: Arc<Engine>, root: &SecretBytes) -> Self {
+        Self::assembled(store, root, None)
+    }
+
+    /// An empty server before an external provider.
+    pub fn before(upstream: Arc<dyn Upstream>) -> Self {
+        let store = Arc::new(Engine::with_backend(redb::backends::InMemoryBackend::new(), "test").unwrap());
+        Self::assembled(store, &root(1), Some(Arc::new(Broker::new(upstream))))
+    }
+
+    fn assembled(store: Arc<Engine>, root: &SecretBytes, broker: Option<Arc<Broker>>) -> Self {
         let clock = Arc::new(TestClock(AtomicI64::new(NOW)));
         let recorder = Arc::new(Recorder::default());
         let control = Control::new();
@@ -125,8 +136,9 @@ impl Fixture {
             grants: Arc::new(grants),
             observer: recorder.clone(),
         };
-        let server = Arc::new(KeyServer::new(foundations, root, Settings::default()).unwrap());
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        let server = KeyServer::new(foundations, root, Settings::default()).unwrap();
+        let server = Arc::new(server.with_broker(broker));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
         Self { runtime, clock, store, recorder, control, server }
     }
 

@@ -4,6 +4,7 @@
 
 mod access;
 mod batches;
+mod broker;
 mod destruction;
 mod fixture;
 mod record;

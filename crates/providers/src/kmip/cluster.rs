@@ -29,6 +29,10 @@ pub const HEDGE_AFTER: Duration = Duration::from_millis(700);
 /// How often a server that is well is looked at; one that is not, five times as often.
 pub const HEALTH_PERIOD: Duration = Duration::from_secs(5);
 
+/// What the message of the embedded key server begins with when it is the broker of a provider that cannot be reached: the
+/// key is away, and nobody has said no.
+const UPSTREAM_UNAVAILABLE: &str = "upstream-unavailable: ";
+
 /// Whether a question that failed came to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
@@ -254,6 +258,9 @@ fn of_client(error: ClientError) -> ProviderError {
     match error {
         ClientError::Secret(error) => ProviderError::Secret(error),
         ClientError::TlsFiles(_) | ClientError::ServerName { .. } => misconfigured(error),
+        ClientError::Refused { refusal, .. } if refusal.message.starts_with(UPSTREAM_UNAVAILABLE) => {
+            ProviderError::Unavailable { reason: refusal.message }
+        }
         error => ProviderError::Refused { reason: error.to_string() },
     }
 }

@@ -13,7 +13,7 @@ use super::login::Login;
 use crate::config::{VaultConfig, misconfigured};
 use crate::error::ProviderError;
 use crate::provider::{
-    KeyFacts, KeyProvider, KeyState, ListedKey, NewKey, Revocation, ServerHealth, ServerState,
+    KeyFacts, KeyProvider, KeyState, ListedKey, NewKey, Revocation, ServerHealth, ServerState, UnseenKey,
 };
 
 /// A transit engine as a provider.
@@ -178,6 +178,14 @@ impl KeyProvider for VaultProvider {
         };
         let wrapped = WrappedKek::new(ciphertext.as_bytes().to_vec()).map_err(misconfigured)?;
         Ok(NewKey { key: self.key.clone(), wrapped: Some(wrapped), secret: self.kek(parsed.data.plaintext)? })
+    }
+
+    fn create_unseen(&self, _: KeyRequestId) -> Result<UnseenKey, ProviderError> {
+        let path = format!("{}/datakey/wrapped/{}", self.mount, self.key);
+        let answer = self.ask(&path, Some(br#"{"bits":256}"#), "making a data key")?;
+        let parsed: Envelope<Wrapped<'_>> = self.parse(&answer)?;
+        let wrapped = WrappedKek::new(parsed.data.ciphertext.as_bytes().to_vec()).map_err(misconfigured)?;
+        Ok(UnseenKey { key: self.key.clone(), wrapped: Some(wrapped) })
     }
 
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {

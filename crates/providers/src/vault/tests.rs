@@ -64,6 +64,12 @@ impl Vault {
                 let plaintext = Base64::encode_string(&key);
                 (200, json!({ "data": { "plaintext": plaintext, "ciphertext": self.seal(&key) } }))
             }
+            ("POST", "/v1/transit/datakey/wrapped/strongroom") => {
+                assert_eq!(body["bits"], 256);
+                let mut key = [0; 32];
+                aws_lc_rs::rand::fill(&mut key).unwrap();
+                (200, json!({ "data": { "ciphertext": self.seal(&key) } }))
+            }
             ("POST", "/v1/transit/decrypt/strongroom") => match self.open(&body["ciphertext"]) {
                 Ok(key) => (200, json!({ "data": { "plaintext": Base64::encode_string(&key) } })),
                 Err(text) => errors(400, text),
@@ -254,6 +260,11 @@ fn a_kek_is_made_opened_and_wrapped_anew() {
     assert!(key.wrapped.as_ref().unwrap().as_bytes().starts_with(b"vault:v1:"));
     assert_eq!(provider.fetch(&key).unwrap(), new.secret);
     assert_eq!(provider.facts(&key).unwrap().state, KeyState::Active);
+
+    // One that whoever asked for it has not seen.
+    let unseen = provider.create_unseen(KeyRequestId::random()).unwrap();
+    let unseen = ProviderKey { key: unseen.key, wrapped: unseen.wrapped, ..key.clone() };
+    assert_ne!(provider.fetch(&unseen).unwrap(), new.secret);
 
     stand_in.vault.lock().unwrap().versions.push([0x22; 32]);
     let rewrapped = ProviderKey { wrapped: Some(provider.rewrap(&key).unwrap()), ..key.clone() };

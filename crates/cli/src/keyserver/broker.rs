@@ -1,0 +1,133 @@
+//! `strongroom keyserver broker`.
+
+use std::fmt;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use strongroom_keys::{KeyRequestId, ProviderKey, ProviderKeyId, ProviderName, WrappedKek};
+use strongroom_keyserver::management::protocol::{BrokeredAnswer, Question};
+
+use super::administration::AdministrationArguments;
+use crate::error::CliError;
+use crate::output::{Output, Table};
+
+/// What can be done with keys of external providers.
+#[derive(Debug, Subcommand)]
+pub enum BrokerCommand {
+    /// Take in a key that an external provider has, as a client of role control
+    Add(AddArguments),
+    /// Have an external provider make a key, and take it in, as a client of role control
+    Create(CreateArguments),
+    /// List the keys of external providers
+    List(ListArguments),
+}
+
+/// Which key.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The key stays at its provider: the key server notes where it is, and asks for it each time that a host comes with a grant. \
+PROVIDER is one that the key server was started with (keyserver run --broker PROVIDER). What is printed is the key's id here, by \
+which it is granted and by which volumes name it.
+
+Example:
+  strongroom keyserver broker add corp 4711 --identity /etc/strongroom/control --server kms1:5697"
+)]
+pub struct AddArguments {
+    /// The provider
+    provider: ProviderName,
+
+    /// What it calls the key
+    key: ProviderKeyId,
+
+    /// The wrapped key in hexadecimal, of a provider that keeps none but unwraps them
+    #[arg(long, value_name = "HEX")]
+    wrapped: Option<String>,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+/// At which provider.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nobody sees the key: neither this machine nor, until a host fetches it, the key server.
+
+Example:
+  strongroom keyserver broker create corp --identity /etc/strongroom/control --server kms1:5697"
+)]
+pub struct CreateArguments {
+    /// The provider
+    provider: ProviderName,
+
+    /// Names the wish for this key, so that it can be repeated; by default a random one
+    #[arg(long, value_name = "UUID")]
+    request: Option<KeyRequestId>,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+/// Of which server.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom keyserver broker list")]
+pub struct ListArguments {
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct TakenIn(BrokeredAnswer);
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Listed(Vec<BrokeredAnswer>);
+
+impl BrokerCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::Add(AddArguments { provider, key, wrapped, server }) => {
+                let wrapped = wrapped
+                    .clone()
+                    .map(WrappedKek::try_from)
+                    .transpose()
+                    .map_err(|error| CliError::Usage(error.to_string()))?;
+                let key = ProviderKey { provider: provider.clone(), key: key.clone(), wrapped };
+                output.answer(&TakenIn(server.administrator()?.ask(&Question::BrokerAdd { key })?))
+            }
+            Self::Create(CreateArguments { provider, request, server }) => {
+                let request = request.unwrap_or_else(KeyRequestId::random);
+                let question = Question::BrokerCreate { provider: provider.clone(), request };
+                output.answer(&TakenIn(server.administrator()?.ask(&question)?))
+            }
+            Self::List(ListArguments { server }) => {
+                output.answer(&Listed(server.administrator()?.ask(&Question::BrokeredKeys)?))
+            }
+        }
+    }
+}
+
+impl fmt::Display for TakenIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.id)
+    }
+}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |brokered: &BrokeredAnswer| {
+            [
+                brokered.id.clone(),
+                brokered.state.clone(),
+                brokered.key.provider.to_string(),
+                brokered.key.key.to_string(),
+            ]
+        };
+        let table = Table {
+            head: ["KEY", "STATE", "PROVIDER", "PROVIDER'S KEY"],
+            rows: self.0.iter().map(row).collect(),
+        };
+        table.fmt(f)
+    }
+}

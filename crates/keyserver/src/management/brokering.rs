@@ -1,0 +1,100 @@
+//! What a control plane asks of the broker: to take in a key of an external provider, or to have one made there.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
+
+use super::protocol::BrokeredAnswer;
+use super::{Management, json, refused, refused_by_server};
+use crate::access::Identity;
+use crate::authority::enrol::server::Unanswered;
+use crate::broker::{self, Broker, BrokerError, UpstreamError, UpstreamState};
+use crate::objects::keeping::Objects;
+use crate::objects::lifecycle::State;
+
+/// What the broker's questions are answered from.
+pub struct Brokering {
+    /// The objects of the server.
+    pub objects: Arc<Objects>,
+    /// The broker, if the server is one.
+    pub broker: Option<Arc<Broker>>,
+}
+
+impl Management {
+    /// Takes a provider's key in. It must be there, and be active or deactivated.
+    pub(super) fn broker_add(
+        &self,
+        asker: &Identity,
+        key: ProviderKey,
+    ) -> Result<(Value, Vec<String>), Unanswered> {
+        let state = self.broker()?.upstream().state(&key).map_err(of_upstream)?;
+        if state == UpstreamState::Compromised {
+            let message = format!("the {key}, was revoked as compromised; have another one made");
+            return Err(refused("broker", message));
+        }
+        self.taken_in(asker, key, state)
+    }
+
+    /// Has a key made at a provider, and takes it in.
+    pub(super) fn broker_create(
+        &self,
+        asker: &Identity,
+        provider: &ProviderName,
+        request: KeyRequestId,
+    ) -> Result<(Value, Vec<String>), Unanswered> {
+        let key = self.broker()?.upstream().create(provider, request).map_err(of_upstream)?;
+        self.taken_in(asker, key, UpstreamState::Active)
+    }
+
+    fn taken_in(
+        &self,
+        asker: &Identity,
+        key: ProviderKey,
+        state: UpstreamState,
+    ) -> Result<(Value, Vec<String>), Unanswered> {
+        let (id, state) =
+            broker::take_in(&self.brokering.objects, asker.client, &key, state).map_err(of_broker)?;
+        let id = id.to_string();
+        Ok((json(&BrokeredAnswer { id: id.clone(), key, state: word(state).to_owned() })?, vec![id]))
+    }
+
+    /// The keys of external providers.
+    pub(super) fn brokered_keys(&self) -> Result<(Value, Vec<String>), Unanswered> {
+        let listed = broker::list(&self.brokering.objects)
+            .map_err(|error| refused_by_server("store", &error))?
+            .into_iter()
+            .map(|(id, key, state)| BrokeredAnswer { id: id.to_string(), key, state: word(state).to_owned() })
+            .collect::<Vec<_>>();
+        Ok((json(&listed)?, Vec::new()))
+    }
+
+    fn broker(&self) -> Result<&Broker, Unanswered> {
+        self.brokering.broker.as_deref().ok_or_else(|| {
+            let message =
+                "the key server is the broker of no provider; start it with: keyserver run --broker PROVIDER";
+            refused("broker", message.to_owned())
+        })
+    }
+}
+
+fn of_upstream(error: UpstreamError) -> Unanswered {
+    refused("upstream", error.to_string())
+}
+
+fn of_broker(error: BrokerError) -> Unanswered {
+    match error {
+        BrokerError::Contended => refused("contended", error.to_string()),
+        error => refused_by_server("store", &error),
+    }
+}
+
+fn word(state: State) -> &'static str {
+    match state {
+        State::PreActive => "pre-active",
+        State::Active => "active",
+        State::Deactivated => "deactivated",
+        State::Compromised => "compromised",
+        State::Destroyed | State::DestroyedCompromised => "destroyed",
+    }
+}

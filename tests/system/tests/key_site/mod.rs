@@ -1,0 +1,123 @@
+//! A site for tests of grants: a key server, a control plane, hosts, each with a state of its own.
+
+#![allow(dead_code, reason = "each test uses its part of it")]
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strongroom_keyserver::grant::VmId;
+use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
+use strongroom_system_tests::{CommandLine, Process, Scratch};
+
+/// By when what is waited for must have come.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The VM that everything is granted for.
+pub const VM: VmId = VmId::from_bytes([5; 16]);
+
+/// Waits until a process says so on stderr.
+#[track_caller]
+pub fn tells(process: &Process, what: &str) {
+    let begun = Instant::now();
+    loop {
+        let told = std::fs::read_to_string(process.stderr_log()).unwrap();
+        if told.contains(what) {
+            return;
+        }
+        assert!(begun.elapsed() < DEADLINE, "it does not say '{what}': {told}");
+        std::thread::yield_now();
+    }
+}
+
+/// A key server, the clients that enrolled there, and the machines that they are on.
+pub struct Site<'test> {
+    pub strongroom: CommandLine<'test>,
+    kmip: String,
+    pub enrolment: String,
+}
+
+impl<'test> Site<'test> {
+    pub fn new(scratch: &'test Scratch) -> Self {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (kmip, enrolment) = (free(), free());
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
+        Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
+    }
+
+    /// A command on a machine, whose home is called so.
+    pub fn script(home: &str, arguments: &[&str]) -> String {
+        format!("export STRONGROOM_HOME=\"$PWD/{home}\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
+    }
+
+    /// Starts the key server.
+    pub fn serve(&self, name: &str, more: &[&str]) -> Process {
+        let arguments = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
+        let arguments = [&arguments[..], more].concat();
+        let mut server = self.strongroom.start_shell(name, &Self::script("server", &arguments));
+        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+        server
+    }
+
+    #[track_caller]
+    pub fn json(&self, home: &str, arguments: &[&str]) -> Value {
+        let script = Self::script(home, &[&["--json"], arguments].concat());
+        serde_json::from_str(&self.strongroom.run_shell(&script).success()).unwrap()
+    }
+
+    /// What it says when it fails.
+    #[track_caller]
+    pub fn is_refused(&self, home: &str, arguments: &[&str]) -> String {
+        self.strongroom.run_shell(&Self::script(home, arguments)).failure()
+    }
+
+    /// A client of that role on a machine of its own, which has the key server as its provider `kms`; gives its id.
+    pub fn enrol(&self, name: &str, role: &str) -> String {
+        let made = self.json("server", &["keyserver", "token", "create", name, "--role", role]);
+        std::fs::write(self.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
+        let from = ["keyserver", "enrol", "--server", &self.enrolment, "--token-fd", "3"];
+        let enrolled = self.json(name, &[&from[..], &["--into", name, "3<token"]].concat());
+        let [ca, certificate, key] = ["ca", "cert", "key"].map(|file| format!("{name}/{file}.pem"));
+        let files = ["--ca", &ca, "--cert", &certificate, "--key", &key, "--server-name", "localhost"];
+        let files = [&files[..], &["--renew", "1"]].concat();
+        self.json(name, &[&["key-provider", "add", "kms", "--kmip", &self.kmip], &files[..]].concat());
+        enrolled["client"].as_str().unwrap().to_owned()
+    }
+
+    /// A key that `control` makes and does not see.
+    pub fn make_key(&self) -> String {
+        let made = self.json("control", &["key-provider", "create-key", "kms"]);
+        made["key"].as_str().unwrap().to_owned()
+    }
+
+    /// Has `control` write a grant for a host into a file.
+    pub fn grant(&self, host: &str, key: &str, generation: &str, file: &str) -> Value {
+        let (vm, server) = (VM.to_string(), self.enrolment.as_str());
+        let to = ["--host", host, "--vm", &vm, "--vm-generation", generation, "--key-id", key];
+        let by = ["keyserver", "grant", "--identity", "control", "--server", server, "--into", file];
+        self.json("control", &[&by[..], &to[..]].concat())
+    }
+
+    /// The KMIP client of whoever has these files.
+    pub fn client(&self, name: &str) -> Client {
+        let path = |file: &str| self.strongroom.path(&format!("{name}/{file}.pem"));
+        let tls = TlsFiles { authority: path("ca"), certificate: path("cert"), key: path("key") };
+        let mut options = ClientOptions::new(self.kmip.parse().unwrap(), tls);
+        options.server_name = Some("localhost".to_owned());
+        Client::new(options).unwrap()
+    }
+
+    /// Every line of the audit log, in order.
+    pub fn audit(&self) -> Vec<Value> {
+        let directory = self.strongroom.path("server/keyserver/audit");
+        let mut files: Vec<_> =
+            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let text: String = files
+            .iter()
+            .map(|file| String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned())
+            .collect();
+        text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
+    }
+}
