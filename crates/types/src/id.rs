@@ -62,6 +62,10 @@ uuid_id! {
     LayerId
 }
 uuid_id! {
+    /// Names a datastore, wherever it is mounted.
+    DatastoreId
+}
+uuid_id! {
     /// Names a key-encryption key at its provider.
     KekId
 }

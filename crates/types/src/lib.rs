@@ -12,6 +12,6 @@ mod pending;
 mod size;
 
 pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
-pub use id::{ClientId, GrantId, KekId, KeyEpoch, KeyRequestId, LayerId, VmId, VolumeId};
+pub use id::{ClientId, DatastoreId, GrantId, KekId, KeyEpoch, KeyRequestId, LayerId, VmId, VolumeId};
 pub use pending::{Abandoned, Answerer, Pending, pending};
 pub use size::{MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, SizeError, VolumeSize, display_bytes, parse_bytes};

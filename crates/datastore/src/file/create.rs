@@ -100,7 +100,7 @@ fn check_name(path: &Path) -> Result<(), DatastoreError> {
     }
 }
 
-fn make_datastore(storage: &dyn Storage, parent: &Path) -> Result<(), DatastoreError> {
+pub(super) fn make_datastore(storage: &dyn Storage, parent: &Path) -> Result<(), DatastoreError> {
     match storage.make_directory(parent) {
         Ok(()) => sync_parent(storage, parent),
         Err(Errno::EXIST) => Ok(()),

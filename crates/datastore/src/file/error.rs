@@ -33,6 +33,16 @@ pub enum DatastoreError {
         /// The path.
         path: PathBuf,
     },
+    /// A datastore whose mark says nothing.
+    #[error(
+        "{mark} does not say which datastore {path} is; if nobody else put it there, remove it and try again"
+    )]
+    UnknownMark {
+        /// The datastore.
+        path: PathBuf,
+        /// The file.
+        mark: PathBuf,
+    },
     /// A system call failed.
     #[error("cannot {action} {path}: {errno}")]
     System {
@@ -362,6 +372,7 @@ impl DatastoreError {
             Self::NotAVolume { .. } => "not_a_volume",
             Self::BadName { .. } => "bad_name",
             Self::Exists { .. } => "exists",
+            Self::UnknownMark { .. } => "unknown_mark",
             Self::System { .. } => "system",
             Self::Full { .. } => "full",
             Self::FileSystem { .. } => "file_system",

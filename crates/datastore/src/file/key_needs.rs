@@ -1,0 +1,207 @@
+//! Which KEKs the volumes of a datastore need: what has to be known before one is destroyed.
+//!
+//! It is stricter than [`list`](super::list): a key may be destroyed because of what is *not* found here. So what looks
+//! like a volume and cannot be read is told as such and never passed over, and what an interrupted creation has left
+//! counts as long as it has a descriptor. A descriptor is taken as it is, without its key: who edits one can make a key seem
+//! needed, or take its envelopes away, which he can do in any case.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use strongroom_types::{KekId, VolumeId};
+
+use super::descriptor::{Descriptor, KekRecord};
+use super::directory::{VolumeDirectory, system};
+use super::error::DatastoreError;
+use super::storage::{HOST, Storage};
+
+/// What a file system makes for its own check, for root alone. No program of ours puts a volume there.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// How often a datastore is looked through, so that a volume that gets another name meanwhile is seen under one of them.
+const ATTEMPTS: usize = 8;
+
+/// A volume, and the KEKs of its envelopes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeNeeds {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Which.
+    pub volume: VolumeId,
+    /// The KEKs that open it: none of a clear volume, two while a re-wrap is under way.
+    pub keks: Vec<KekRecord>,
+}
+
+/// What a datastore's volumes need.
+#[derive(Debug, Default)]
+pub struct KeyNeeds {
+    /// Its volumes, by name.
+    pub volumes: Vec<VolumeNeeds>,
+    /// What may be a volume, and why it cannot be said which keys it needs.
+    pub unreadable: Vec<DatastoreError>,
+}
+
+/// Says what the volumes of the datastore at `path` need.
+///
+/// # Errors
+/// If the datastore itself cannot be read. What cannot be read in it is in the answer.
+pub fn key_needs(path: &Path) -> Result<KeyNeeds, DatastoreError> {
+    key_needs_on(HOST, path)
+}
+
+/// As [`key_needs`], on another file system.
+pub fn key_needs_on(storage: &dyn Storage, path: &Path) -> Result<KeyNeeds, DatastoreError> {
+    let datastore = VolumeDirectory::open(storage, path)?;
+    let mut names = datastore.names()?;
+    for _ in 0..ATTEMPTS {
+        let needs = needs_of_all(storage, path, &names);
+        let names_then = std::mem::replace(&mut names, datastore.names()?);
+        if names == names_then {
+            return Ok(needs);
+        }
+    }
+    Err(system("find the volumes of a datastore that keeps changing,", path)(Errno::AGAIN))
+}
+
+fn needs_of_all(storage: &dyn Storage, path: &Path, names: &[String]) -> KeyNeeds {
+    let mut needs = KeyNeeds::default();
+    for name in names {
+        match needs_of(storage, &path.join(name)) {
+            Ok(Some(volume)) => needs.volumes.push(volume),
+            Ok(None) => {}
+            Err(DatastoreError::System { errno: Errno::ACCESS, .. }) if name == LOST_AND_FOUND => {}
+            Err(error) => needs.unreadable.push(error),
+        }
+    }
+    needs
+}
+
+/// Nothing for what is no volume: a directory without a descriptor has no envelope that a key could open.
+fn needs_of(storage: &dyn Storage, path: &Path) -> Result<Option<VolumeNeeds>, DatastoreError> {
+    let handle = match storage.open_directory(path) {
+        Ok(handle) => handle,
+        // A file; a link that leads nowhere; or what was deleted meanwhile.
+        Err(Errno::NOTDIR | Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(system("open", path)(errno)),
+    };
+    let directory = VolumeDirectory { path: path.to_owned(), handle };
+    let encoded = match directory.read_descriptor() {
+        Ok(encoded) => encoded,
+        Err(DatastoreError::NotAVolume { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let descriptor = encoded.unverified();
+    let keks: Vec<KekRecord> =
+        descriptor.encryption.iter().flat_map(|encryption| encryption.keks().cloned()).collect();
+    let unnamed = envelope_keks(descriptor).find(|kek| keks.iter().all(|record| record.id != *kek));
+    if let Some(kek) = unnamed {
+        let reason = format!("it has an envelope under KEK {kek}, and does not say where that comes from");
+        return Err(DatastoreError::Damaged { path: path.to_owned(), reason });
+    }
+    Ok(Some(VolumeNeeds { path: path.to_owned(), volume: descriptor.volume, keks }))
+}
+
+/// The KEK of each envelope of each layer, branches and snapshots included.
+fn envelope_keks(descriptor: &Descriptor) -> impl Iterator<Item = KekId> {
+    let epochs = descriptor.layers.iter().flat_map(|layer| &layer.epochs);
+    epochs.flat_map(|record| record.envelopes.iter().map(|envelope| envelope.kek()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use strongroom_keys::{Kek, ProviderKey};
+    use strongroom_memory::secret::SecretBytes;
+
+    use super::*;
+    use crate::file::create::BUILDING_PREFIX;
+    use crate::file::{
+        Access, AddLayerOptions, CreateOptions, OpenOptions, Protection, Provisioning, VolumeHead, add_layer,
+        create, rename,
+    };
+
+    fn provided(number: u8) -> Kek {
+        let key = number.to_string().parse().unwrap();
+        let key = ProviderKey { provider: "corp".parse().unwrap(), key, wrapped: None };
+        let secret = SecretBytes::from_slice_and_wipe(&mut [number; 32]).unwrap();
+        Kek::from_provider(secret, key).unwrap()
+    }
+
+    fn make(path: &Path, protection: Protection<'_>) {
+        let size = "1M".parse().unwrap();
+        let (provisioning, log_bytes) = (Provisioning::Thin, None);
+        let options = CreateOptions { size, provisioning, protection, log_bytes, integrity: false };
+        create(path, &options).unwrap();
+    }
+
+    fn needed(path: &Path) -> Vec<(String, Vec<KekId>)> {
+        let needs = key_needs(path).unwrap();
+        assert!(needs.unreadable.is_empty(), "{:?}", needs.unreadable);
+        let name = |volume: &VolumeNeeds| volume.path.file_name().unwrap().to_str().unwrap().to_owned();
+        let keks = |volume: &VolumeNeeds| volume.keks.iter().map(|record| record.id).collect();
+        needs.volumes.iter().map(|volume| (name(volume), keks(volume))).collect()
+    }
+
+    #[test]
+    fn each_volume_is_told_with_its_keys_with_both_while_it_moves() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (ds, old, new) = (scratch.path(), provided(1), provided(2));
+        make(&ds.join("clear"), Protection::Unencrypted);
+        make(&ds.join("vm1"), Protection::Encrypted(&old));
+        fs::write(ds.join("note"), "no volume").unwrap();
+        fs::create_dir(ds.join("no-volume")).unwrap();
+        let one = vec![("clear".to_owned(), vec![]), ("vm1".to_owned(), vec![old.id()])];
+        assert_eq!(needed(ds), one);
+
+        let path = ds.join("vm1");
+        let protection = Protection::Encrypted(&old);
+        let lock_wait = Duration::ZERO;
+        let layered = AddLayerOptions { protection, log_bytes: None, lock_wait, least_generation: 0 };
+        add_layer(&path, &layered).unwrap();
+        let options = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation: 0 };
+        let mut head = VolumeHead::open(&path, &options).unwrap();
+        head.begin_rewrap(&old, &new).unwrap();
+        assert_eq!(needed(ds)[1].1, [old.id(), new.id()]);
+        head.finish_rewrap(&new).unwrap();
+        assert_eq!(needed(ds)[1].1, [new.id()]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_and_what_was_left_half_made_counts() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (ds, kek) = (scratch.path(), provided(1));
+        make(&ds.join("vm1"), Protection::Encrypted(&kek));
+        make(&ds.join("vm2"), Protection::Encrypted(&kek));
+        let rest = format!("{BUILDING_PREFIX}1");
+        fs::rename(ds.join("vm2"), ds.join(&rest)).unwrap();
+        assert_eq!(needed(ds), [(rest, vec![kek.id()]), ("vm1".to_owned(), vec![kek.id()])]);
+
+        let descriptor = ds.join("vm1/descriptor");
+        let mut bytes = fs::read(&descriptor).unwrap();
+        bytes.truncate(bytes.len() / 2);
+        fs::write(&descriptor, bytes).unwrap();
+        let needs = key_needs(ds).unwrap();
+        let [error] = needs.unreadable.as_slice() else { panic!("{needs:?}") };
+        assert_eq!((error.code(), needs.volumes.len()), ("damaged", 1));
+        assert!(key_needs(&ds.join("none")).is_err());
+        rename(&ds.join("vm1"), &ds.join("vm3")).unwrap();
+        assert_eq!(key_needs(ds).unwrap().unreadable.len(), 1);
+    }
+
+    #[test]
+    fn an_envelope_under_a_key_that_is_not_named_leaves_it_unknown() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (path, kek) = (scratch.path().join("vm1"), provided(1));
+        make(&path, Protection::Encrypted(&kek));
+        let directory = VolumeDirectory::open(HOST, &path).unwrap();
+        let mut descriptor = directory.read_descriptor().unwrap().unverified().clone();
+        let other = provided(2);
+        let encryption = descriptor.encryption.as_mut().unwrap();
+        encryption.kek = KekRecord { id: other.id(), source: other.source().clone() };
+        directory.write_descriptor(&descriptor.encode(&path, &[&other]).unwrap()).unwrap();
+        let needs = key_needs(scratch.path()).unwrap();
+        assert!(needs.unreadable[0].to_string().contains("does not say where"), "{needs:?}");
+    }
+}
