@@ -35,6 +35,6 @@ mod verify;
 pub use counters::Counters;
 pub use error::AuditError;
 pub use head::{HeadKey, HeadSigner, PublicKey, SignError, SignedHead};
-pub use log::{AuditLog, Options, PendingAppend, PendingHead, Receipt};
+pub use log::{AuditLog, History, Noted, Options, PendingAppend, PendingHead, Receipt};
 pub use record::{Actor, Outcome, Record};
 pub use verify::{Broken, Fault, Report, VerifyError, verify};

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{
-    AuditError, AuditLog, Fault, HeadSigner, Options, PublicKey, Report, SignError, SignedHead, VerifyError,
-    verify,
+    AuditError, AuditLog, Fault, HeadSigner, Options, Outcome, PublicKey, Record, Report, SignError,
+    SignedHead, VerifyError, verify,
 };
 use support::{SMALL, document, key, open, record};
 
@@ -320,4 +320,36 @@ fn a_record_that_is_too_large_is_refused_and_the_others_are_not() {
     assert!(matches!(long.wait(), Err(AuditError::TooLarge { .. })));
     assert!(matches!(log.append(&many).wait(), Err(AuditError::TooLarge { .. })));
     assert!(log.append(&record(3)).wait().is_ok());
+}
+
+#[test]
+fn what_is_on_record_of_an_object_is_found_through_all_files_latest_first() {
+    let (directory, document) = (tempfile::tempdir().unwrap(), document());
+    let log = open(directory.path(), &document, SMALL);
+    for n in 0..200 {
+        let other = Record::new(record(n).actor, "Get", Outcome::Done).object(format!("other-{n}"));
+        log.append(&other).wait().unwrap();
+        if n % 50 == 0 {
+            // Named in a text it is not what the record is about.
+            let mention = other.reason("wanted-key");
+            log.append(&mention).wait().unwrap();
+            log.append(&record(n).object("wanted-key").request(n.to_string())).wait().unwrap();
+        }
+    }
+    assert!(fs::read_dir(directory.path()).unwrap().count() > 4);
+    let requests = |most| {
+        let history = log.history("wanted-key", most).unwrap();
+        let requests: Vec<_> =
+            history.records.into_iter().map(|noted| noted.record.request.unwrap()).collect();
+        (requests, history.is_complete)
+    };
+    let all: Vec<_> = ["0", "50", "100", "150"].map(str::to_owned).to_vec();
+    assert_eq!(requests(4), (all.clone(), true));
+    assert_eq!(requests(2), (all[2..].to_vec(), false));
+    assert_eq!(log.history("wanted", 10).unwrap().records, []);
+    let mut files: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    fs::remove_file(&files[0]).unwrap();
+    assert_eq!(requests(4), (all[1..].to_vec(), false), "an older file is gone");
 }

@@ -11,7 +11,7 @@ use crate::objects::id::ObjectId;
 use crate::objects::keeping::KeepingError;
 use crate::observer::{Event, EventOutcome};
 use crate::operations::failure::Failure;
-use crate::operations::{Context, Released, class_of, perform};
+use crate::operations::{Context, Needs, Released, class_of, perform};
 use crate::server::KeyServer;
 
 /// How often a piece of work is done again because another client changed the same objects meanwhile. Each time, another one got
@@ -69,10 +69,16 @@ impl Batch<'_> {
         before: &[ResponseItem],
         answers: &mut Answers,
     ) -> Done {
+        let mut needs = Needs::default();
         for _ in 0..COMMIT_ATTEMPTS {
-            let mut tried = self.try_items(std::slice::from_ref(item), placeholder, before, answers);
+            let mut tried =
+                self.try_items(std::slice::from_ref(item), placeholder, before, (answers, &needs));
             if let Some(wanted) = tried.wanted.take() {
                 self.server.ask(wanted, answers).await;
+                continue;
+            }
+            if let Some(id) = tried.asks {
+                needs.insert(id, self.server.needs_of(id).await);
                 continue;
             }
             match self.commit(&mut tried).await {
@@ -88,12 +94,16 @@ impl Batch<'_> {
     async fn all_or_nothing(&self) -> (Vec<ResponseItem>, Vec<Event>) {
         let requested = &self.request.items;
         let mut failure = contended();
-        let mut answers = Answers::default();
-        // Each item may have to ask an external provider once.
-        for _ in 0..COMMIT_ATTEMPTS + requested.len() {
-            let mut tried = self.try_items(requested, None, &[], &answers);
+        let (mut answers, mut needs) = (Answers::default(), Needs::default());
+        // Each item may have to ask an external provider once, and what needs its object.
+        for _ in 0..COMMIT_ATTEMPTS + 2 * requested.len() {
+            let mut tried = self.try_items(requested, None, &[], (&answers, &needs));
             if let Some(wanted) = tried.wanted.take() {
                 self.server.ask(wanted, &mut answers).await;
+                continue;
+            }
+            if let Some(id) = tried.asks {
+                needs.insert(id, self.server.needs_of(id).await);
                 continue;
             }
             let failed = tried.items.last().is_some_and(|item| item.result_status != ResultStatus::Success);
@@ -150,10 +160,16 @@ impl Batch<'_> {
         requested: &[RequestItem],
         placeholder: Option<ObjectId>,
         before: &[ResponseItem],
-        answers: &Answers,
+        (answers, needs): (&Answers, &Needs),
     ) -> Tried {
-        let mut tried =
-            Tried { items: Vec::new(), events: Vec::new(), placeholder, transaction: Ok(None), wanted: None };
+        let mut tried = Tried {
+            items: Vec::new(),
+            events: Vec::new(),
+            placeholder,
+            transaction: Ok(None),
+            wanted: None,
+            asks: None,
+        };
         let mut work = match self.server.objects.begin() {
             Ok(work) => work,
             Err(error) => {
@@ -171,15 +187,17 @@ impl Batch<'_> {
                 answers,
                 wanted: None,
                 upstream: None,
+                needs,
+                asks: None,
                 placeholder: tried.placeholder,
                 objects: Vec::new(),
                 released: None,
                 operation: item.operation(),
             };
             let result = check_extension(item).and_then(|()| perform(&item.payload, &mut context));
-            let Context { objects, released, placeholder: next, upstream, wanted, .. } = context;
-            if wanted.is_some() {
-                tried.wanted = wanted;
+            let Context { objects, released, placeholder: next, upstream, wanted, asks, .. } = context;
+            if wanted.is_some() || asks.is_some() {
+                (tried.wanted, tried.asks) = (wanted, asks);
                 return tried;
             }
             let noted = |event| Event { upstream: upstream.clone(), ..event };
@@ -262,6 +280,8 @@ struct Tried {
     transaction: Result<Option<Transaction>, KeepingError>,
     /// Nothing of it counts: an external provider has to be asked first.
     wanted: Option<Wanted>,
+    /// Nothing of it counts: first it has to be asked what needs this object.
+    asks: Option<ObjectId>,
 }
 
 impl Tried {

@@ -27,6 +27,7 @@ use crate::broker::{Answers, Broker, Wanted};
 use crate::caller::{Caller, refused};
 use crate::grant::{Grant, Refusal, VerifiedGrant};
 use crate::objects::clock::Clock;
+use crate::objects::dependents::{Dependents, Inquiry, Unknown};
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::Objects;
 use crate::objects::sealing::SealingError;
@@ -66,6 +67,7 @@ pub struct KeyServer {
     grants: Arc<dyn Grants>,
     observer: Arc<dyn Observer>,
     broker: Option<Arc<Broker>>,
+    pub(crate) inquiry: Arc<Inquiry>,
     pub(crate) turns: GroupTurns,
     answered: AtomicU64,
 }
@@ -80,6 +82,8 @@ pub struct Foundations {
     pub grants: Arc<dyn Grants>,
     /// The record.
     pub observer: Arc<dyn Observer>,
+    /// What needs keys.
+    pub dependents: Arc<dyn Dependents>,
 }
 
 impl KeyServer {
@@ -93,7 +97,7 @@ impl KeyServer {
         root: &SecretBytes,
         settings: Settings,
     ) -> Result<Self, SealingError> {
-        let Foundations { store, clock, grants, observer } = foundations;
+        let Foundations { store, clock, grants, observer, dependents } = foundations;
         let objects = Arc::new(Objects::new(store, root, Arc::clone(&clock))?);
         Ok(Self {
             objects,
@@ -102,6 +106,7 @@ impl KeyServer {
             grants,
             observer,
             broker: None,
+            inquiry: Arc::new(Inquiry::new(dependents)),
             turns: GroupTurns::default(),
             answered: AtomicU64::new(0),
         })
@@ -124,6 +129,11 @@ impl KeyServer {
     /// The objects of the server, for what is done to them beside KMIP.
     pub fn objects(&self) -> Arc<Objects> {
         Arc::clone(&self.objects)
+    }
+
+    /// Whoever is asked what needs a key.
+    pub fn inquiry(&self) -> Arc<Inquiry> {
+        Arc::clone(&self.inquiry)
     }
 
     /// Answers the bytes of a request. Whatever they are, there is an answer.
@@ -161,6 +171,11 @@ impl KeyServer {
         };
         let items = self.on_record(items, &events).await;
         ResponseMessage { header, items }
+    }
+
+    /// Names of what needs the object.
+    pub(crate) async fn needs_of(&self, id: ObjectId) -> Result<Vec<String>, Unknown> {
+        self.inquiry.of(id).await
     }
 
     /// What has to be right before any item is looked at; the caller comes back with its grant.

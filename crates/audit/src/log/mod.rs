@@ -1,9 +1,11 @@
 //! The log as its writer's callers see it.
 //!
 //! - [`queue`]: what waits. [`writer`]: the one thread that writes. [`opening`]: what is found when a log is
-//!   opened, and the tail that is cut. [`follow`]: reading on behind the writer.
+//!   opened, and the tail that is cut. [`follow`]: reading on behind the writer. [`history`]: what it says of one
+//!   object.
 
 mod follow;
+mod history;
 mod opening;
 mod queue;
 mod writer;
@@ -27,6 +29,7 @@ use crate::record::Record;
 use crate::storage::Directory;
 
 pub(crate) use self::follow::Follower;
+pub use self::history::{History, Noted};
 use self::queue::Queue;
 
 /// An open log. It is closed, with all that waits written and a last head signed, when it is dropped.

@@ -7,6 +7,7 @@
 //! Each question that changes something is on record before its answer leaves, and so is each that is refused.
 
 mod brokering;
+mod destruction;
 mod granting;
 pub mod protocol;
 
@@ -30,6 +31,7 @@ use crate::authority::enrol::server::Unanswered;
 use crate::authority::enrol::token::{NewToken, TokenState};
 use crate::authority::{Authority, enrol};
 use crate::backup;
+use crate::objects::destruction::Destructions;
 use crate::process::record::actor_of;
 use crate::process::state::State;
 use crate::root::{self, Access};
@@ -42,11 +44,17 @@ pub struct Management {
     directory: PathBuf,
     shipper: Option<Arc<Shipper>>,
     brokering: Brokering,
+    destructions: Arc<Destructions>,
 }
 
 impl Management {
     /// For the server of this state, whose audit log is shipped.
-    pub fn new(state: &State, shipper: Option<Arc<Shipper>>, brokering: Brokering) -> Self {
+    pub fn new(
+        state: &State,
+        shipper: Option<Arc<Shipper>>,
+        brokering: Brokering,
+        destructions: Arc<Destructions>,
+    ) -> Self {
         Self {
             shipper,
             brokering,
@@ -54,6 +62,7 @@ impl Management {
             audit: Arc::clone(&state.audit),
             store: Arc::clone(&state.store),
             directory: state.directory.clone(),
+            destructions,
         }
     }
 
@@ -70,20 +79,20 @@ impl Management {
         if scope(asker.role, class) != Scope::All {
             let record =
                 Record::new(actor, question.name(), Outcome::Denied).reason("the role may not do that");
-            self.on_record(&record)?;
+            self.on_record(&about(record, question.key()))?;
             return Err(refused("role", format!("the role {} may not do that", asker.role)));
         }
-        let (answer, about) = match self.done(asker, question.clone()) {
+        let (answer, ids) = match self.done(asker, question.clone()) {
             Ok(done) => done,
             Err(refused) => {
                 let record = Record::new(actor, question.name(), Outcome::Failed).reason(refused.code);
-                self.on_record(&record)?;
+                self.on_record(&about(record, question.key()))?;
                 return Err(refused);
             }
         };
         if question.changes_something() {
             let record = Record::new(actor, question.name(), Outcome::Done);
-            self.on_record(&about.into_iter().fold(record, |record, id| record.object(id)))?;
+            self.on_record(&about(record, ids))?;
         }
         Ok(answer)
     }
@@ -168,6 +177,13 @@ impl Management {
             Question::FenceVm { vm, generation } => {
                 Ok((json(&self.fence(vm, generation)?)?, vec![vm.to_string()]))
             }
+            Question::ScheduleDestruction { key, delay_seconds, reason } => {
+                self.schedule_destruction(asker, key, delay_seconds, &reason)
+            }
+            Question::CancelDestruction { key } => self.cancel_destruction(key),
+            Question::ConfirmDestruction { key } => self.confirm_destruction(asker, key),
+            Question::Destructions => self.list_destructions(),
+            Question::KeyHistory { key, most } => self.key_history(key, most),
             Question::AuditHead => {
                 let head = self.audit.head().wait().map_err(|error| refused_by_server("audit", &error))?;
                 Ok((json(&AuditAnswer { head })?, Vec::new()))
@@ -184,10 +200,12 @@ impl Management {
         let backup = backup::status(&self.directory, generation)
             .map_err(|error| refused_by_server("backup", &error))?;
         let clients = self.authority.clients().map_err(failed)?;
+        let mut warnings: Vec<_> = root.warnings.iter().map(ToString::to_string).collect();
+        warnings.extend(self.destructions.delay_warning());
         Ok(StatusAnswer {
             root_protection: root.protection.to_string(),
             root_by: root.by,
-            warnings: root.warnings.iter().map(ToString::to_string).collect(),
+            warnings,
             authority: self.authority.fingerprint().to_string(),
             clients: clients.len(),
             backup: json(&backup)?,
@@ -218,11 +236,21 @@ fn class_of(question: &Question) -> OperationClass {
         Question::CreateToken { .. } | Question::CancelToken { .. } | Question::RevokeClient { .. } => {
             OperationClass::ManageClients
         }
-        Question::AuditHead => OperationClass::ReadAudit,
+        Question::ScheduleDestruction { .. } | Question::CancelDestruction { .. } => {
+            OperationClass::DestroyKey
+        }
+        Question::ConfirmDestruction { .. } => OperationClass::ConfirmDestroy,
+        Question::Destructions => OperationClass::ReadMetadata,
+        Question::KeyHistory { .. } | Question::AuditHead => OperationClass::ReadAudit,
         Question::Hosts { .. } | Question::FenceVm { .. } => OperationClass::IssueGrants,
         Question::BrokerAdd { .. } | Question::BrokerCreate { .. } => OperationClass::BrokerKey,
         Question::BrokeredKeys => OperationClass::ReadMetadata,
     }
+}
+
+/// The record with the ids of what it is about.
+fn about(record: Record, ids: impl IntoIterator<Item = String>) -> Record {
+    ids.into_iter().fold(record, Record::object)
 }
 
 fn json(answer: &impl Serialize) -> Result<Value, Unanswered> {

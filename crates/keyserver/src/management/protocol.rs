@@ -2,12 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use strongroom_audit::SignedHead;
+use strongroom_audit::{Record, SignedHead};
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use zeroize::Zeroizing;
 
 use crate::access::{ClientId, ClientName, PublicKeySha256, Role};
 use crate::grant::{VmGeneration, VmId};
+use crate::objects::destruction::Person;
+use crate::objects::id::ObjectId;
+
+/// Most records in a [`HistoryAnswer`]: with the longest texts within an answer.
+pub const HISTORY_MAX: u32 = 1000;
 
 /// What an administrator asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +73,34 @@ pub enum Question {
     },
     /// All keys of external providers: [`BrokeredAnswer`]s.
     BrokeredKeys,
+    /// A key is to be destroyed after a delay, if another administrator confirms it: [`DestructionAnswer`].
+    ScheduleDestruction {
+        /// The key.
+        key: ObjectId,
+        /// How long it waits at least, in seconds.
+        delay_seconds: i64,
+        /// Why.
+        reason: String,
+    },
+    /// It is not to be destroyed after all: [`DestructionAnswer`], of what waited.
+    CancelDestruction {
+        /// The key.
+        key: ObjectId,
+    },
+    /// The second person's word: [`DestructionAnswer`].
+    ConfirmDestruction {
+        /// The key.
+        key: ObjectId,
+    },
+    /// The destructions that wait: [`DestructionAnswer`]s.
+    Destructions,
+    /// What is on record of a key: [`HistoryAnswer`].
+    KeyHistory {
+        /// The key.
+        key: ObjectId,
+        /// How many of the last records; at most [`HISTORY_MAX`].
+        most: u32,
+    },
     /// A signed head of the audit log, to be kept elsewhere: [`AuditAnswer`].
     AuditHead,
 }
@@ -87,13 +120,38 @@ impl Question {
             Self::BrokeredKeys => "list external keys",
             Self::Hosts { .. } => "find hosts",
             Self::FenceVm { .. } => "fence vm",
+            Self::ScheduleDestruction { .. } => "schedule destruction",
+            Self::CancelDestruction { .. } => "cancel destruction",
+            Self::ConfirmDestruction { .. } => "confirm destruction",
+            Self::Destructions => "list destructions",
+            Self::KeyHistory { .. } => "show history",
             Self::AuditHead => "sign audit head",
         }
     }
 
     /// Whether it changes something, and so goes on record.
     pub fn changes_something(&self) -> bool {
-        !matches!(self, Self::Status | Self::Tokens | Self::Clients | Self::Hosts { .. } | Self::BrokeredKeys)
+        !matches!(
+            self,
+            Self::Status
+                | Self::Tokens
+                | Self::Clients
+                | Self::Hosts { .. }
+                | Self::BrokeredKeys
+                | Self::Destructions
+                | Self::KeyHistory { .. }
+        )
+    }
+
+    /// The key that it is about, for the record also of a refusal.
+    pub fn key(&self) -> Option<String> {
+        match self {
+            Self::ScheduleDestruction { key, .. }
+            | Self::CancelDestruction { key }
+            | Self::ConfirmDestruction { key }
+            | Self::KeyHistory { key, .. } => Some(key.to_string()),
+            _ => None,
+        }
     }
 }
 
@@ -219,4 +277,41 @@ pub struct FenceAnswer {
 pub struct AuditAnswer {
     /// The head.
     pub head: SignedHead,
+}
+
+/// A destruction that waits, or waited.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DestructionAnswer {
+    /// The key.
+    pub key: ObjectId,
+    /// Who asked for it.
+    pub requested_by: Person,
+    /// When.
+    pub requested_unix_seconds: i64,
+    /// Before this it is not done.
+    pub due_unix_seconds: i64,
+    /// What was given as the reason.
+    pub reason: String,
+    /// The second person, once there is one.
+    pub confirmed_by: Option<Person>,
+}
+
+/// What is on record of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistoryAnswer {
+    /// Oldest first.
+    pub events: Vec<EventAnswer>,
+    /// Whether there is no more. Otherwise there were more than were asked for, or older files of the log are gone.
+    pub is_complete: bool,
+}
+
+/// A line of the record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventAnswer {
+    /// The line.
+    pub sequence: u64,
+    /// When, as in RFC 3339.
+    pub time: String,
+    /// What it says.
+    pub record: Record,
 }

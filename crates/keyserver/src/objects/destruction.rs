@@ -18,8 +18,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use strongroom_store::{Is, KeyRange, Outcome, Revision, Store, StoreError, Transaction};
+use tokio::sync::Notify;
 
 use super::clock::UnixSeconds;
+use super::dependents::{Inquiry, Unknown};
 use super::id::ObjectId;
 use super::keeping::{KeepingError, Objects};
 use super::lifecycle::{LifeCycleError, State};
@@ -27,25 +29,22 @@ use crate::access::{ClientId, ClientName, Identity};
 
 const PREFIX: &[u8] = b"destruction/";
 
-/// Shortest time that a destruction waits: long enough for a person to see the alarm, and to come.
+/// Shortest time that a destruction waits, unless the server was set up for another: long enough for a person to see the alarm,
+/// and to come.
 pub const DELAY_MIN_SECONDS: i64 = 3600;
 /// Longest: a cryptoperiod of a year and a bit. Who wants more wants no destruction.
 pub const DELAY_MAX_SECONDS: i64 = 400 * 24 * 3600;
 /// What suits most: longer than a long weekend and shorter than backups live.
 pub const DELAY_DEFAULT_SECONDS: i64 = 7 * 24 * 3600;
 
+/// Longest reason, in bytes: it goes on record.
+pub const REASON_MAX_BYTES: usize = 512;
+
+/// How many of the things that need a key are named in a refusal; a list of thousands helps nobody.
+const NAMED_MAX: usize = 20;
+
 /// How often a change is tried again because another came between.
 const COMMIT_ATTEMPTS: usize = 16;
-
-/// Knows what can be opened only with a key.
-pub trait Dependents: Send + Sync {
-    /// Names of everything known that has an envelope under this key: volumes, snapshots, clones, backups, templates.
-    ///
-    /// # Errors
-    ///
-    /// Why that cannot be said. Then nothing is destroyed.
-    fn of(&self, key: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>>;
-}
 
 /// A destruction that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +71,12 @@ pub struct Person {
     pub name: ClientName,
 }
 
+impl std::fmt::Display for Person {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} ({})", self.name, self.client)
+    }
+}
+
 impl Person {
     fn of(identity: &Identity) -> Self {
         Self { client: identity.client, name: identity.name.clone() }
@@ -82,14 +87,14 @@ impl Person {
 #[derive(Debug, thiserror::Error)]
 pub enum DestructionError {
     /// Something needs the key.
-    #[error("the key is still needed by {}: {}", .dependents.len(), .dependents.join(", "))]
+    #[error("the key is still needed by {}: {}", .dependents.len(), named(.dependents))]
     Needed {
         /// What does.
         dependents: Vec<String>,
     },
     /// It cannot be said what needs the key.
     #[error("it cannot be said whether anything needs the key: {0}")]
-    Unknown(Box<dyn std::error::Error + Send + Sync>),
+    Unknown(#[from] Unknown),
     /// It is scheduled already.
     #[error("the destruction is scheduled already, for {due}")]
     AlreadyScheduled {
@@ -103,13 +108,16 @@ pub enum DestructionError {
     #[error("the second person must be another than the one who asked for the destruction")]
     SamePerson,
     /// Too soon or too late.
-    #[error(
-        "a destruction waits for {DELAY_MIN_SECONDS} to {DELAY_MAX_SECONDS} seconds, not {delay_seconds}"
-    )]
+    #[error("a destruction waits for {least_seconds} to {DELAY_MAX_SECONDS} seconds, not {delay_seconds}")]
     Delay {
         /// What was asked for.
         delay_seconds: i64,
+        /// The least at this server.
+        least_seconds: i64,
     },
+    /// More words than the record takes.
+    #[error("a reason has at most {REASON_MAX_BYTES} bytes, not {0}")]
+    Reason(usize),
     /// The object is destroyed, or is none that is deactivated.
     #[error(transparent)]
     LifeCycle(#[from] LifeCycleError),
@@ -124,34 +132,72 @@ pub enum DestructionError {
     Contended,
 }
 
+impl DestructionError {
+    /// A word for programs, which never changes.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Needed { .. } => "needed",
+            Self::Unknown(_) => "needs-unknown",
+            Self::AlreadyScheduled { .. } => "already-scheduled",
+            Self::NotScheduled => "not-scheduled",
+            Self::SamePerson => "same-person",
+            Self::Delay { .. } => "delay",
+            Self::Reason(_) => "reason",
+            Self::LifeCycle(_) => "life-cycle",
+            Self::Keeping(KeepingError::NotFound { .. }) => "no-such-object",
+            Self::Keeping(_) => "store",
+            Self::Damaged(_) => "damaged",
+            Self::Contended => "contended",
+        }
+    }
+}
+
+/// The first of them.
+pub(crate) fn named(dependents: &[String]) -> String {
+    let first = dependents.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match dependents.len().saturating_sub(NAMED_MAX) {
+        0 => first,
+        more => format!("{first}, and {more} more"),
+    }
+}
+
 impl From<StoreError> for DestructionError {
     fn from(error: StoreError) -> Self {
         Self::Keeping(error.into())
     }
 }
 
-/// What the sweep made of a destruction that is due.
-#[derive(Debug)]
-pub struct Swept {
-    /// Which key.
-    pub id: ObjectId,
-    /// What was waiting.
-    pub waiting: Waiting,
-    /// Destroyed, or why not; then it goes on waiting.
-    pub result: Result<(), DestructionError>,
-}
-
 /// The destructions of a server.
 pub struct Destructions {
     store: Arc<dyn Store>,
     objects: Arc<Objects>,
-    dependents: Arc<dyn Dependents>,
+    inquiry: Arc<Inquiry>,
+    delay_min_seconds: i64,
+    /// Told of each that is confirmed.
+    confirmed: Notify,
 }
 
 impl Destructions {
-    /// Of the objects in `store`, as far as `dependents` lets them go.
-    pub fn new(store: Arc<dyn Store>, objects: Arc<Objects>, dependents: Arc<dyn Dependents>) -> Self {
-        Self { store, objects, dependents }
+    /// Of the objects in `store`, as far as what `inquiry` finds lets them go.
+    pub fn new(store: Arc<dyn Store>, objects: Arc<Objects>, inquiry: Arc<Inquiry>) -> Self {
+        Self { store, objects, inquiry, delay_min_seconds: DELAY_MIN_SECONDS, confirmed: Notify::new() }
+    }
+
+    /// The same with another least delay than [`DELAY_MIN_SECONDS`]; 1 second at least.
+    #[must_use]
+    pub fn with_delay_min(self, seconds: i64) -> Self {
+        Self { delay_min_seconds: seconds.clamp(1, DELAY_MAX_SECONDS), ..self }
+    }
+
+    /// What a person should know of a server whose destructions wait for less than [`DELAY_MIN_SECONDS`].
+    pub fn delay_warning(&self) -> Option<String> {
+        let Self { delay_min_seconds, .. } = self;
+        (*delay_min_seconds < DELAY_MIN_SECONDS).then(|| {
+            format!(
+                "destructions may wait for {delay_min_seconds} s only; that is for trying them, \
+                 start the server without --destroy-delay-min"
+            )
+        })
     }
 
     /// Schedules a destruction, and deactivates the key at once.
@@ -167,10 +213,16 @@ impl Destructions {
         delay_seconds: i64,
         reason: &str,
     ) -> Result<Waiting, DestructionError> {
-        if !(DELAY_MIN_SECONDS..=DELAY_MAX_SECONDS).contains(&delay_seconds) {
-            return Err(DestructionError::Delay { delay_seconds });
+        let least_seconds = self.delay_min_seconds;
+        if !(least_seconds..=DELAY_MAX_SECONDS).contains(&delay_seconds) {
+            return Err(DestructionError::Delay { delay_seconds, least_seconds });
         }
-        self.check_unneeded(id)?;
+        if reason.len() > REASON_MAX_BYTES {
+            return Err(DestructionError::Reason(reason.len()));
+        }
+        // Whether there is such a key is said before it is looked who needs it.
+        self.objects.begin()?.load(id)?;
+        self.check_unneeded(id).await?;
         for _ in 0..COMMIT_ATTEMPTS {
             if let Some((waiting, _)) = self.read(id)? {
                 return Err(DestructionError::AlreadyScheduled { due: waiting.due });
@@ -230,7 +282,7 @@ impl Destructions {
     ///
     /// [`DestructionError::NotScheduled`], [`DestructionError::SamePerson`], [`DestructionError::Needed`].
     pub async fn confirm(&self, by: &Identity, id: ObjectId) -> Result<Waiting, DestructionError> {
-        self.check_unneeded(id)?;
+        self.check_unneeded(id).await?;
         for _ in 0..COMMIT_ATTEMPTS {
             let (mut waiting, revision) = self.read(id)?.ok_or(DestructionError::NotScheduled)?;
             if waiting.requested_by.client == by.client {
@@ -241,6 +293,7 @@ impl Destructions {
             let transaction =
                 Transaction::new().when(key_of(id), Is::ModifiedAt(revision)).put(key_of(id), value);
             if self.commit(transaction).await? {
+                self.confirmed.notify_one();
                 return Ok(waiting);
             }
         }
@@ -261,31 +314,49 @@ impl Destructions {
         identified.map(|(id, value)| Ok((id, serde_json::from_slice(value)?))).collect()
     }
 
-    /// Does what is due and confirmed. For a timer; once a minute is plenty, and a missed one does no harm.
+    /// What is due and confirmed now.
     ///
     /// # Errors
     ///
-    /// As [`Destructions::waiting`]; what becomes of each key is in the answer.
-    pub async fn sweep(&self) -> Result<Vec<Swept>, DestructionError> {
+    /// As [`Destructions::waiting`].
+    pub fn due(&self) -> Result<Vec<(ObjectId, Waiting)>, DestructionError> {
         let now = self.objects.now();
-        let mut swept = Vec::new();
-        for (id, waiting) in self.waiting()? {
-            if waiting.due <= now && waiting.confirmed_by.is_some() {
-                let result = self.destroy(id).await;
-                swept.push(Swept { id, waiting, result });
-            }
-        }
-        Ok(swept)
+        let mut waiting = self.waiting()?;
+        waiting.retain(|(_, waiting)| waiting.due <= now && waiting.confirmed_by.is_some());
+        Ok(waiting)
     }
 
-    async fn destroy(&self, id: ObjectId) -> Result<(), DestructionError> {
+    /// Seconds until the next that is confirmed and not due yet falls due; none if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Destructions::waiting`].
+    pub fn next_due_in_seconds(&self) -> Result<Option<u64>, DestructionError> {
+        let now = self.objects.now();
+        let confirmed = self.waiting()?.into_iter().filter(|(_, waiting)| waiting.confirmed_by.is_some());
+        let left = confirmed.map(|(_, waiting)| waiting.due.seconds_since(now)).filter(|left| *left > 0);
+        Ok(left.map(i64::unsigned_abs).min())
+    }
+
+    /// Waits until one is confirmed.
+    pub async fn confirmed(&self) {
+        self.confirmed.notified().await;
+    }
+
+    /// Destroys a key whose destruction is due and confirmed. Whatever is in the way, it goes on waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`DestructionError::NotScheduled`] if it was cancelled, or scheduled anew; [`DestructionError::Needed`],
+    /// [`DestructionError::Unknown`].
+    pub async fn carry_out(&self, id: ObjectId) -> Result<(), DestructionError> {
         for _ in 0..COMMIT_ATTEMPTS {
             // It may have been cancelled, and scheduled again, since it was listed.
             let (waiting, revision) = self.read(id)?.ok_or(DestructionError::NotScheduled)?;
             if waiting.due > self.objects.now() || waiting.confirmed_by.is_none() {
                 return Err(DestructionError::NotScheduled);
             }
-            self.check_unneeded(id)?;
+            self.check_unneeded(id).await?;
             let transaction = {
                 let mut work = self.objects.begin()?;
                 let mut object = work.load(id)?;
@@ -303,8 +374,13 @@ impl Destructions {
         Err(DestructionError::Contended)
     }
 
-    fn check_unneeded(&self, id: ObjectId) -> Result<(), DestructionError> {
-        let dependents = self.dependents.of(id).map_err(DestructionError::Unknown)?;
+    /// Refuses if something needs the key, or that cannot be said.
+    ///
+    /// # Errors
+    ///
+    /// [`DestructionError::Needed`], [`DestructionError::Unknown`].
+    pub async fn check_unneeded(&self, id: ObjectId) -> Result<(), DestructionError> {
+        let dependents = self.inquiry.of(id).await?;
         if dependents.is_empty() { Ok(()) } else { Err(DestructionError::Needed { dependents }) }
     }
 

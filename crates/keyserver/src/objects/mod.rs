@@ -9,6 +9,7 @@
 //! | [`sealing`] | the sealed record |
 //! | [`keeping`] | the store: indexes, pieces of work, transactions |
 //! | [`transfer`] | objects out of a store and into another, for backups |
+//! | [`dependents`] | what needs a key |
 //! | [`destruction`] | destroying after a delay, with a second person, and never what is needed |
 //!
 //! A destroyed object leaves a tombstone for good: whoever asks for it, or restores a backup that still had it, learns that it is dead.
@@ -17,6 +18,7 @@
 pub mod attributes;
 pub mod clock;
 mod content;
+pub mod dependents;
 pub mod destruction;
 pub mod id;
 pub mod keeping;

@@ -1,12 +1,21 @@
 //! Destroy (KMIP 1.4, 4.21).
 
 use strongroom_kmip::message::{UniqueIdentifierRequest, UniqueIdentifierResponse};
+use strongroom_kmip::protocol::AttributeValue;
 
 use super::failure::Failure;
 use super::{Context, answer_for};
 use crate::access::Role;
+use crate::objects::destruction::named;
+use crate::objects::object::Object;
+
+/// The Object Group of the keys that Strongroom makes for volumes.
+pub const VOLUME_KEY_GROUP: &str = "strongroom";
 
 /// Drops the material for good; the tombstone stays.
+///
+/// A client destroys what is its own at once, unless a volume needs it. Whether one does is asked for every key; where it cannot be
+/// said, because a datastore is not there, a key that Strongroom made is kept, and another client's is its own affair.
 pub fn destroy(
     context: &mut Context<'_, '_>,
     request: &UniqueIdentifierRequest,
@@ -17,8 +26,39 @@ pub fn destroy(
         ));
     }
     let mut object = context.online_object(request.unique_identifier.as_ref())?;
+    let is_of_volumes = is_of_volumes(&object);
+    // Refused for its state before it is looked who needs it.
     object.destroy(context.work.now())?;
+    check_unneeded(context, &object, is_of_volumes)?;
     let answer = answer_for(object.id);
     context.work.replace(object)?;
     Ok(answer)
+}
+
+fn is_of_volumes(object: &Object) -> bool {
+    object.attributes.has(&AttributeValue::ObjectGroup(VOLUME_KEY_GROUP.to_owned()))
+}
+
+fn check_unneeded(
+    context: &mut Context<'_, '_>,
+    object: &Object,
+    is_of_volumes: bool,
+) -> Result<(), Failure> {
+    match context.needs.get(&object.id) {
+        None => {
+            context.asks = Some(object.id);
+            // Never sent: the operation is tried again with the answer.
+            Err(Failure::denied("it is not known yet whether anything needs the key"))
+        }
+        Some(Ok(dependents)) if dependents.is_empty() => Ok(()),
+        Some(Ok(dependents)) => Err(Failure::denied(format!(
+            "the key is still needed by {}: {}",
+            dependents.len(),
+            named(dependents)
+        ))),
+        Some(Err(unknown)) if is_of_volumes => {
+            Err(Failure::denied(format!("it cannot be said whether anything needs the key: {unknown}")))
+        }
+        Some(Err(_)) => Ok(()),
+    }
 }

@@ -33,6 +33,8 @@ mod register;
 mod revoke;
 mod wrap;
 
+use std::collections::HashMap;
+
 use strongroom_keys::ProviderKey;
 use strongroom_kmip::message::{RequestPayload, ResponsePayload, UniqueIdentifierResponse};
 use strongroom_kmip::protocol::{Operation, ProtocolVersion, ResultReason};
@@ -43,6 +45,7 @@ use crate::access::{OperationClass, Role, Scope, scope};
 use crate::broker::{self, Answers, Wanted};
 use crate::caller::Caller;
 use crate::grant::holding;
+use crate::objects::dependents::Unknown;
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::Work;
 use crate::objects::object::Object;
@@ -68,6 +71,10 @@ pub struct Context<'a, 'w> {
     pub wanted: Option<Wanted>,
     /// Where an external provider keeps the key that the item has to do with, for the record.
     pub upstream: Option<ProviderKey>,
+    /// What needs the objects that it was asked about.
+    pub needs: &'a Needs,
+    /// The object that it has to be asked about before the operation can be done.
+    pub asks: Option<ObjectId>,
     /// The object that an item means which names none (KMIP 1.4, section 4, "ID Placeholder").
     pub placeholder: Option<ObjectId>,
     /// The objects that the item had to do with, for the record.
@@ -84,6 +91,10 @@ pub struct Released {
     /// Whether it is wrapped under another key.
     pub wrapped: bool,
 }
+
+/// Of objects that are to be destroyed: what needs them. It is asked between two attempts at an operation, because disks may have to
+/// be waited for.
+pub type Needs = HashMap<ObjectId, Result<Vec<String>, Unknown>>;
 
 /// Which class of permission an operation needs; `None` for those that are not offered.
 pub fn class_of(operation: Operation) -> Option<OperationClass> {

@@ -5,12 +5,14 @@
 //! | [`state`] | the state directory: root, store, authority and audit log, opened in the order in which they need each other |
 //! | `record` | what goes on record, as lines of the audit log |
 //! | `upkeep` | what falls due with time |
+//! | `sweep` | destructions that fall due |
 //!
 //! **Order of the end.** The ports stop taking requests and finish those under way; then the upkeep ends; then the audit log signs its
 //! last head and is closed; then the store.
 
 pub(crate) mod record;
 pub mod state;
+mod sweep;
 mod upkeep;
 
 use std::future::Future;
@@ -33,6 +35,8 @@ use crate::broker::{Broker, Upstream};
 use crate::granting::LedgeredGrants;
 use crate::management::{Brokering, Management};
 use crate::objects::clock::SystemClock;
+use crate::objects::dependents::Dependents;
+use crate::objects::destruction::Destructions;
 use crate::objects::sealing::SealingError;
 use crate::server::{Foundations, KeyServer};
 use crate::service::{ClosesRevoked, KmipService};
@@ -56,6 +60,8 @@ pub struct ProcessSettings {
     pub collector: Option<Collector>,
     /// The external providers that the server is the broker of.
     pub upstream: Option<Arc<dyn Upstream>>,
+    /// How long a destruction waits at least, in seconds.
+    pub destruction_delay_min_seconds: i64,
 }
 
 /// Why a server does not serve.
@@ -93,6 +99,7 @@ pub struct KeyServerProcess {
     state: State,
     server: Server<KmipService>,
     record: Arc<AuditRecord>,
+    destructions: Arc<Destructions>,
     enrolment: TcpListener,
     addresses: Addresses,
     shipper: Option<Arc<Shipper>>,
@@ -109,11 +116,16 @@ pub struct Addresses {
 }
 
 impl KeyServerProcess {
-    /// Listens. Whoever connects from now on waits until [`run`](Self::run).
+    /// Listens. Whoever connects from now on waits until [`run`](Self::run). What `dependents` names as needing a key keeps
+    /// the key from being destroyed.
     ///
     /// # Errors
     /// [`ProcessError`].
-    pub async fn bind(state: State, settings: ProcessSettings) -> Result<Self, ProcessError> {
+    pub async fn bind(
+        state: State,
+        settings: ProcessSettings,
+        dependents: Arc<dyn Dependents>,
+    ) -> Result<Self, ProcessError> {
         let record = Arc::new(AuditRecord::new(Arc::clone(&state.audit)));
         let clock = Arc::new(SystemClock);
         let (store, signers) = (Arc::clone(&state.store), Arc::clone(&state.authority));
@@ -122,11 +134,14 @@ impl KeyServerProcess {
             store,
             clock,
             observer: Arc::clone(&record) as _,
+            dependents,
         };
         let broker = settings.upstream.map(Broker::new).map(Arc::new);
         let keys = KeyServer::new(foundations, &state.objects_key, settings.offered)?;
         let keys = Arc::new(keys.with_broker(broker.clone()));
         let brokering = Brokering { objects: keys.objects(), broker };
+        let destructions = Destructions::new(Arc::clone(&state.store), keys.objects(), keys.inquiry());
+        let destructions = Arc::new(destructions.with_delay_min(settings.destruction_delay_min_seconds));
         let listener = listen(settings.kmip, "KMIP").await?;
         let enrolment = listen(settings.enrolment, "enrolment").await?;
         let port = KmipService::new(keys, Arc::clone(&state.authority));
@@ -141,7 +156,7 @@ impl KeyServerProcess {
         let ship = |collector| Shipper::start(&state.audit, collector, ShipOptions::default());
         let shipper = settings.collector.map(ship).transpose().map_err(ProcessError::Shipping)?;
         let shipper = shipper.map(Arc::new);
-        Ok(Self { state, server, record, enrolment, addresses, shipper, brokering })
+        Ok(Self { state, server, record, destructions, enrolment, addresses, shipper, brokering })
     }
 
     /// Where it listens.
@@ -154,7 +169,7 @@ impl KeyServerProcess {
     /// # Errors
     /// [`ProcessError::Authority`] if TLS cannot be set up for enrolment.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ProcessError> {
-        let Self { state, server, record, enrolment, shipper, brokering, .. } = self;
+        let Self { state, server, record, destructions, enrolment, shipper, brokering, .. } = self;
         let end = watch::Sender::new(false);
         let told = |mut end: watch::Receiver<bool>| async move {
             // The sender outlives all who listen to it here.
@@ -162,13 +177,14 @@ impl KeyServerProcess {
         };
         record.event("start", "the key server serves").await;
         let upkeep = upkeep::start(&state, end.subscribe());
+        let sweep = sweep::start(Arc::clone(&destructions), Arc::clone(&record), end.subscribe());
         let handle = server.handle();
         let kmip = tokio::spawn(server.run());
         let port = enrol::server::serve(
             enrolment,
             Arc::clone(&state.authority),
             Arc::clone(&record) as _,
-            Some(Arc::new(Management::new(&state, shipper.clone(), brokering)) as _),
+            Some(Arc::new(Management::new(&state, shipper.clone(), brokering, destructions)) as _),
             told(end.subscribe()),
         );
         let until_told = async {
@@ -180,6 +196,7 @@ impl KeyServerProcess {
         // A task of theirs that panicked has told so.
         let _ = kmip.await;
         let _ = upkeep.await;
+        let _ = sweep.await;
         record.event("stop", "the key server ends in order").await;
         // What comes after a head could have been written by whoever holds the disk.
         if let Err(error) = state.audit.head().await {

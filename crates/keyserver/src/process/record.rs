@@ -4,12 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use strongroom_audit::limits::TEXT_MAX_BYTES;
-use strongroom_audit::{Actor, AuditLog, Outcome, Record};
+use strongroom_audit::{Actor, AuditError, AuditLog, Outcome, Record};
+use strongroom_kmip::protocol::Operation;
 use strongroom_kmip::server::{Observer as KmipObserver, Refusal as KmipRefusal};
 
 use crate::access::{CertificateSha256, Identity};
 use crate::authority::enrol::server::{EnrolmentEvent, EnrolmentRecord, NotRecorded};
 use crate::authority::{self, Refusal, Revoked};
+use crate::objects::destruction::Waiting;
+use crate::objects::id::ObjectId;
 use crate::observer::{Event, EventOutcome, Observer, RecordError, Recording, ShownGrant};
 
 /// Writes to the audit log whatever the rooms of the server report.
@@ -60,6 +63,25 @@ impl AuditRecord {
         if let Err(error) = self.log.append(&record).await {
             tracing::error!(%error, action, "could not be put on record");
         }
+    }
+
+    /// Puts on record what becomes of a destruction that is due, durably.
+    pub async fn destruction(
+        &self,
+        id: ObjectId,
+        waiting: &Waiting,
+        outcome: Outcome,
+        reason: &str,
+    ) -> Result<(), AuditError> {
+        let mut record = Record::new(server(), Operation::Destroy.to_string(), outcome)
+            .object(id.to_string())
+            .reason(within_limits(reason))
+            .field("requested_by", waiting.requested_by.to_string());
+        if let Some(second) = &waiting.confirmed_by {
+            record = record.field("confirmed_by", second.to_string());
+        }
+        let recorded = self.log.append(&record).await.map(drop);
+        recorded.inspect_err(|error| tracing::error!(%error, key = %id, "could not be put on record"))
     }
 
     /// Puts on record what nobody waits for, because nothing is released by it.

@@ -25,6 +25,7 @@ use strongroom_keyserver::access::{
 use strongroom_keyserver::caller::Caller;
 use strongroom_keyserver::grant::Refusal;
 use strongroom_keyserver::objects::clock::{Clock, UnixSeconds};
+use strongroom_keyserver::objects::dependents::NoDependents;
 use strongroom_keyserver::observer::{Event, Observer, Recording};
 use strongroom_keyserver::server::{Foundations, GrantFailure, Grants, KeyServer, Redeeming};
 use strongroom_keyserver::settings::Settings;
@@ -78,9 +79,10 @@ impl TestServer {
             clock: clock.clone(),
             grants: Arc::new(NoGrants),
             observer: Arc::new(Unrecorded),
+            dependents: Arc::new(NoDependents),
         };
         let server = KeyServer::new(foundations, &SecretBytes::random(32).unwrap(), Settings::all()).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         Self { runtime, clock, server, clients: HashMap::new() }
     }
 }

@@ -1,32 +1,22 @@
 //! Destroying after a delay, with a second person, and never what is needed.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use strongroom_keyserver::access::Role;
 use strongroom_keyserver::objects::destruction::{
-    DELAY_MIN_SECONDS, Dependents, DestructionError, Destructions,
+    DELAY_MIN_SECONDS, DestructionError, Destructions, REASON_MAX_BYTES,
 };
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_kmip::message::*;
 use strongroom_kmip::protocol::*;
 
-use crate::fixture::{Fixture, assert_done, assert_refused, client, get, identity, just, key_in};
-
-/// What is said to need every key.
-#[derive(Default)]
-struct Volumes(Mutex<Vec<String>>);
-
-impl Dependents for Volumes {
-    fn of(&self, _: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>> {
-        Ok(self.0.lock().unwrap().clone())
-    }
-}
+use crate::fixture::{
+    Fixture, assert_done, assert_refused, client, get, identity, just, key_in, message, revoke,
+};
 
 struct Scene {
     fixture: Fixture,
     destructions: Destructions,
-    volumes: Arc<Volumes>,
     id: ObjectId,
     text: String,
 }
@@ -37,20 +27,24 @@ impl Scene {
         let (fixture, owner) = (Fixture::new(), client("owner"));
         let text = fixture.create(&owner, Vec::new());
         assert_done(&fixture.ask(&owner, RequestPayload::Activate(just(&text))));
-        let volumes = Arc::new(Volumes::default());
         let destructions =
-            Destructions::new(fixture.store.clone(), fixture.server.objects(), volumes.clone());
+            Destructions::new(fixture.store.clone(), fixture.server.objects(), fixture.server.inquiry());
         let id = text.parse().unwrap();
-        (Self { fixture, destructions, volumes, id, text }, owner)
+        (Self { fixture, destructions, id, text }, owner)
     }
 
     fn pass(&self, seconds: i64) {
         self.fixture.clock.0.fetch_add(seconds, Ordering::SeqCst);
     }
 
+    /// What became of all that is due.
+    fn sweep(&self) -> Vec<Result<(), DestructionError>> {
+        let due = self.destructions.due().unwrap();
+        due.into_iter().map(|(id, _)| self.fixture.wait(self.destructions.carry_out(id))).collect()
+    }
+
     fn swept(&self) -> usize {
-        let swept = self.fixture.wait(self.destructions.sweep()).unwrap();
-        swept.iter().filter(|swept| swept.result.is_ok()).count()
+        self.sweep().iter().filter(|result| result.is_ok()).count()
     }
 }
 
@@ -102,21 +96,21 @@ fn a_confirmed_destruction_still_waits_for_its_time_and_can_be_taken_back() {
 fn what_is_needed_is_named_and_stays() {
     let (scene, owner) = Scene::new();
     let (ann, bob) = (identity("ann", Role::Admin), identity("bob", Role::Admin));
-    *scene.volumes.0.lock().unwrap() = vec!["volume db-1".to_owned(), "snapshot db-1@monday".to_owned()];
+    *scene.fixture.volumes.0.lock().unwrap() =
+        vec!["volume db-1".to_owned(), "snapshot db-1@monday".to_owned()];
     let refused =
         scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "")).unwrap_err();
     assert_eq!(refused.to_string(), "the key is still needed by 2: volume db-1, snapshot db-1@monday");
 
-    scene.volumes.0.lock().unwrap().clear();
+    scene.fixture.volumes.0.lock().unwrap().clear();
     scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "")).unwrap();
     scene.fixture.wait(scene.destructions.confirm(&bob, scene.id)).unwrap();
     scene.pass(DELAY_MIN_SECONDS);
     // A backup is found on a datastore at the last moment.
-    scene.volumes.0.lock().unwrap().push("backup of db-1".to_owned());
-    let swept = scene.fixture.wait(scene.destructions.sweep()).unwrap();
-    assert!(matches!(swept[0].result, Err(DestructionError::Needed { .. })));
+    scene.fixture.volumes.0.lock().unwrap().push("backup of db-1".to_owned());
+    assert!(matches!(scene.sweep()[..], [Err(DestructionError::Needed { .. })]));
     key_in(&scene.fixture.ask(&owner, get(&scene.text)));
-    scene.volumes.0.lock().unwrap().clear();
+    scene.fixture.volumes.0.lock().unwrap().clear();
     assert_eq!(scene.swept(), 1);
 }
 
@@ -128,4 +122,55 @@ fn a_delay_has_limits() {
         let refused = scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, delay_seconds, ""));
         assert!(matches!(refused, Err(DestructionError::Delay { .. })));
     }
+    let long = "x".repeat(REASON_MAX_BYTES + 1);
+    let refused = scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, &long);
+    assert!(matches!(scene.fixture.wait(refused), Err(DestructionError::Reason(_))));
+}
+
+#[test]
+fn what_is_next_due_is_known() {
+    let (scene, _) = Scene::new();
+    let (ann, bob) = (identity("ann", Role::Admin), identity("bob", Role::Admin));
+    scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "")).unwrap();
+    assert_eq!(scene.destructions.next_due_in_seconds().unwrap(), None);
+    scene.fixture.wait(scene.destructions.confirm(&bob, scene.id)).unwrap();
+    assert_eq!(scene.destructions.next_due_in_seconds().unwrap(), Some(DELAY_MIN_SECONDS as u64));
+    scene.pass(DELAY_MIN_SECONDS + 1);
+    assert_eq!(scene.destructions.next_due_in_seconds().unwrap(), None, "it is due");
+}
+
+#[test]
+fn a_client_destroys_its_own_key_at_once_unless_a_volume_needs_it() {
+    let fixture = Fixture::new();
+    let owner = client("owner");
+    let group = AttributeValue::ObjectGroup("strongroom".to_owned());
+    let (ours, foreign) = (fixture.create(&owner, vec![group]), fixture.create(&owner, Vec::new()));
+    let destroy = |id: &str| fixture.ask(&owner, RequestPayload::Destroy(just(id)));
+
+    *fixture.volumes.0.lock().unwrap() = vec!["/mnt/ds/vm1".to_owned()];
+    for id in [&ours, &foreign] {
+        let answer = destroy(id);
+        assert_refused(&answer, ResultReason::PermissionDenied);
+        assert_eq!(answer.result_message.unwrap(), "the key is still needed by 1: /mnt/ds/vm1");
+    }
+    // In one transaction with other things, too; nothing of it is done.
+    let mut undone = message(vec![
+        RequestPayload::Activate(just(&foreign)),
+        revoke(&foreign, RevocationReasonCode::Superseded),
+        RequestPayload::Destroy(just(&foreign)),
+    ]);
+    undone.header.batch_error_continuation_option = Some(BatchErrorContinuationOption::Undo);
+    let answers = fixture.send(&owner, &undone).items;
+    assert_eq!(answers[0].result_status, ResultStatus::OperationUndone);
+    assert_refused(&answers[2], ResultReason::PermissionDenied);
+
+    fixture.volumes.0.lock().unwrap().clear();
+    fixture.volumes.1.store(true, Ordering::SeqCst);
+    let answer = destroy(&ours);
+    assert_refused(&answer, ResultReason::PermissionDenied);
+    let said = answer.result_message.unwrap();
+    assert!(said.ends_with("whether anything needs the key: /mnt/ds is not mounted"), "{said}");
+    assert_done(&destroy(&foreign));
+    fixture.volumes.1.store(false, Ordering::SeqCst);
+    assert_done(&destroy(&ours));
 }

@@ -16,6 +16,8 @@ use strongroom_keyserver::grant::{
 };
 use strongroom_keyserver::granting::LedgeredGrants;
 use strongroom_keyserver::objects::clock::{Clock, UnixSeconds};
+use strongroom_keyserver::objects::dependents::Dependents;
+use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_keyserver::observer::{Event, Observer, RecordError, Recording};
 use strongroom_keyserver::server::{Foundations, KeyServer};
 use strongroom_keyserver::settings::Settings;
@@ -43,6 +45,19 @@ impl Observer for Recorder {
             self.events.lock().unwrap().extend_from_slice(events);
             Ok(())
         })
+    }
+}
+
+/// What is said to need every key: names, or why that is not known.
+#[derive(Default)]
+pub struct Volumes(pub Mutex<Vec<String>>, pub AtomicBool);
+
+impl Dependents for Volumes {
+    fn of(&self, _: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>> {
+        if self.1.load(Ordering::SeqCst) {
+            return Err("/mnt/ds is not mounted".into());
+        }
+        Ok(self.0.lock().unwrap().clone())
     }
 }
 
@@ -100,6 +115,7 @@ pub struct Fixture {
     pub store: Arc<Engine>,
     pub recorder: Arc<Recorder>,
     pub control: Control,
+    pub volumes: Arc<Volumes>,
     pub server: Arc<KeyServer>,
 }
 
@@ -128,6 +144,7 @@ impl Fixture {
     fn assembled(store: Arc<Engine>, root: &SecretBytes, broker: Option<Arc<Broker>>) -> Self {
         let clock = Arc::new(TestClock(AtomicI64::new(NOW)));
         let recorder = Arc::new(Recorder::default());
+        let volumes = Arc::new(Volumes::default());
         let control = Control::new();
         let grants = LedgeredGrants::new(store.clone(), control.clone(), clock.clone());
         let foundations = Foundations {
@@ -135,11 +152,13 @@ impl Fixture {
             clock: clock.clone(),
             grants: Arc::new(grants),
             observer: recorder.clone(),
+            dependents: volumes.clone(),
         };
         let server = KeyServer::new(foundations, root, Settings::default()).unwrap();
         let server = Arc::new(server.with_broker(broker));
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
-        Self { runtime, clock, store, recorder, control, server }
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+        Self { runtime, clock, store, recorder, control, volumes, server }
     }
 
     /// Sends a message as bytes, and reads the answer as a client does.

@@ -1,0 +1,87 @@
+//! Destroying keys, as administrators ask for it, and what is on record of a key.
+
+use serde_json::Value;
+use tokio::runtime::Handle;
+
+use super::protocol::{DestructionAnswer, EventAnswer, HISTORY_MAX, HistoryAnswer};
+use super::{Management, Unanswered, json, refused, refused_by_server};
+use crate::access::Identity;
+use crate::objects::destruction::{DestructionError, Waiting};
+use crate::objects::id::ObjectId;
+
+/// An answer, and the ids of what it is about.
+type Done = Result<(Value, Vec<String>), Unanswered>;
+
+impl Management {
+    pub(super) fn schedule_destruction(
+        &self,
+        asker: &Identity,
+        key: ObjectId,
+        delay_seconds: i64,
+        reason: &str,
+    ) -> Done {
+        done(key, self.wait(self.destructions.schedule(asker, key, delay_seconds, reason)))
+    }
+
+    pub(super) fn cancel_destruction(&self, key: ObjectId) -> Done {
+        done(key, self.wait(self.destructions.cancel(key)))
+    }
+
+    pub(super) fn confirm_destruction(&self, asker: &Identity, key: ObjectId) -> Done {
+        done(key, self.wait(self.destructions.confirm(asker, key)))
+    }
+
+    pub(super) fn list_destructions(&self) -> Done {
+        let waiting = self.destructions.waiting().map_err(not_done)?;
+        let answers: Vec<_> = waiting.into_iter().map(|(key, waiting)| answer(key, waiting)).collect();
+        Ok((json(&answers)?, Vec::new()))
+    }
+
+    pub(super) fn key_history(&self, key: ObjectId, most: u32) -> Done {
+        if !(1..=HISTORY_MAX).contains(&most) {
+            return Err(refused(
+                "malformed",
+                format!("1 to {HISTORY_MAX} records can be asked for, not {most}"),
+            ));
+        }
+        let history = self.audit.history(&key.to_string(), most as usize);
+        let history = history.map_err(|error| refused_by_server("audit", &error))?;
+        let events = history.records.into_iter().map(|noted| EventAnswer {
+            sequence: noted.sequence,
+            time: noted.time,
+            record: noted.record,
+        });
+        let answer = HistoryAnswer { events: events.collect(), is_complete: history.is_complete };
+        Ok((json(&answer)?, Vec::new()))
+    }
+
+    /// Waits on the thread that answers, which may block.
+    fn wait<T>(&self, task: impl Future<Output = T>) -> T {
+        Handle::current().block_on(task)
+    }
+}
+
+fn done(key: ObjectId, waiting: Result<Waiting, DestructionError>) -> Done {
+    let waiting = waiting.map_err(not_done)?;
+    Ok((json(&answer(key, waiting))?, vec![key.to_string()]))
+}
+
+fn answer(key: ObjectId, waiting: Waiting) -> DestructionAnswer {
+    DestructionAnswer {
+        key,
+        requested_by: waiting.requested_by,
+        requested_unix_seconds: waiting.requested_at.0,
+        due_unix_seconds: waiting.due.0,
+        reason: waiting.reason,
+        confirmed_by: waiting.confirmed_by,
+    }
+}
+
+fn not_done(error: DestructionError) -> Unanswered {
+    match &error {
+        DestructionError::Keeping(_) | DestructionError::Damaged(_) if error.code() != "no-such-object" => {
+            refused_by_server(error.code(), &error)
+        }
+        _ => refused(error.code(), error.to_string()),
+    }
+}
