@@ -23,6 +23,7 @@ use strongroom_worker::supervise::SuperviseError;
 use strongroom_worker::{ProcessError, StackError, TransferError};
 use thiserror::Error;
 
+use crate::datastores::KeyNeeded;
 use crate::image::ImageError;
 use crate::output::printable;
 
@@ -46,6 +47,45 @@ pub enum CliError {
         /// Why.
         error: ProviderError,
     },
+    /// There is no such key.
+    #[error(
+        "no key {key} is known here, neither to a key provider nor to a volume; `strongroom key list` shows all"
+    )]
+    NoSuchKey {
+        /// As it was given.
+        key: String,
+    },
+    /// Several keys are called so.
+    #[error("'{key}' may be {}; say which with --provider NAME, or by its KEK id", .found.join(" or "))]
+    AmbiguousKey {
+        /// As it was given.
+        key: String,
+        /// What it may be.
+        found: Vec<String>,
+    },
+    /// The new key of a rotation was taken out of use before the rotation was done.
+    #[error(
+        "the new key that this rotation began with ({key}) is {state}; activate it at its provider and call again, or move the volumes with \
+         `strongroom volume rekey --kek`"
+    )]
+    NewKeyOutOfUse {
+        /// The new key.
+        key: Box<ProviderKey>,
+        /// What it is.
+        state: &'static str,
+    },
+    /// The key's destruction waits for its time.
+    #[error("the key's destruction is scheduled, and due {due}; cancel it with --cancel, or come back then")]
+    DestructionWaits {
+        /// When it is due.
+        due: String,
+    },
+    /// The key is not to be destroyed.
+    #[error("no destruction of this key is scheduled")]
+    NoDestruction,
+    /// A key is not destroyed, because something needs it or may need it.
+    #[error(transparent)]
+    KeyNeeded(#[from] KeyNeeded),
     /// The root key of the key server cannot be had.
     #[error(transparent)]
     Root(#[from] RootError),
@@ -290,6 +330,13 @@ impl CliError {
             Self::Key(error) => error.code(),
             Self::Registry(error) => error.code(),
             Self::Provider { error, .. } => error.code(),
+            Self::NoSuchKey { .. } => "no_such_key",
+            Self::AmbiguousKey { .. } => "ambiguous_key",
+            Self::NewKeyOutOfUse { .. } => "new_key_out_of_use",
+            Self::DestructionWaits { .. } => "destruction_waits",
+            Self::NoDestruction => "no_destruction",
+            Self::KeyNeeded(KeyNeeded::Volumes { .. }) => "key_needed",
+            Self::KeyNeeded(KeyNeeded::Unknown(_)) => "key_needs_unknown",
             Self::Root(_) => "root_key",
             Self::NoKeyserver { .. } => "no_keyserver",
             Self::KeyserverState(_) => "keyserver_state",

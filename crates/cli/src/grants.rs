@@ -30,7 +30,7 @@ const LABEL: &str = "STRONGROOM GRANT";
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Which grants to show.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub struct GrantArguments {
     /// Show the grants in FILE, of `strongroom keyserver grant`, to the key server. A host has its keys under grants alone;

@@ -8,7 +8,7 @@ use strongroom_providers::{HOME_VARIABLE, home};
 use crate::error::CliError;
 
 /// Where state is kept.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct HomeArguments {
     /// Keep state in DIR, key providers among it; otherwise in what the environment variable STRONGROOM_HOME names, or in /var/lib/strongroom
     /// (root) or ~/.local/state/strongroom

@@ -17,6 +17,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::HolderEvent;
 use strongroom_types::KekId;
 
+use crate::datastores::KnownDatastores;
 use crate::error::CliError;
 use crate::grants::GrantArguments;
 use crate::home::HomeArguments;
@@ -27,7 +28,7 @@ use crate::terminal::{Terminal, TerminalError};
 const ATTEMPTS_MAX: u32 = 3;
 
 /// Where the key comes from.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub struct KeyArguments {
     /// Take the key from FILE: 32 bytes, or 64 hexadecimal digits; only its owner may be able to read it
@@ -82,7 +83,7 @@ impl NewKeyArguments {
             return Ok(VolumeKey::Kek(source.kek(&read_key_file(key_file)?)?));
         }
         if let Some(provider) = key_provider {
-            return Ok(VolumeKey::Kek(self.provided(provider)?));
+            return Ok(VolumeKey::Kek(self.provided(path, provider)?));
         }
         let passphrase = match *passphrase_fd {
             Some(descriptor) => read_passphrase(descriptor)?,
@@ -92,7 +93,8 @@ impl NewKeyArguments {
         Ok(VolumeKey::Kek(source.kek(&passphrase)?))
     }
 
-    fn provided(&self, provider: &ProviderName) -> Result<Kek, CliError> {
+    fn provided(&self, path: &Path, provider: &ProviderName) -> Result<Kek, CliError> {
+        self.given.note_datastore_of(path)?;
         let keyring = self.given.keyring()?;
         Ok(match &self.key_id {
             Some(key) => {
@@ -149,6 +151,16 @@ impl KeyArguments {
             || self.passphrase_fd.is_some()
             || self.key_provider.is_some()
             || self.unencrypted
+    }
+
+    /// Keys of the providers of a home, and no others.
+    pub fn of_providers(home: &HomeArguments) -> Self {
+        Self { home: home.clone(), ..Self::default() }
+    }
+
+    /// Notes the datastore of a volume that will have an envelope under a key of a provider, before it has it.
+    pub fn note_datastore_of(&self, volume: &Path) -> Result<(), CliError> {
+        KnownDatastores::of_home(&self.home.path()?).note_of_volume(volume)
     }
 
     /// Whatever reaches the key providers, with the grants that were given.

@@ -5,6 +5,7 @@
 //! - [`program`]: the command line as a whole, logging, exit status.
 //! - [`keys`]: where passphrases and keys come from; never the command line or the environment.
 //! - [`grants`]: the leave by which a host has keys.
+//! - [`datastores`]: where volumes are that need keys of providers.
 //! - [`image`]: disk images of other programs.
 //! - [`output`]: answers for people and for programs. [`error`]: refusals for both.
 //!
@@ -13,10 +14,13 @@
 
 mod audit;
 mod completions;
+mod datastores;
+mod duration;
 mod error;
 mod grants;
 mod home;
 mod image;
+mod key;
 mod key_provider;
 mod keyring;
 mod keys;
@@ -26,6 +30,7 @@ mod output;
 mod program;
 mod progress;
 mod signals;
+mod state_file;
 mod terminal;
 mod volume;
 mod worker;

@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 use crate::audit::AuditCommand;
 use crate::completions::CompletionsArguments;
 use crate::error::CliError;
+use crate::key::KeyCommand;
 use crate::key_provider::KeyProviderCommand;
 use crate::keyserver::KeyserverCommand;
 use crate::manual::ManArguments;
@@ -69,6 +70,9 @@ enum Command {
     /// Make, show, expose, grow, re-key, upgrade, check, convert and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// List, show, rotate and destroy keys, and see what happened to them
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Set up, list, try and remove the key servers that volumes take their keys from
     #[command(subcommand)]
     KeyProvider(KeyProviderCommand),
@@ -114,6 +118,7 @@ impl Program {
         let output = Output::new(self.json);
         match &self.command {
             Command::Volume(command) => command.run(&output, &log),
+            Command::Key(command) => command.run(&output),
             Command::KeyProvider(command) => command.run(&output),
             Command::Keyserver(command) => command.run(&output),
             Command::Audit(command) => command.run(&output),

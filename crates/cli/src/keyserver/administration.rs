@@ -41,6 +41,16 @@ pub struct Administrator {
 }
 
 impl AdministrationArguments {
+    /// The home, which may not be there yet.
+    pub fn home(&self) -> Result<PathBuf, CliError> {
+        self.directory.home.path()
+    }
+
+    /// Whether another server, or another administrator, is meant than those of the home.
+    pub fn is_given(&self) -> bool {
+        self.server.is_some() || self.identity.is_some()
+    }
+
     /// Reads what it takes to ask. Nothing is asked yet.
     pub fn administrator(&self) -> Result<Administrator, CliError> {
         let files = self.files()?;

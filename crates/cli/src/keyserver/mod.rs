@@ -20,7 +20,7 @@ mod token;
 mod upstream;
 
 pub use administration::AdministrationArguments;
-pub use directory::DirectoryArguments;
+pub use directory::{DirectoryArguments, make_directories};
 
 use std::process::ExitCode;
 

@@ -20,6 +20,8 @@ use super::init::{self, EMBEDDED};
 use super::root::{RootArguments, SecretArguments};
 use super::syslog::SyslogSettings;
 use super::upstream::BrokeredProviders;
+use crate::datastores::KnownDatastores;
+use crate::duration::parse_seconds;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -55,6 +57,11 @@ pub struct RunArguments {
     /// Switch a service of KMIP on
     #[arg(long, value_enum, value_name = "SERVICE")]
     offer: Vec<Offer>,
+
+    /// How long a key's destruction waits at least. Less than an hour is for trying it: who can start the server so has a second
+    /// person's time taken away, and 'keyserver status' warns
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_seconds)]
+    destroy_delay_min: u64,
 }
 
 /// What is off unless it is switched on.
@@ -81,6 +88,7 @@ impl RunArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let directory = self.directory.path()?;
         self.settings.check(&self.directory.home)?;
+        let home = self.directory.home.path()?;
         if !directory.join("root.json").exists() {
             init::make(&self.directory, &RootArguments::default(), &self.settings)?;
             output.remark(&format!(
@@ -105,7 +113,9 @@ impl RunArguments {
                 signal(SignalKind::terminate()).map_err(CliError::Runtime)?,
                 signal(SignalKind::hangup()).map_err(CliError::Runtime)?,
             );
-            let service = KeyServerProcess::bind(state, self.service(&settings)?).await?;
+            // Whatever is noted while it serves counts.
+            let dependents = Arc::new(KnownDatastores::of_home(&home));
+            let service = KeyServerProcess::bind(state, self.service(&settings)?, dependents).await?;
             let Addresses { kmip, enrolment } = service.addresses();
             let (root, pid) = (description.protection, std::process::id());
             output.answer(&Serving { directory, kmip, enrolment, authority, root, pid })?;
@@ -143,6 +153,7 @@ impl RunArguments {
                 delayed_destruction: true,
             },
             limits: ServerLimits::default(),
+            destruction_delay_min_seconds: i64::try_from(self.destroy_delay_min).unwrap_or(i64::MAX),
         })
     }
 }

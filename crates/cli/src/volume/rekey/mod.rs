@@ -1,34 +1,25 @@
 //! `strongroom volume rekey`: volumes move to other keys, as a job that can be killed and called again.
 
 mod journal;
+mod mover;
 mod new_keys;
 
 use std::fmt;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{
-    DatastoreError, Descriptor, EncryptionRecord, KekRecord, ListedVolume, RewrapOptions, describe, list,
-    rewrap,
-};
-use strongroom_keys::{Kek, KekSource};
-use strongroom_types::{KekId, VolumeId};
-use strongroom_worker::control::{Answer, Client, NewKek, Request};
+use strongroom_datastore::file::{ListedVolume, list};
 
-use self::journal::{Done, Journal};
-use self::new_keys::{NewKeys, TargetArguments};
+pub use self::journal::Journal;
+pub use self::mover::{Moved, Mover, ReplacedKek};
+pub use self::new_keys::{NewKeys, TargetArguments};
 use super::open::{FreshnessArguments, LockArguments};
 use crate::error::{CliError, without_numbers};
 use crate::keys::KeyArguments;
 use crate::output::Output;
 use crate::signals::Signals;
-
-/// For an exposed volume's supervisor to fetch the key and write two descriptors.
-const ANSWER_WITHIN: Duration = Duration::from_secs(180);
 
 /// Which volumes, and to which keys.
 #[derive(Debug, Args)]
@@ -103,12 +94,6 @@ struct FailedVolume {
     message: String,
 }
 
-#[derive(PartialEq, Serialize)]
-struct ReplacedKek {
-    kek_id: String,
-    key: String,
-}
-
 impl fmt::Display for Rekeyed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for FailedVolume { path, message, .. } in &self.failed {
@@ -131,13 +116,6 @@ impl fmt::Display for Rekeyed {
     }
 }
 
-/// What one volume has become.
-struct Moved {
-    done: Done,
-    key: String,
-    replaced: Option<ReplacedKek>,
-}
-
 impl RekeyArguments {
     /// Moves the volumes; the exit status says whether all were.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
@@ -150,6 +128,8 @@ impl RekeyArguments {
         let mut journal = Journal::open(&self.key.home.path()?, &what)?;
         let resumed = journal.is_resumed();
         let mut keys = NewKeys::new(&self.target, self.key.keyring()?);
+        let (freshness, lock_wait) = (self.freshness, self.lock.lock_wait);
+        let mover = Mover { key: &self.key, in_place_of: None, freshness, lock_wait };
         let signals = Signals::catch().map_err(CliError::Signals)?;
 
         let (mut volumes, mut failed, mut replaced_keks) = (Vec::new(), Vec::new(), Vec::new());
@@ -157,7 +137,7 @@ impl RekeyArguments {
             if signals.came() {
                 return Err(CliError::Interrupted);
             }
-            match self.rekey(&path, &mut journal, &mut keys) {
+            match mover.move_volume(&path, &mut journal, &mut keys) {
                 Ok(Moved { done, key, replaced }) => {
                     journal.set_done(done.clone())?;
                     replaced_keks.extend(replaced.filter(|replaced| !replaced_keks.contains(replaced)));
@@ -213,76 +193,6 @@ impl RekeyArguments {
             Some(datastore) => format!("all of {}", datastore.display()),
             None => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
         }
-    }
-
-    /// Moves one volume, or goes on with that.
-    fn rekey(&self, path: &Path, journal: &mut Journal, keys: &mut NewKeys<'_>) -> Result<Moved, CliError> {
-        let descriptor = describe(path)?.descriptor;
-        let Some(encryption) = &descriptor.encryption else {
-            return Err(DatastoreError::NotEncrypted { path: path.to_owned() }.into());
-        };
-        // What an earlier call has made of it, if any: an older one was put back.
-        let known = journal.done(path).filter(|done| done.volume == descriptor.volume);
-        let least_generation = known.map_or(0, |done| done.generation).max(self.freshness.least_generation);
-        let given = keys.given()?.filter(|given| descriptor.is_under(given.id));
-        let begun = encryption.keks().find_map(|record| journal.new_key(record.id)).cloned().or(given);
-        let client = Client::connect(path)?;
-        // An exposed volume's key is with whoever exposes it. Of another it is had before a new one is made in vain.
-        let from = match (&client, &begun) {
-            (None, Some(begun)) if begun.id == encryption.kek.id => None,
-            (None, begun) => match self.key.for_volume_to_leave(path, &descriptor, self.freshness.expect_kek)
-            {
-                Ok(key) => key.into_kek(),
-                // The new key alone can finish.
-                Err(_) if begun.is_some() => None,
-                Err(error) => return Err(error),
-            },
-            (Some(_), _) => None,
-        };
-        let to = match &begun {
-            Some(record) => keys.get(record)?,
-            None => keys.in_place_of(encryption.kek.id, journal)?,
-        };
-        let generation = match client {
-            Some(client) => ask(client, path, to, least_generation)?,
-            None => {
-                let (from, lock_wait) = (from.as_ref().unwrap_or(to), self.lock.lock_wait);
-                rewrap(path, &RewrapOptions { from, to, lock_wait, least_generation })?.generation
-            }
-        };
-        Ok(moved(path, &descriptor, encryption, to, generation))
-    }
-}
-
-/// Has the process that exposes the volume do it; says the generation then. A key that no provider keeps goes there in a
-/// pipe.
-fn ask(client: Client, path: &Path, to: &Kek, least_generation: u64) -> Result<u64, CliError> {
-    let pipe = match to.source() {
-        KekSource::Provider(_) => None,
-        KekSource::Passphrase(_) | KekSource::KeyFile {} => Some(to.to_pipe().map_err(CliError::Handover)?),
-    };
-    let new = NewKek { id: to.id(), source: to.source().clone() };
-    let request = Request::Rewrap { to: new, least_generation };
-    match client.ask_with(request, pipe.as_ref().map(AsFd::as_fd), ANSWER_WITHIN)? {
-        Answer::Rewrapped { generation, .. } => Ok(generation),
-        other => Err(CliError::of_answer(path, other)),
-    }
-}
-
-fn moved(
-    path: &Path,
-    before: &Descriptor,
-    encryption: &EncryptionRecord,
-    to: &Kek,
-    generation: u64,
-) -> Moved {
-    let (volume, kek): (VolumeId, KekId) = (before.volume, to.id());
-    let old: Option<&KekRecord> = encryption.keks().find(|record| record.id != kek);
-    let replaced = old.map(|old| ReplacedKek { kek_id: old.id.to_string(), key: old.source.to_string() });
-    Moved {
-        done: Done { path: path.to_owned(), volume, generation, kek },
-        key: to.source().to_string(),
-        replaced,
     }
 }
 

@@ -46,6 +46,17 @@ pub struct TargetArguments {
 }
 
 impl TargetArguments {
+    /// New keys of a provider.
+    pub fn at_provider(provider: ProviderName) -> Self {
+        Self {
+            to_key_provider: Some(provider),
+            to_key_file: None,
+            to_passphrase_fd: None,
+            to_passphrase: false,
+            secret: OnceCell::new(),
+        }
+    }
+
     /// The key of the file, or the passphrase.
     fn secret(&self) -> Result<&SecretBytes, CliError> {
         if let Some(secret) = self.secret.get() {

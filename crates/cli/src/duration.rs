@@ -1,0 +1,47 @@
+//! Times as people write them for what takes long: `90s`, `30m`, `12h`, `7d`.
+
+/// The longest: ten years, far from where arithmetic on times ends.
+const SECONDS_MAX: u64 = 10 * 366 * 86_400;
+
+/// Reads a time, in seconds.
+pub fn parse_seconds(text: &str) -> Result<u64, String> {
+    let unusable = || format!("'{text}' is not a time; write 90s, 30m, 12h or 7d");
+    let number_end = text.find(|digit: char| !digit.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(number_end);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(unusable()),
+    };
+    let number: u64 = number.parse().map_err(|_| unusable())?;
+    let seconds = number.saturating_mul(seconds);
+    if seconds > SECONDS_MAX { Err(format!("'{text}' is too long")) } else { Ok(seconds) }
+}
+
+/// Says a time in its largest whole unit.
+pub fn display_seconds(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let unit = units.into_iter().find(|(length, _)| seconds >= *length && seconds.is_multiple_of(*length));
+    let (length, unit) = unit.unwrap_or((1, "s"));
+    format!("{}{unit}", seconds / length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_and_an_end() {
+        for (text, seconds) in [("0s", 0), ("90s", 90), ("30m", 1800), ("12h", 43_200), ("7d", 604_800)] {
+            assert_eq!(parse_seconds(text), Ok(seconds));
+        }
+        for text in ["", "7", "d", "-1d", "1.5h", "3 s", "1w", "99999d", "99999999999999999999s"] {
+            assert!(parse_seconds(text).is_err(), "{text}");
+        }
+        for (seconds, text) in [(0, "0s"), (90, "90s"), (3600, "1h"), (604_800, "7d"), (5400, "90m")] {
+            assert_eq!(display_seconds(seconds), text);
+        }
+    }
+}

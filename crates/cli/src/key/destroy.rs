@@ -1,0 +1,212 @@
+//! `strongroom key destroy`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_keyserver::management::protocol::{DestructionAnswer, Question};
+use strongroom_keyserver::objects::destruction::{DELAY_MAX_SECONDS, DELAY_MIN_SECONDS, REASON_MAX_BYTES};
+use strongroom_keyserver::objects::id::ObjectId;
+use strongroom_providers::{ProviderError, SourceConfig};
+
+use super::inventory::{Inventory, Key};
+use super::waiting::{KeptDestructions, WaitingDestruction};
+use super::{DatastoreArguments, KeyName};
+use crate::datastores::{KnownDatastores, check_unneeded};
+use crate::duration::{display_seconds, parse_seconds};
+use crate::error::CliError;
+use crate::keyserver::AdministrationArguments;
+use crate::output::{Output, utc};
+use crate::state_file;
+
+/// Which key, and which step.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What a destroyed key protects is gone, in every copy and backup. So it goes in steps: the key is scheduled, and taken out of use at \
+once, so that it opens and seals nothing new; a delay passes, in which it can be cancelled; and a second person confirms. \
+It is refused, with the list, while a volume needs the key: in any datastore in which this machine made a volume under a provider's key, \
+and in those given with --datastore, which are kept in mind. Such a datastore that cannot be read leaves it unknown, and nothing is destroyed; \
+if it is gone for good, say so with --forget-datastore. Volumes that other machines made, and copies made by other means, are not known here.
+
+A key in the embedded key server is guarded by the server: it looks for volumes itself, each time and once more when the time has come, asks for another \
+administrator's certificate (--identity) with --confirm, and then destroys the key. Other providers know neither delay nor second person. \
+For them the delay is kept in this machine's home, and --confirm destroys the key once it is over, whoever gives it: no second \
+person is enforced, and whoever has the provider's credentials can destroy the key without this program. \
+A transit engine (Vault) keeps no keys that could be destroyed.
+
+Examples:
+  strongroom key destroy 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --delay 14d --reason 'the customer left'
+  strongroom key destroy 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --confirm --identity ./second-admin
+  strongroom key destroy 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --cancel"
+)]
+pub struct DestroyArguments {
+    #[command(flatten)]
+    key: KeyName,
+
+    /// Why; it goes on record
+    #[arg(long, value_name = "TEXT", required_unless_present_any = ["confirm", "cancel"])]
+    reason: Option<String>,
+
+    /// How long it waits at least, as in 12h or 14d; from 1h to 400d
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_seconds)]
+    delay: u64,
+
+    /// Confirm that a scheduled key is to be destroyed
+    #[arg(long, conflicts_with_all = ["reason", "cancel"])]
+    confirm: bool,
+
+    /// Take it back; the key stays out of use, and opens what it has sealed
+    #[arg(long, conflicts_with = "reason")]
+    cancel: bool,
+
+    #[command(flatten)]
+    datastores: DatastoreArguments,
+
+    /// The datastore that was at DIR is gone for good, and whatever volumes it had
+    #[arg(long, value_name = "DIR")]
+    forget_datastore: Vec<PathBuf>,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    key: String,
+    /// `scheduled`, `confirmed`, `cancelled` or `destroyed`.
+    step: &'static str,
+    #[serde(flatten)]
+    waiting: WaitingDestruction,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, step, waiting } = self;
+        let due = utc(waiting.due_unix_seconds);
+        match (*step, waiting.enforced) {
+            ("scheduled", true) => write!(
+                f,
+                "key {key} is out of use, and will be destroyed after {due} if another administrator confirms it:\n  \
+                 strongroom key destroy {key} --confirm --identity DIR"
+            ),
+            ("scheduled", false) => write!(
+                f,
+                "key {key} is out of use, and can be destroyed after {due}:\n  strongroom key destroy {key} --confirm"
+            ),
+            ("confirmed", _) => write!(f, "confirmed: key {key} will be destroyed after {due}"),
+            ("cancelled", _) => {
+                write!(
+                    f,
+                    "key {key} will not be destroyed; it stays out of use, and opens what it has sealed"
+                )
+            }
+            _ => write!(f, "key {key} is destroyed"),
+        }
+    }
+}
+
+impl DestroyArguments {
+    /// Takes the step.
+    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
+        self.check()?;
+        let home = self.server.home()?;
+        let known = KnownDatastores::of_home(&home);
+        for datastore in &self.forget_datastore {
+            if !known.forget(datastore)? {
+                output.remark(&format!("{} was not known", datastore.display()));
+            }
+        }
+        // Kept in mind, so that the server finds them when the time has come.
+        for datastore in &self.datastores.datastores {
+            known.note(datastore)?;
+        }
+        let inventory = Inventory::open(&home, &[])?;
+        let answer = if self.server.is_given() && self.key.provider.is_none() {
+            // An administrator need not be a client of the server.
+            self.at_server(&inventory, &self.key.key)?
+        } else {
+            let key = inventory.find(&self.key)?;
+            match inventory.is_embedded(&key.key.provider) {
+                true => self.at_server(&inventory, key.key.key.as_str())?,
+                false => self.at_another(&inventory, &KeptDestructions::of_home(&home), &key)?,
+            }
+        };
+        output.answer(&answer)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn check(&self) -> Result<(), CliError> {
+        match &self.reason {
+            Some(reason) if reason.len() > REASON_MAX_BYTES => {
+                Err(CliError::Usage(format!("--reason has at most {REASON_MAX_BYTES} bytes")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The embedded key server keeps the key, and to the rules.
+    fn at_server(&self, inventory: &Inventory, key: &str) -> Result<Answer, CliError> {
+        let id = object_id(key)?;
+        if !self.cancel {
+            // The server looks too; here the list is complete.
+            check_unneeded(inventory.scan(), |other| other.key.as_str() == key)?;
+        }
+        let (step, question) = if self.cancel {
+            ("cancelled", Question::CancelDestruction { key: id })
+        } else if self.confirm {
+            ("confirmed", Question::ConfirmDestruction { key: id })
+        } else {
+            let delay_seconds = i64::try_from(self.delay).unwrap_or(i64::MAX);
+            let reason = self.reason.clone().unwrap_or_default();
+            ("scheduled", Question::ScheduleDestruction { key: id, delay_seconds, reason })
+        };
+        let answer: DestructionAnswer = self.server.administrator()?.ask(&question)?;
+        Ok(Answer { key: key.to_owned(), step, waiting: (&answer).into() })
+    }
+
+    /// Another provider keeps the key, and we to the delay.
+    fn at_another(
+        &self,
+        inventory: &Inventory,
+        destructions: &KeptDestructions,
+        key: &Key,
+    ) -> Result<Answer, CliError> {
+        let name = key.key.key.to_string();
+        if self.cancel {
+            let kept = destructions.cancel(&key.key)?;
+            return Ok(Answer { key: name, step: "cancelled", waiting: (&kept).into() });
+        }
+        if inventory
+            .config(&key.key.provider)
+            .is_some_and(|config| matches!(config.source, SourceConfig::Vault(_)))
+        {
+            let error = ProviderError::Unsupported(
+                "a transit engine keeps no keys that could be destroyed; whoever deletes a volume deletes its wrapped KEK",
+            );
+            return Err(CliError::Provider { name: key.key.provider.clone(), error });
+        }
+        check_unneeded(inventory.scan(), |other| inventory.may_be_same(other, &key.key))?;
+        let provider = inventory.provider(&key.key.provider)?;
+        let (step, kept) = if self.confirm {
+            let now = state_file::unix_seconds_now();
+            ("destroyed", destructions.carry_out(&*provider, &key.key, now)?)
+        } else {
+            let (least, most) = (DELAY_MIN_SECONDS.unsigned_abs(), DELAY_MAX_SECONDS.unsigned_abs());
+            if !(least..=most).contains(&self.delay) {
+                let (least, most) = (display_seconds(least), display_seconds(most));
+                return Err(CliError::Usage(format!("--delay is a time from {least} to {most}")));
+            }
+            let reason = self.reason.as_deref().unwrap_or_default();
+            ("scheduled", destructions.schedule(&*provider, &key.key, self.delay, reason)?)
+        };
+        Ok(Answer { key: name, step, waiting: (&kept).into() })
+    }
+}
+
+/// The key of the embedded server that is called so.
+pub fn object_id(key: &str) -> Result<ObjectId, CliError> {
+    key.parse()
+        .map_err(|error| CliError::Usage(format!("'{key}' is no key of the embedded key server: {error}")))
+}

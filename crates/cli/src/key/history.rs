@@ -1,0 +1,146 @@
+//! `strongroom key history`.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_audit::Outcome;
+use strongroom_keyserver::management::protocol::{EventAnswer, HISTORY_MAX, HistoryAnswer, Question};
+
+use super::KeyName;
+use super::destroy::object_id;
+use super::inventory::{Inventory, unix_seconds};
+use crate::error::CliError;
+use crate::keyserver::AdministrationArguments;
+use crate::output::{Output, Table, utc};
+
+/// Which key.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Of a key in the embedded key server everything that its audit log has: who made it, each release, each refusal, its end. It takes \
+an administrator's or auditor's certificate. Of other providers' keys the dates that the provider tells; who got them is in the provider's own log.
+
+Examples:
+  strongroom key history 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11
+  strongroom key history 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --server kms1:5697 --identity ./auditor --most 1000"
+)]
+pub struct HistoryArguments {
+    #[command(flatten)]
+    key: KeyName,
+
+    /// The last N records
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=i64::from(HISTORY_MAX)))]
+    most: u32,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+#[derive(Serialize)]
+struct History {
+    key: String,
+    /// Whether there is no more to be known.
+    complete: bool,
+    events: Vec<Event>,
+    #[serde(skip)]
+    is_of_record: bool,
+}
+
+#[derive(Serialize)]
+struct Event {
+    time: String,
+    what: String,
+    outcome: Option<Outcome>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record: Option<EventAnswer>,
+}
+
+impl From<EventAnswer> for Event {
+    fn from(answer: EventAnswer) -> Self {
+        let record = &answer.record;
+        let (time, what, outcome) = (answer.time.clone(), record.action.clone(), Some(record.outcome));
+        Self { time, what, outcome, record: Some(answer) }
+    }
+}
+
+impl Event {
+    fn row(&self) -> [String; 5] {
+        let outcome = match self.outcome {
+            Some(Outcome::Done) => "done",
+            Some(Outcome::Denied) => "DENIED",
+            Some(Outcome::Failed) => "failed",
+            None => "-",
+        };
+        let record = self.record.as_ref().map(|answer| &answer.record);
+        let who =
+            record.map_or("-".to_owned(), |record| format!("{} ({})", record.actor.name, record.actor.role));
+        let released = record.and_then(|record| record.fields.get("released"));
+        let why = record.and_then(|record| record.reason.clone());
+        let detail = why.or_else(|| released.map(|how| format!("released {how}")));
+        [self.time.clone(), self.what.clone(), outcome.to_owned(), who, detail.unwrap_or_default()]
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = ["TIME", "WHAT", "OUTCOME", "WHO", "DETAIL"];
+        if self.events.is_empty() {
+            return write!(f, "nothing is on record of key {}", self.key);
+        }
+        write!(f, "{}", Table { head, rows: self.events.iter().map(Event::row).collect() })?;
+        match (self.is_of_record, self.complete) {
+            (true, true) => Ok(()),
+            (true, false) => {
+                f.write_str("\nthere is more: ask for it with --most, or look into the audit log itself")
+            }
+            (false, _) => f.write_str("\nthis is what the provider tells; who got the key is in its own log"),
+        }
+    }
+}
+
+impl HistoryArguments {
+    /// Shows it.
+    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
+        if self.server.is_given() {
+            output.answer(&self.on_record(&self.key.key)?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let inventory = Inventory::open(&self.server.home()?, &[])?;
+        let key = inventory.find(&self.key)?;
+        let history = if inventory.is_embedded(&key.key.provider) {
+            self.on_record(key.key.key.as_str())?
+        } else {
+            let facts = key.facts.map_err(CliError::Unsound)?;
+            let dates = [
+                ("created", facts.created),
+                ("activated", facts.activated),
+                ("taken out of use, or will be", facts.deactivates),
+            ];
+            let mut dates: Vec<_> =
+                dates.into_iter().filter_map(|(what, time)| Some((time?, what))).collect();
+            dates.sort();
+            let events = dates.into_iter().map(|(time, what)| Event {
+                time: utc(unix_seconds(time)),
+                what: what.to_owned(),
+                outcome: None,
+                record: None,
+            });
+            History {
+                key: key.key.key.to_string(),
+                complete: false,
+                events: events.collect(),
+                is_of_record: false,
+            }
+        };
+        output.answer(&history)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn on_record(&self, key: &str) -> Result<History, CliError> {
+        let question = Question::KeyHistory { key: object_id(key)?, most: self.most };
+        let HistoryAnswer { events, is_complete } = self.server.administrator()?.ask(&question)?;
+        let events = events.into_iter().map(Event::from).collect();
+        Ok(History { key: key.to_owned(), complete: is_complete, events, is_of_record: true })
+    }
+}

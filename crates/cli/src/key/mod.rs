@@ -1,0 +1,74 @@
+//! `strongroom key`: the keys of all providers, one by one. One file per command.
+//!
+//! | file | what |
+//! |---|---|
+//! | `inventory` | which keys there are, what their providers say of them, which volumes need them |
+//! | `begun` | rotations that are not finished |
+//! | `waiting` | destructions that wait: the embedded server's, and those that this home keeps for other providers |
+
+mod begun;
+mod destroy;
+mod history;
+mod inventory;
+mod list;
+mod rotate;
+mod show;
+mod waiting;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use strongroom_keys::ProviderName;
+
+use crate::error::CliError;
+use crate::output::Output;
+
+/// What can be done with keys.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// List the keys, and how many volumes need each
+    List(list::ListArguments),
+    /// Show all that is known of a key
+    Show(show::ShowArguments),
+    /// Replace a key by a new one, for every volume that needs it, also while they are exposed
+    Rotate(rotate::RotateArguments),
+    /// Destroy a key that nothing needs: after a delay, and with a second person's word
+    Destroy(Box<destroy::DestroyArguments>),
+    /// Show what happened to a key
+    History(history::HistoryArguments),
+}
+
+/// Which key.
+#[derive(Debug, Args)]
+pub struct KeyName {
+    /// The key: its id at its provider, or the KEK id that a volume is under
+    #[arg(value_name = "KEY")]
+    key: String,
+
+    /// Whose key, if several providers have one of that id
+    #[arg(long, value_name = "NAME")]
+    provider: Option<ProviderName>,
+}
+
+/// Where to look for volumes beside the datastores that are known.
+#[derive(Debug, Args)]
+pub struct DatastoreArguments {
+    /// Look for volumes in the datastore DIR too; can be given more than once
+    #[arg(long = "datastore", value_name = "DIR")]
+    datastores: Vec<PathBuf>,
+}
+
+impl KeyCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
+        strongroom_worker::process::prepare_for_keys()?;
+        match self {
+            Self::List(arguments) => arguments.run(output),
+            Self::Show(arguments) => arguments.run(output),
+            Self::Rotate(arguments) => arguments.run(output),
+            Self::Destroy(arguments) => arguments.run(output),
+            Self::History(arguments) => arguments.run(output),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Destructions that wait.
+//!
+//! The embedded key server has its own: it enforces delay and second person itself, and carries them out. For other providers
+//! the delay is kept here, in `<home>/destructions`, one file each; nobody but this program holds to it, and whoever has the
+//! provider's credentials can destroy a key there without it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use strongroom_crypto::mac;
+use strongroom_keys::ProviderKey;
+use strongroom_keyserver::management::protocol::DestructionAnswer;
+use strongroom_providers::{KeyProvider, KeyState, ProviderError, Revocation};
+use strongroom_types::hex;
+
+use crate::error::CliError;
+use crate::output::utc;
+use crate::state_file;
+
+const DIRECTORY: &str = "destructions";
+const FORMAT: u32 = 1;
+
+/// The longest file that is read, in bytes: ids and a reason.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// A destruction that waits, whoever keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitingDestruction {
+    /// Who asked for it.
+    pub requested_by: String,
+    /// When.
+    pub requested_unix_seconds: u64,
+    /// Before this it is not done.
+    pub due_unix_seconds: u64,
+    /// Why.
+    pub reason: String,
+    /// The second person.
+    pub confirmed_by: Option<String>,
+    /// Whether the key server itself holds to it.
+    pub enforced: bool,
+}
+
+/// As it follows "destruction".
+impl std::fmt::Display for WaitingDestruction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "due {}", utc(self.due_unix_seconds))?;
+        match (&self.confirmed_by, self.enforced) {
+            (Some(second), _) => write!(f, ", confirmed by {second}"),
+            (None, true) => f.write_str(", not confirmed"),
+            (None, false) => Ok(()),
+        }
+    }
+}
+
+impl From<&DestructionAnswer> for WaitingDestruction {
+    fn from(answer: &DestructionAnswer) -> Self {
+        let seconds = |seconds| u64::try_from(seconds).unwrap_or_default();
+        Self {
+            requested_by: answer.requested_by.name.to_string(),
+            requested_unix_seconds: seconds(answer.requested_unix_seconds),
+            due_unix_seconds: seconds(answer.due_unix_seconds),
+            reason: answer.reason.clone(),
+            confirmed_by: answer.confirmed_by.as_ref().map(|person| person.name.to_string()),
+            enforced: true,
+        }
+    }
+}
+
+/// The destructions that a home keeps.
+pub struct KeptDestructions {
+    directory: PathBuf,
+}
+
+/// One of them, as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    format: u32,
+    /// The key.
+    pub key: ProviderKey,
+    /// The user of this machine who asked for it, by number.
+    requested_by_uid: u32,
+    requested_unix_seconds: u64,
+    /// Before this it is not done.
+    pub due_unix_seconds: u64,
+    reason: String,
+}
+
+impl From<&Kept> for WaitingDestruction {
+    fn from(kept: &Kept) -> Self {
+        Self {
+            requested_by: format!("user {}", kept.requested_by_uid),
+            requested_unix_seconds: kept.requested_unix_seconds,
+            due_unix_seconds: kept.due_unix_seconds,
+            reason: kept.reason.clone(),
+            confirmed_by: None,
+            enforced: false,
+        }
+    }
+}
+
+impl KeptDestructions {
+    /// Those of a home.
+    pub fn of_home(home: &Path) -> Self {
+        Self { directory: home.join(DIRECTORY) }
+    }
+
+    /// Takes the key out of use at its provider, and notes that it is to be destroyed.
+    pub fn schedule(
+        &self,
+        provider: &dyn KeyProvider,
+        key: &ProviderKey,
+        delay_seconds: u64,
+        reason: &str,
+    ) -> Result<Kept, CliError> {
+        if let Some(kept) = self.get(key)? {
+            return Err(CliError::DestructionWaits { due: utc(kept.due_unix_seconds) });
+        }
+        let failed = |error| CliError::Provider { name: key.provider.clone(), error };
+        match provider.facts(key).map_err(failed)?.state {
+            KeyState::Destroyed => return Err(failed(ProviderError::Destroyed)),
+            KeyState::Active => provider.revoke(key, Revocation::Superseded).map_err(failed)?,
+            // Nothing is sealed under them any more, or ever was.
+            KeyState::PreActive | KeyState::Deactivated | KeyState::Compromised => {}
+        }
+        let now = state_file::unix_seconds_now();
+        let kept = Kept {
+            format: FORMAT,
+            key: key.clone(),
+            requested_by_uid: rustix::process::getuid().as_raw(),
+            requested_unix_seconds: now,
+            due_unix_seconds: now.saturating_add(delay_seconds),
+            reason: reason.to_owned(),
+        };
+        state_file::replace(&self.file(key), &kept)?;
+        Ok(kept)
+    }
+
+    /// Takes it back; the key stays out of use.
+    pub fn cancel(&self, key: &ProviderKey) -> Result<Kept, CliError> {
+        let kept = self.get(key)?.ok_or(CliError::NoDestruction)?;
+        state_file::remove(&self.file(key))?;
+        Ok(kept)
+    }
+
+    /// Destroys a key whose time has come by `now`, and that nothing needs, as the caller knows.
+    pub fn carry_out(
+        &self,
+        provider: &dyn KeyProvider,
+        key: &ProviderKey,
+        now_unix_seconds: u64,
+    ) -> Result<Kept, CliError> {
+        let kept = self.get(key)?.ok_or(CliError::NoDestruction)?;
+        if now_unix_seconds < kept.due_unix_seconds {
+            return Err(CliError::DestructionWaits { due: utc(kept.due_unix_seconds) });
+        }
+        let failed = |error| CliError::Provider { name: key.provider.clone(), error };
+        // Some servers forget what they destroyed, and an earlier call may have got that far.
+        match provider.facts(key).map(|facts| facts.state) {
+            Ok(KeyState::Destroyed) | Err(ProviderError::NoSuchKey | ProviderError::Destroyed) => {}
+            Ok(KeyState::Active) => {
+                let reason =
+                    "somebody took the key into use again; cancel its destruction, or schedule it anew";
+                return Err(failed(ProviderError::Refused { reason: reason.to_owned() }));
+            }
+            Ok(_) => provider.destroy(key).map_err(failed)?,
+            Err(error) => return Err(failed(error)),
+        }
+        state_file::remove(&self.file(key))?;
+        Ok(kept)
+    }
+
+    /// The one of a key.
+    pub fn get(&self, key: &ProviderKey) -> Result<Option<Kept>, CliError> {
+        let path = self.file(key);
+        let failed = |error| CliError::File { action: "read", path: path.clone(), error };
+        match fs::metadata(&path) {
+            Ok(found) if found.len() > FILE_BYTES_MAX => Err(failed(io::ErrorKind::FileTooLarge.into())),
+            Ok(_) => {
+                let kept: Kept = serde_json::from_slice(&fs::read(&path).map_err(failed)?)
+                    .map_err(|error| failed(error.into()))?;
+                match kept.format {
+                    FORMAT => Ok(Some(kept)),
+                    format => {
+                        let reason = format!("it has format {format}, and this program reads {FORMAT}");
+                        Err(failed(io::Error::other(reason)))
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn file(&self, key: &ProviderKey) -> PathBuf {
+        let wrapped = key.wrapped.as_ref().map_or(&[][..], |wrapped| wrapped.as_bytes());
+        let name =
+            [key.provider.as_str().as_bytes(), b"\n", key.key.as_str().as_bytes(), b"\n", wrapped].concat();
+        self.directory.join(format!("{}.json", hex::encode(&mac::sha256(&name)[..16])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use strongroom_keys::KeyRequestId;
+    use strongroom_memory::secret::SecretBytes;
+    use strongroom_providers::{KeyFacts, ListedKey, NewKey, ServerHealth};
+
+    use super::*;
+
+    /// One key.
+    struct OneKey(Mutex<KeyState>);
+
+    impl OneKey {
+        fn state(&self) -> KeyState {
+            *self.0.lock().unwrap()
+        }
+
+        fn become_of_it(&self, from: KeyState, to: KeyState) -> Result<(), ProviderError> {
+            let mut state = self.0.lock().unwrap();
+            assert_eq!(*state, from);
+            *state = to;
+            Ok(())
+        }
+    }
+
+    impl KeyProvider for OneKey {
+        fn create(&self, _: KeyRequestId) -> Result<NewKey, ProviderError> {
+            Err(ProviderError::Unsupported("one is enough"))
+        }
+        fn fetch(&self, _: &ProviderKey) -> Result<SecretBytes, ProviderError> {
+            Err(ProviderError::Destroyed)
+        }
+        fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
+            self.fetch(key)
+        }
+        fn facts(&self, _: &ProviderKey) -> Result<KeyFacts, ProviderError> {
+            Ok(KeyFacts { state: self.state(), created: None, activated: None, deactivates: None })
+        }
+        fn activate(&self, _: &ProviderKey) -> Result<(), ProviderError> {
+            Ok(())
+        }
+        fn revoke(&self, _: &ProviderKey, why: Revocation) -> Result<(), ProviderError> {
+            assert_eq!(why, Revocation::Superseded);
+            self.become_of_it(KeyState::Active, KeyState::Deactivated)
+        }
+        fn destroy(&self, _: &ProviderKey) -> Result<(), ProviderError> {
+            self.become_of_it(KeyState::Deactivated, KeyState::Destroyed)
+        }
+        fn list(&self) -> Result<Vec<ListedKey>, ProviderError> {
+            Ok(Vec::new())
+        }
+        fn health(&self) -> Vec<ServerHealth> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn another_providers_key_waits_for_its_time_and_is_then_destroyed_once() {
+        let home = tempfile::tempdir().unwrap();
+        let kept = KeptDestructions::of_home(home.path());
+        let key =
+            ProviderKey { provider: "corp".parse().unwrap(), key: "4711".parse().unwrap(), wrapped: None };
+        let provider = OneKey(Mutex::new(KeyState::Active));
+        assert!(matches!(kept.cancel(&key), Err(CliError::NoDestruction)));
+        let scheduled = kept.schedule(&provider, &key, 3600, "it is old").unwrap();
+        assert_eq!(provider.state(), KeyState::Deactivated);
+        assert_eq!(kept.get(&key).unwrap().as_ref(), Some(&scheduled));
+        assert!(matches!(kept.schedule(&provider, &key, 1, ""), Err(CliError::DestructionWaits { .. })));
+        let due = scheduled.due_unix_seconds;
+        assert!(matches!(kept.carry_out(&provider, &key, due - 1), Err(CliError::DestructionWaits { .. })));
+        assert_eq!(provider.state(), KeyState::Deactivated);
+
+        kept.cancel(&key).unwrap();
+        assert!(matches!(kept.carry_out(&provider, &key, due), Err(CliError::NoDestruction)));
+        let scheduled = kept.schedule(&provider, &key, 0, "it is old").unwrap();
+        kept.carry_out(&provider, &key, scheduled.due_unix_seconds).unwrap();
+        assert_eq!(provider.state(), KeyState::Destroyed);
+        assert_eq!(kept.get(&key).unwrap(), None);
+
+        // Killed after the key was gone: the next call ends it.
+        state_file::replace(&kept.file(&key), &scheduled).unwrap();
+        kept.carry_out(&provider, &key, scheduled.due_unix_seconds).unwrap();
+        assert_eq!(kept.get(&key).unwrap(), None);
+        let gone = kept.schedule(&provider, &key, 0, "");
+        assert!(matches!(gone, Err(CliError::Provider { error: ProviderError::Destroyed, .. })));
+    }
+}
