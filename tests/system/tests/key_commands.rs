@@ -1,0 +1,291 @@
+//! A user looks after keys: lists them, rotates them while volumes are in use, and destroys what nothing needs.
+
+#![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
+#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
+
+mod worker_support;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use strongroom_system_tests::{CommandLine, Finished, Process, Scratch};
+use strongroom_test_peers::{Pki, Server, ServerKind};
+use worker_support::VerifiedIo;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// In CI a slice.
+const VOLUMES: usize = if cfg!(feature = "full") { 200 } else { 8 };
+/// What the kernel says of who was killed by SIGKILL, as a shell tells it.
+const KILLED: i32 = 128 + 9;
+
+/// A user whose state is in the test's directory, and their key server.
+struct User<'test> {
+    strongroom: CommandLine<'test>,
+    kmip: String,
+    enrolment: String,
+}
+
+impl<'test> User<'test> {
+    fn new(scratch: &'test Scratch) -> Self {
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let (kmip, enrolment) = (free(), free());
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
+        Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
+    }
+
+    fn script(arguments: &[&str]) -> String {
+        format!("export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
+    }
+
+    fn serve(&self, more: &[&str]) -> Process {
+        let arguments = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
+        let script = Self::script(&[&arguments, more].concat());
+        let mut server = self.strongroom.start_shell("keyserver", &script);
+        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+        server
+    }
+
+    fn calls(&self, arguments: &[&str]) -> Finished {
+        self.strongroom.run_shell(&Self::script(arguments))
+    }
+
+    #[track_caller]
+    fn runs(&self, arguments: &[&str]) -> String {
+        self.calls(arguments).success()
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.runs(&[&["--json"], arguments].concat())).unwrap()
+    }
+
+    /// What it says when it fails.
+    #[track_caller]
+    fn is_refused(&self, arguments: &[&str]) -> String {
+        self.calls(arguments).failure()
+    }
+
+    /// The key of a volume, as its provider calls it.
+    fn key_of(&self, volume: &str) -> String {
+        let info = self.json(&["volume", "info", volume]);
+        info["encryption"]["provider_key_id"].as_str().unwrap_or_else(|| panic!("{info}")).to_owned()
+    }
+
+    fn state_of(&self, key: &str) -> Value {
+        self.json(&["key", "show", key])["state"].clone()
+    }
+
+    /// The second administrator.
+    fn enrol_second_admin(&self) {
+        let made = self.json(&["keyserver", "token", "create", "bob", "--role", "admin"]);
+        std::fs::write(self.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
+        let into = ["--token-fd", "3", "--into", "bob", "3<token"];
+        self.runs(&[&["keyserver", "enrol", "--server", &self.enrolment], &into[..]].concat());
+    }
+}
+
+#[test]
+fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_word() {
+    let scratch = Scratch::new();
+    let user = User::new(&scratch);
+    let server = user.serve(&["--destroy-delay-min", "1s"]);
+    user.runs(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "embedded"]);
+    let key = user.key_of("ds/vm1");
+    let listed = user.json(&["key", "list"]);
+    let expected = [Value::from("active"), Value::from(1), Value::Null];
+    assert_eq!(["state", "volumes", "destruction"].map(|field| listed["keys"][0][field].clone()), expected);
+
+    // While a volume needs it, and while nobody knows whether one does.
+    let destroy = ["key", "destroy", &key, "--reason", "'the customer left'", "--delay", "1s"];
+    let told = user.is_refused(&destroy);
+    assert!(told.contains("still needed by 1 volume(s): ") && told.contains("/ds/vm1"), "{told}");
+    user.strongroom.run_shell("mv ds aside; mkdir ds").success();
+    let told = user.is_refused(&destroy);
+    assert!(told.contains("is it not mounted?") && told.contains("--forget-datastore"), "{told}");
+    // Not even when the home forgets: the server is asked about a datastore that is given.
+    user.strongroom.run_shell("rmdir ds; mv aside ds").success();
+    assert_eq!(user.state_of(&key), "active");
+
+    // A copy that nobody knows of, to see what becomes of it.
+    user.strongroom.run_shell("mkdir kept; cp -a ds/vm1 kept/copy").success();
+    let told = user.is_refused(&[&destroy[..], &["--datastore", "kept"]].concat());
+    assert!(told.contains("still needed by 2 volume(s)") && told.contains("/kept/copy"), "{told}");
+    user.strongroom.write_key_file("new.key", &[2; 32]);
+    user.runs(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-file", "new.key"]);
+    let told = user.is_refused(&destroy);
+    assert!(told.contains("still needed by 1 volume(s)") && told.contains("/kept/copy"), "{told}");
+    let destroy = [&destroy[..], &["--forget-datastore", "kept"]].concat();
+
+    // Scheduled, and taken back.
+    let scheduled = user.json(&destroy);
+    assert_eq!((&scheduled["step"], &scheduled["enforced"]), (&"scheduled".into(), &true.into()));
+    assert_eq!(user.json(&["key", "list"])["keys"][0]["destruction"]["requested_by"], "admin");
+    assert_eq!(user.state_of(&key), "deactivated");
+    user.runs(&["volume", "check", "kept/copy"]);
+    user.runs(&["key", "destroy", &key, "--cancel"]);
+    assert!(user.is_refused(&["key", "destroy", &key, "--cancel"]).contains("no destruction"), "{key}");
+
+    // Scheduled again: not by one person alone.
+    user.runs(&destroy);
+    let confirm = ["key", "destroy", &key, "--confirm"];
+    let told = user.is_refused(&confirm);
+    assert!(told.contains("the second person must be another"), "{told}");
+    user.enrol_second_admin();
+    let by_bob = ["--server", &user.enrolment, "--identity", "bob"];
+    user.runs(&[&confirm[..], &by_bob].concat());
+    let begun = Instant::now();
+    while user.state_of(&key) != "destroyed" {
+        assert!(begun.elapsed() < DEADLINE, "it is not destroyed");
+    }
+    let told = user.is_refused(&["volume", "check", "kept/copy"]);
+    assert!(told.contains("key-unavailable") && told.contains("destroyed"), "{told}");
+    user.runs(&["volume", "check", "ds/vm1", "--key-file", "new.key"]);
+    assert!(user.is_refused(&destroy).contains("destroyed"), "a destroyed key is not destroyed again");
+
+    let history = user.json(&["key", "history", &key]);
+    let of =
+        |event: &Value| format!("{} {}", event["what"].as_str().unwrap(), event["outcome"].as_str().unwrap());
+    let events: Vec<_> = history["events"].as_array().unwrap().iter().map(of).collect();
+    let expected = [
+        "Create done",
+        "Get done",
+        "schedule destruction done",
+        "cancel destruction done",
+        "cancel destruction failed",
+        "confirm destruction failed",
+        "confirm destruction done",
+        "Destroy done",
+    ];
+    let mut left = events.iter();
+    let is_in_order = expected.iter().all(|wanted| left.any(|event| event == wanted));
+    assert!(is_in_order && history["complete"] == true, "{events:?}");
+    assert_eq!(user.json(&["key", "history", &key, "--most", "2"])["events"].as_array().unwrap().len(), 2);
+    assert!(server.terminate(DEADLINE).success());
+    assert_eq!(user.json(&["audit", "verify"])["whole"], true);
+}
+
+#[test]
+fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() {
+    let scratch = Scratch::new();
+    let user = User::new(&scratch);
+    let server = user.serve(&[]);
+    user.strongroom.write_key_file("old.key", &[1; 32]);
+    let numbers = 0..VOLUMES;
+    let volumes: Vec<_> = numbers.map(|number| format!("ds{}/vm{number}", number % 2)).collect();
+    for volume in &volumes {
+        user.runs(&["volume", "create", volume, "--size", "1M", "--key-file", "old.key"]);
+    }
+    let all: Vec<&str> = volumes.iter().map(String::as_str).collect();
+    let first = [&["volume", "rekey", "--kek"], &all[..], &["--key-file", "old.key"]].concat();
+    user.runs(&[&first[..], &["--to-key-provider", "embedded"]].concat());
+    let old = user.key_of(&volumes[0]);
+    assert_eq!(user.json(&["key", "show", &old])["volumes"].as_array().unwrap().len(), VOLUMES);
+    let last = volumes.last().unwrap();
+    let script = User::script(&["volume", "expose", last, "--nbd", "unix:vm.sock"]);
+    let mut exposed = user.strongroom.start_shell("expose", &script);
+    exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
+    let io = VerifiedIo::start(&user.strongroom.path("vm.sock"));
+    io.wait_for_more(50);
+
+    // The volume that is named has moved after the first few milliseconds; it is the same rotation all the same.
+    let (mut random, mut longest_ms, mut kills) = (StdRng::seed_from_u64(7), 150, 0);
+    let rotate = ["--json", "key", "rotate", "--volume", &volumes[0]].join(" ");
+    let rotated = loop {
+        let seconds = random.random_range(1..=longest_ms) as f64 / 1000.0;
+        let run = user.strongroom.run_shell(&format!(
+            "export STRONGROOM_HOME=\"$PWD/home\"; timeout --signal=KILL {seconds} \"$STRONGROOM\" {rotate} > rotated || exit $?"
+        ));
+        match run.status.code() {
+            Some(0) => break std::fs::read_to_string(user.strongroom.path("rotated")).unwrap(),
+            Some(KILLED) => kills += 1,
+            _ => panic!("{}", run.failure()),
+        }
+        longest_ms += longest_ms / 10 + 1;
+    };
+    let rotated: Value = serde_json::from_str(&rotated).unwrap();
+    println!("{VOLUMES} volumes, {kills} kills");
+    let rotation = &rotated["rotated"][0];
+    assert_eq!((&rotation["key"], &rotation["old_state"]), (&old.as_str().into(), &"deactivated".into()));
+    io.wait_for_more(50);
+    io.stop();
+    assert!(exposed.terminate(DEADLINE).success());
+
+    // One new key, and only one, for all of them.
+    let new = user.key_of(&volumes[0]);
+    for volume in &volumes {
+        assert_eq!(user.key_of(volume), new, "{volume}");
+        user.runs(&["volume", "check", volume]);
+    }
+    let listed = user.json(&["key", "list"]);
+    let mut keys: Vec<_> = listed["keys"].as_array().unwrap().iter().collect();
+    keys.sort_by_key(|key| key["volumes"].as_u64());
+    let facts: Vec<_> =
+        keys.iter().map(|key| (key["key"].as_str().unwrap(), key["state"].as_str().unwrap())).collect();
+    assert_eq!(facts, [(old.as_str(), "deactivated"), (new.as_str(), "active")]);
+
+    // It is done: once more there is nothing to do, and nothing is due.
+    let again = user.json(&["key", "rotate", &old]);
+    assert_eq!(
+        (&again["finished"], &again["rotated"][0]["new_key"]),
+        (&true.into(), &Value::Null),
+        "{again}"
+    );
+    assert_eq!(user.json(&["key", "rotate", "--all-due"])["rotated"], Value::Array(Vec::new()));
+    let history = user.runs(&["key", "history", &old]);
+    assert!(["Create", "Get", "Revoke"].iter().all(|what| history.contains(what)), "{history}");
+    let told = user.is_refused(&["key", "destroy", &new, "--reason", "wrong"]);
+    assert!(told.contains(&format!("still needed by {VOLUMES} volume(s)")), "{told}");
+    assert!(server.terminate(DEADLINE).success());
+}
+
+#[test]
+fn another_providers_keys_are_listed_rotated_and_wait_in_the_home_to_be_destroyed() {
+    let (scratch, pki, objects) = (Scratch::new(), Pki::new(), tempfile::tempdir().unwrap());
+    let kmip = Server::start(ServerKind::KmipGo, &pki, objects.path(), &[]);
+    let user = User::new(&scratch);
+    let identity = pki.client("host1");
+    let text = |path: &Path| path.display().to_string();
+    let (address, ca) = (kmip.address(), text(&pki.authority()));
+    let (certificate, key) = (text(&identity.certificate), text(&identity.key));
+    let files = ["--kmip", &address, "--ca", &ca, "--cert", &certificate, "--key", &key];
+    user.runs(&[&["key-provider", "add", "corp", "--cryptoperiod", "30"], &files[..]].concat());
+    user.runs(&["volume", "create", "ds/vm1", "--size", "1M", "--key-provider", "corp"]);
+    let old = user.key_of("ds/vm1");
+    let shown = user.json(&["key", "show", &old]);
+    assert!(shown["expires_unix_seconds"].as_u64() > shown["created_unix_seconds"].as_u64(), "{shown}");
+    assert!(user.runs(&["key", "history", &old]).contains("activated"));
+    assert!(user.is_refused(&["key", "show", "no-such-key"]).contains("strongroom key list"));
+
+    let rotated = user.json(&["key", "rotate", &old]);
+    assert_eq!(
+        (&rotated["finished"], &rotated["rotated"][0]["old_state"]),
+        (&true.into(), &"deactivated".into())
+    );
+    let new = user.key_of("ds/vm1");
+    assert_ne!(new, old);
+    let told = user.is_refused(&["key", "destroy", &new, "--reason", "old"]);
+    assert!(told.contains("still needed by 1 volume(s)"), "{told}");
+    assert!(user.is_refused(&["key", "destroy", &old, "--confirm"]).contains("no destruction"), "{told}");
+    let told = user.is_refused(&["key", "destroy", &old, "--reason", "old", "--delay", "30m"]);
+    assert!(told.contains("from 1h to 400d"), "{told}");
+    let scheduled = user.json(&["key", "destroy", &old, "--reason", "old", "--delay", "1h"]);
+    assert_eq!((&scheduled["step"], &scheduled["enforced"]), (&"scheduled".into(), &false.into()));
+    assert!(user.is_refused(&["key", "destroy", &old, "--confirm"]).contains("is scheduled, and due"));
+    let listed = user.json(&["key", "list", "--provider", "corp"]);
+    let waiting = listed["keys"].as_array().unwrap().iter().filter(|key| !key["destruction"].is_null());
+    assert_eq!(waiting.map(|key| key["key"].as_str().unwrap()).collect::<Vec<_>>(), [old.as_str()]);
+    user.runs(&["key", "destroy", &old, "--cancel"]);
+    assert_eq!(user.state_of(&old), "deactivated");
+
+    // What the provider does not say is shown as unknown, and so is where it could not be looked.
+    drop(kmip);
+    user.strongroom.run_shell("mv ds aside").success();
+    let told = user.calls(&["key", "list"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert!(told.stdout.contains("broken: corp: ") && told.stdout.contains("not counted: "), "{told:?}");
+}
