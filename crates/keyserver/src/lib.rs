@@ -15,6 +15,7 @@ pub mod objects;
 pub mod observer;
 pub mod operations;
 pub mod process;
+pub mod recovery;
 pub mod root;
 pub mod server;
 pub mod service;

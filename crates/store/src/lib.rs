@@ -38,5 +38,5 @@ pub use error::StoreError;
 pub use range::{KeyRange, Page};
 /// What an [`Engine`] stands on: a file, or what a test puts in its place.
 pub use redb::StorageBackend;
-pub use store::{Change, Event, PendingCommit, Snapshot, Store, Watch};
+pub use store::{Change, Entries, Event, PendingCommit, Snapshot, Store, Watch};
 pub use transaction::{Condition, Conflict, Is, Operation, Outcome, Transaction};

@@ -123,6 +123,40 @@ pub trait Snapshot: Send {
     }
 }
 
+/// The entries of a range at one revision, however many there are, with one page of them in memory.
+pub struct Entries {
+    snapshot: Box<dyn Snapshot>,
+    page: std::vec::IntoIter<Entry>,
+    rest: Option<KeyRange>,
+}
+
+impl Entries {
+    /// Those of `range` in `snapshot`.
+    pub fn new(snapshot: Box<dyn Snapshot>, range: KeyRange) -> Self {
+        Self { snapshot, page: Vec::new().into_iter(), rest: Some(range) }
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<Entry, StoreError>;
+
+    /// The next one. After an error there are no more.
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(entry) = self.page.next() {
+                return Some(Ok(entry));
+            }
+            match self.snapshot.range(&self.rest.take()?, usize::MAX) {
+                Ok(page) => {
+                    self.page = page.entries.into_iter();
+                    self.rest = page.rest;
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
 /// A watch of a range of keys.
 pub trait Watch: Send {
     /// The changes of one or more revisions in their order, all that a revision made of the range together.

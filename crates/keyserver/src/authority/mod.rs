@@ -12,6 +12,7 @@
 //! | `signers` | who may sign grants |
 //! | `watch` | revocations that others write take effect here |
 //! | `records` | what is kept in the store |
+//! | `transfer` | the authority out of one server's store and into another's, for backups |
 //! | [`enrol`] | how a new client gets its first certificate with a token |
 //!
 //! What it promises:
@@ -38,6 +39,7 @@ mod revocation;
 mod server_certificate;
 mod signers;
 pub mod signing_request;
+pub(crate) mod transfer;
 mod trust;
 mod verifier;
 mod watch;

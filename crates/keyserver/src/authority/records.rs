@@ -13,7 +13,6 @@
 //! | `authority/certificate/` SHA-256 | each certificate that was issued, until it has long expired |
 //! | `authority/of/` id `/` SHA-256 | nothing: finds a client's certificates |
 //! | `authority/token/` id | an enrolment token: a digest of its secret, never the secret |
-//! | `authority/token/` id | an enrolment token: a digest of its secret, never the secret |
 //!
 //! All that decides who is let in lies under `authority/trust/`: that is what a watch follows.
 

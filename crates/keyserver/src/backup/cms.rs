@@ -5,12 +5,15 @@
 //! key; the content under AES-256-CBC, which every CMS tool has. CBC does not authenticate; the share's checksum and the
 //! backup's header do.
 
-use aws_lc_rs::agreement::{self, ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicKey};
-use aws_lc_rs::cipher::{AES_256, DecryptionContext, PaddedBlockEncryptingKey, UnboundCipherKey};
+use aws_lc_rs::agreement::{self, ECDH_P256, ECDH_P384, EphemeralPrivateKey, PrivateKey, UnparsedPublicKey};
+use aws_lc_rs::cipher::{
+    AES_256, DecryptionContext, PaddedBlockDecryptingKey, PaddedBlockEncryptingKey, UnboundCipherKey,
+};
 use aws_lc_rs::digest::{Context, SHA256, SHA384, digest};
+use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::rand::SystemRandom;
 use strongroom_crypto::key_wrap;
-use strongroom_memory::secret::SecretBytes;
+use strongroom_memory::secret::{SecretBytes, SecretError};
 use zeroize::Zeroizing;
 
 use super::error::BackupError;
@@ -47,6 +50,31 @@ struct Curve {
     digest: &'static aws_lc_rs::digest::Algorithm,
     /// Bytes of an uncompressed point.
     point_bytes: usize,
+}
+
+impl Curve {
+    /// The key that wraps the content's: X9.63's derivation with ECC-CMS-SharedInfo (RFC 5753, 7.2), one round.
+    fn derive(&self, shared: &[u8]) -> Result<SecretBytes, SecretError> {
+        let key_bits = (KEY_BYTES as u32 * 8).to_be_bytes();
+        let shared_info =
+            sequence(&[&wrap_algorithm(), &der(CONTEXT_2, &[&der(OCTET_STRING, &[&key_bits])])]);
+        let mut hash = Context::new(self.digest);
+        hash.update(shared);
+        hash.update(&1_u32.to_be_bytes());
+        hash.update(&shared_info);
+        let mut key = Zeroizing::new([0; KEY_BYTES]);
+        key.copy_from_slice(&hash.finish().as_ref()[..KEY_BYTES]);
+        SecretBytes::from_slice_and_wipe(&mut *key)
+    }
+
+    /// The point of a key in an `OriginatorPublicKey` or a SubjectPublicKeyInfo without its head.
+    fn point_in<'a>(&self, mut key: Der<'a>) -> Option<&'a [u8]> {
+        let mut algorithm = key.inside(SEQUENCE)?;
+        let is_named = algorithm.take(OBJECT_IDENTIFIER)? == ID_EC_PUBLIC_KEY
+            && algorithm.take(OBJECT_IDENTIFIER)? == self.identifier;
+        let point = key.take(BIT_STRING)?.strip_prefix(&[0])?;
+        (is_named && point.len() == self.point_bytes).then_some(point)
+    }
 }
 
 static CURVES: [Curve; 2] = [
@@ -89,7 +117,7 @@ impl EcKey {
     pub fn encrypt(&self, content: &SecretBytes) -> Result<Vec<u8>, BackupError> {
         let content_key = SecretBytes::random(KEY_BYTES)?;
         let (ephemeral, wrapped) =
-            self.agree(|shared| Ok(key_wrap::wrap(&self.derive(shared)?, &content_key)?))?;
+            self.agree(|shared| Ok(key_wrap::wrap(&self.curve.derive(shared)?, &content_key)?))?;
         let (iv, ciphertext) = encrypt_content(&content_key, content)?;
 
         let originator = Self { curve: self.curve, point: ephemeral };
@@ -129,20 +157,6 @@ impl EcKey {
         agreement::agree_ephemeral(private, peer, failed, take).map(|taken| (public, taken))
     }
 
-    /// The key that wraps the content's: X9.63's derivation with ECC-CMS-SharedInfo (RFC 5753, 7.2), one round.
-    fn derive(&self, shared: &[u8]) -> Result<SecretBytes, BackupError> {
-        let key_bits = (KEY_BYTES as u32 * 8).to_be_bytes();
-        let shared_info =
-            sequence(&[&wrap_algorithm(), &der(CONTEXT_2, &[&der(OCTET_STRING, &[&key_bits])])]);
-        let mut hash = Context::new(self.curve.digest);
-        hash.update(shared);
-        hash.update(&1_u32.to_be_bytes());
-        hash.update(&shared_info);
-        let mut key = Zeroizing::new([0; KEY_BYTES]);
-        key.copy_from_slice(&hash.finish().as_ref()[..KEY_BYTES]);
-        Ok(SecretBytes::from_slice_and_wipe(&mut *key)?)
-    }
-
     /// The SubjectPublicKeyInfo, under `tag`.
     fn public_key(&self, tag: u8) -> Vec<u8> {
         let algorithm = sequence(&[
@@ -150,6 +164,106 @@ impl EcKey {
             &der(OBJECT_IDENTIFIER, &[self.curve.identifier]),
         ]);
         der(tag, &[&algorithm, &der(BIT_STRING, &[&[0], &self.point])])
+    }
+}
+
+/// A custodian's private key, with the curve that it is on.
+pub(super) struct EcPrivateKey {
+    curve: &'static Curve,
+    key: PrivateKey,
+}
+
+impl EcPrivateKey {
+    /// Takes PKCS#8 or SEC 1 (DER); nothing for a key that is not on one of the curves.
+    pub fn new(private: &[u8]) -> Option<Self> {
+        CURVES.iter().find_map(|curve| {
+            let key = PrivateKey::from_private_key_der(curve.agreement, private).ok()?;
+            Some(Self { curve, key })
+        })
+    }
+
+    /// The SubjectPublicKeyInfo of its public half.
+    pub fn public_key(&self) -> Option<Vec<u8>> {
+        let point = self.key.compute_public_key().ok()?.as_ref().to_vec();
+        Some(EcKey { curve: self.curve, point }.public_key(SEQUENCE))
+    }
+
+    /// Opens what [`EcKey::encrypt`] made; nothing if it is another's or was changed.
+    pub fn decrypt(&self, message: &[u8]) -> Option<SecretBytes> {
+        let Message { originator, wrapped, iv, ciphertext } = Message::read(message, self.curve)?;
+        let peer = UnparsedPublicKey::new(self.curve.agreement, originator);
+        let content_key = agreement::agree(&self.key, peer, (), |shared| {
+            let key = self.curve.derive(shared).map_err(drop)?;
+            key_wrap::unwrap(&key, wrapped).map_err(drop)
+        });
+        let content_key = UnboundCipherKey::new(&AES_256, content_key.ok()?.expose()).ok()?;
+        let mut bytes = Zeroizing::new(ciphertext.to_vec());
+        let context = DecryptionContext::Iv128(FixedLength::from(iv));
+        let key = PaddedBlockDecryptingKey::cbc_pkcs7(content_key).ok()?;
+        let content = key.decrypt(&mut bytes, context).ok()?;
+        SecretBytes::from_slice_and_wipe(content).ok()
+    }
+}
+
+/// What is in a message of the one form that is made here.
+struct Message<'a> {
+    originator: &'a [u8],
+    wrapped: &'a [u8],
+    iv: [u8; BLOCK_BYTES],
+    ciphertext: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    fn read(message: &'a [u8], curve: &Curve) -> Option<Self> {
+        let mut content_info = Der(message).inside(SEQUENCE)?;
+        content_info.expect(OBJECT_IDENTIFIER, ID_ENVELOPED_DATA)?;
+        let mut enveloped = content_info.inside(CONTEXT_0)?.inside(SEQUENCE)?;
+        enveloped.expect(INTEGER, &[2])?;
+
+        let mut recipient = enveloped.inside(SET)?.inside(CONTEXT_1)?;
+        recipient.expect(INTEGER, &[3])?;
+        let originator = curve.point_in(recipient.inside(CONTEXT_0)?.inside(CONTEXT_1)?)?;
+        recipient.inside(SEQUENCE)?.expect(OBJECT_IDENTIFIER, curve.scheme)?;
+        let mut encrypted_key = recipient.inside(SEQUENCE)?.inside(SEQUENCE)?;
+        encrypted_key.take(CONTEXT_0)?;
+        let wrapped = encrypted_key.take(OCTET_STRING)?;
+
+        let mut encrypted_content = enveloped.inside(SEQUENCE)?;
+        encrypted_content.expect(OBJECT_IDENTIFIER, ID_DATA)?;
+        let mut algorithm = encrypted_content.inside(SEQUENCE)?;
+        algorithm.expect(OBJECT_IDENTIFIER, ID_AES256_CBC)?;
+        let iv = algorithm.take(OCTET_STRING)?.try_into().ok()?;
+        let ciphertext = encrypted_content.take(CONTEXT_0_PRIMITIVE)?;
+        Some(Self { originator, wrapped, iv, ciphertext })
+    }
+}
+
+/// DER that is read, value by value.
+struct Der<'a>(&'a [u8]);
+
+impl<'a> Der<'a> {
+    /// The content of the next value, which has this tag.
+    fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let (&[found, length], rest) = self.0.split_first_chunk()?;
+        let (length, rest) = match length {
+            0..=0x7f => (usize::from(length), rest),
+            0x81 => rest.split_first().map(|(&length, rest)| (usize::from(length), rest))?,
+            0x82 => rest
+                .split_first_chunk()
+                .map(|(&length, rest)| (usize::from(u16::from_be_bytes(length)), rest))?,
+            _ => return None,
+        };
+        let (content, rest) = rest.split_at_checked(length)?;
+        self.0 = rest;
+        (found == tag).then_some(content)
+    }
+
+    fn inside(&mut self, tag: u8) -> Option<Self> {
+        self.take(tag).map(Self)
+    }
+
+    fn expect(&mut self, tag: u8, content: &[u8]) -> Option<()> {
+        (self.take(tag)? == content).then_some(())
     }
 }
 

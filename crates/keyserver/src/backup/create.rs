@@ -50,12 +50,34 @@ pub fn back_up(
     back_up_observed(source, custody, path, state_directory, &mut |_| {})
 }
 
+/// The same without remembering it: for a backup that is yet to be carried to where it is safe. Once it is there,
+/// [`LastBackup::remember`].
+///
+/// # Errors
+/// As [`back_up`].
+pub fn write(source: &dyn BackupSource, custody: &Custody, path: &Path) -> Result<LastBackup, BackupError> {
+    write_observed(source, custody, path, &mut |_| {})
+}
+
 /// As [`back_up`]; `before` is called before each step.
 pub(super) fn back_up_observed(
     source: &dyn BackupSource,
     custody: &Custody,
     path: &Path,
     state_directory: &Path,
+    before: &mut dyn FnMut(Step),
+) -> Result<LastBackup, BackupError> {
+    let last = write_observed(source, custody, path, before)?;
+    before(Step::Remember);
+    last.remember(state_directory)?;
+    before(Step::Done);
+    Ok(last)
+}
+
+fn write_observed(
+    source: &dyn BackupSource,
+    custody: &Custody,
+    path: &Path,
     before: &mut dyn FnMut(Step),
 ) -> Result<LastBackup, BackupError> {
     before(Step::Start);
@@ -66,7 +88,7 @@ pub(super) fn back_up_observed(
     let snapshot = source.snapshot().map_err(BackupError::Source)?;
     let key = SecretBytes::random(BACKUP_KEY_BYTES)?;
     let header = header_for(&snapshot, custody, &key)?;
-    let made = write(&header, &key, snapshot, &partial, before).and_then(|manifest| {
+    let made = write_file(&header, &key, snapshot, &partial, before).and_then(|manifest| {
         before(Step::ReadBack);
         read_back(&partial, &key, &manifest)?;
         before(Step::PutInPlace);
@@ -79,19 +101,7 @@ pub(super) fn back_up_observed(
     })?;
     before(Step::MakeNameDurable);
     durable::sync_directory(path.parent().unwrap_or(Path::new("/"))).map_err(system("make durable", path))?;
-    before(Step::Remember);
-    let names = custody.custodians().iter().map(|custodian| custodian.name().clone()).collect();
-    let last = LastBackup::new(
-        header.id,
-        header.created_unix_seconds,
-        header.generation,
-        header.threshold,
-        names,
-        manifest.counts,
-    );
-    last.record(state_directory)?;
-    before(Step::Done);
-    Ok(last)
+    Ok(LastBackup::new(&header, manifest.counts))
 }
 
 fn header_for(snapshot: &Snapshot<'_>, custody: &Custody, key: &SecretBytes) -> Result<Header, BackupError> {
@@ -124,7 +134,7 @@ fn check_split(shares: &[Share], threshold: u8, key: &SecretBytes) -> Result<(),
     Ok(())
 }
 
-fn write(
+fn write_file(
     header: &Header,
     key: &SecretBytes,
     snapshot: Snapshot<'_>,

@@ -150,7 +150,7 @@ impl RestoreTarget for Files {
         self.append(0, tombstone)
     }
 
-    fn commit(&mut self, _mark: &RestoreMark) -> Result<(), Failure> {
+    fn commit(&mut self, _restored: &Restored) -> Result<(), Failure> {
         self.countdown.step();
         let staged = fs::read(self.path("staged"))?;
         durable::write(&self.path("live.new"), &staged)?;

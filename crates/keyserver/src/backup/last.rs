@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::custodian::CustodianName;
 use super::error::BackupError;
-use super::header::BackupId;
+use super::header::{BackupId, Header, ShareHolder};
 use super::records::Counts;
 use crate::durable;
+use strongroom_types::hex;
 
 const FILE: &str = "backup.json";
 const FILE_STAGED: &str = "backup.json.new";
@@ -29,9 +30,20 @@ pub struct LastBackup {
     /// How many shares open it.
     pub threshold: u8,
     /// Who holds a share.
-    pub custodians: Vec<CustodianName>,
+    pub custodians: Vec<LastCustodian>,
     /// What is in it.
     pub counts: Counts,
+}
+
+/// A custodian of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LastCustodian {
+    /// What they are called.
+    pub name: CustodianName,
+    /// SHA-256 of the public key's SubjectPublicKeyInfo.
+    #[serde(with = "hex::array")]
+    pub key_sha256: [u8; 32],
 }
 
 /// Whether what the server holds would survive it.
@@ -50,19 +62,31 @@ pub enum BackupStatus {
 }
 
 impl LastBackup {
-    pub(super) fn new(
-        id: BackupId,
-        created_unix_seconds: u64,
-        generation: u64,
-        threshold: u8,
-        custodians: Vec<CustodianName>,
-        counts: Counts,
-    ) -> Self {
-        Self { format: FORMAT, id, created_unix_seconds, generation, threshold, custodians, counts }
+    pub(super) fn new(header: &Header, counts: Counts) -> Self {
+        let custodian =
+            |holder: &ShareHolder| LastCustodian { name: holder.name.clone(), key_sha256: holder.key_sha256 };
+        Self {
+            format: FORMAT,
+            id: header.id,
+            created_unix_seconds: header.created_unix_seconds,
+            generation: header.generation,
+            threshold: header.threshold,
+            custodians: header.custodians.iter().map(custodian).collect(),
+            counts,
+        }
     }
 
-    /// Remembers it, durably and in one step.
-    pub(super) fn record(&self, state_directory: &Path) -> Result<(), BackupError> {
+    /// The same for a server that was restored from it, and has seen `generation` changes since it is there.
+    #[must_use]
+    pub(crate) fn as_of(self, generation: u64) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// Remembers it in `state_directory`, durably and in one step.
+    ///
+    /// # Errors
+    /// [`BackupError::System`].
+    pub fn remember(&self, state_directory: &Path) -> Result<(), BackupError> {
         let path = state_directory.join(FILE);
         let write = || {
             let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;

@@ -19,6 +19,8 @@ mod custodian;
 mod error;
 mod header;
 mod last;
+mod opening;
+
 mod records;
 mod restore;
 mod share;
@@ -30,13 +32,15 @@ use zeroize::Zeroizing;
 
 use strongroom_types::hex;
 
-pub use create::back_up;
+pub use create::{back_up, write};
 pub use custodian::{
     CUSTODIANS_MAX, Custodian, CustodianName, Custody, RSA_BITS_MAX, RSA_BITS_MIN, ShareEncryption,
 };
 pub use error::{BackupError, ShareError};
 pub use header::{BackupId, Header, ShareHolder, read_header};
-pub use last::{BackupStatus, LastBackup, status};
+pub use last::{BackupStatus, LastBackup, LastCustodian, status};
+
+pub use opening::{CustodianKey, OpeningError};
 pub use records::{Counts, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use restore::{RestoreMark, RestoreSession, RestoreTarget, Restored};
 
@@ -65,9 +69,9 @@ impl fmt::Debug for Record {
 /// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// The server's settings.
-    Setting,
-    /// Its certificate authority: key, certificates, revocations, enrolments.
+    /// What the server has written down beside its keys: how far each VM has gone on, which destructions wait.
+    Ledger,
+    /// Its certificate authority: keys, clients, certificates, revocations.
     Authority,
     /// A managed object.
     Object,

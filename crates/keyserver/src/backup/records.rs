@@ -32,8 +32,8 @@ const MANIFEST_BYTES_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
-    /// Settings.
-    pub settings: u64,
+    /// What was written down beside the keys.
+    pub ledger: u64,
     /// Records of the certificate authority.
     pub authority: u64,
     /// Managed objects.
@@ -45,7 +45,7 @@ pub struct Counts {
 impl Counts {
     fn add(&mut self, kind: RecordKind) {
         *match kind {
-            RecordKind::Setting => &mut self.settings,
+            RecordKind::Ledger => &mut self.ledger,
             RecordKind::Authority => &mut self.authority,
             RecordKind::Object => &mut self.objects,
             RecordKind::Tombstone => &mut self.tombstones,
@@ -65,7 +65,7 @@ pub(super) struct Manifest {
 impl RecordKind {
     fn code(self) -> u8 {
         match self {
-            Self::Setting => 1,
+            Self::Ledger => 1,
             Self::Authority => 2,
             Self::Object => 3,
             Self::Tombstone => 4,
@@ -73,7 +73,7 @@ impl RecordKind {
     }
 
     fn of_code(code: u8) -> Option<Self> {
-        [Self::Setting, Self::Authority, Self::Object, Self::Tombstone]
+        [Self::Ledger, Self::Authority, Self::Object, Self::Tombstone]
             .into_iter()
             .find(|kind| kind.code() == code)
     }

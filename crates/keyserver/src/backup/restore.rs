@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use strongroom_memory::secret::SecretBytes;
 
 use super::archive::{ArchiveKey, ArchiveReader, Broken};
+use super::custodian::CustodianName;
 use super::error::{BackupError, ShareError};
 use super::header::{self, BackupId, Header};
+use super::last::LastBackup;
 use super::records::{Counts, RecordReader};
 use super::share::{Share, combine};
 use super::{Failure, Record, RecordKind};
@@ -64,22 +66,21 @@ pub trait RestoreTarget {
     /// See [`live_objects`](Self::live_objects).
     fn bury(&mut self, tombstone: &Record) -> Result<(), Failure>;
 
-    /// Makes the staged state the server's, durably and in one step.
+    /// Makes the staged state the server's, durably and in one step, with the knowledge that it was restored.
     ///
     /// # Errors
     /// See [`live_objects`](Self::live_objects).
-    fn commit(&mut self, mark: &RestoreMark) -> Result<(), Failure>;
+    fn commit(&mut self, restored: &Restored) -> Result<(), Failure>;
 }
 
 /// What was restored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Restored {
     /// From which backup.
-    pub backup: BackupId,
-    /// How many changes the server had seen when it was made.
-    pub generation: u64,
-    /// What the backup holds.
-    pub counts: Counts,
+    pub backup: LastBackup,
+    /// Whose shares opened it.
+    pub opened_by: Vec<CustodianName>,
     /// Objects of the backup that stay dead, because they were destroyed before it or since.
     pub buried: u64,
 }
@@ -181,7 +182,7 @@ impl RestoreSession {
                     buried += 1;
                     return Ok(());
                 }
-                RecordKind::Setting | RecordKind::Authority | RecordKind::Object => {}
+                RecordKind::Ledger | RecordKind::Authority | RecordKind::Object => {}
             }
             if number < staged {
                 return Ok(());
@@ -195,13 +196,16 @@ impl RestoreSession {
         for tombstone in &present {
             target.bury(tombstone).map_err(BackupError::Target)?;
         }
-        target.commit(&mark).map_err(BackupError::Target)?;
-        Ok(Restored {
-            backup: self.header.id,
-            generation: self.header.generation,
-            counts: checked.counts,
-            buried,
-        })
+        let backup = LastBackup::new(&self.header, checked.counts);
+        let restored = Restored { backup, opened_by: self.given().cloned().collect(), buried };
+        target.commit(&restored).map_err(BackupError::Target)?;
+        Ok(restored)
+    }
+
+    /// Whose shares were given.
+    fn given(&self) -> impl Iterator<Item = &CustodianName> {
+        let is_given = |index| self.shares.iter().any(|share| share.index == index);
+        self.header.custodians.iter().filter(move |holder| is_given(holder.index)).map(|holder| &holder.name)
     }
 
     fn key(&self) -> Result<SecretBytes, BackupError> {

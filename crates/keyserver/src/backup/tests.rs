@@ -76,7 +76,7 @@ impl BackupSource for State {
 pub(super) fn some_state() -> State {
     let records = vec![
         record(RecordKind::Tombstone, "dead", b"since long"),
-        record(RecordKind::Setting, "rng", b"off"),
+        record(RecordKind::Ledger, "vm", b"7"),
         record(RecordKind::Authority, "ca", b"private key of the authority"),
         record(RecordKind::Object, "one", b"key one"),
         record(RecordKind::Object, "shredded later", b"key two"),
@@ -122,7 +122,7 @@ impl RestoreTarget for Memory {
         Ok(())
     }
 
-    fn commit(&mut self, _mark: &RestoreMark) -> Result<(), Failure> {
+    fn commit(&mut self, _restored: &Restored) -> Result<(), Failure> {
         self.live = std::mem::take(&mut self.staged);
         self.commits += 1;
         Ok(())
@@ -156,14 +156,14 @@ fn opened(path: &Path) -> RestoreSession {
 fn what_is_backed_up_is_restored_and_the_dead_stay_dead() {
     let state = some_state();
     let backup = back_up_state(&state);
-    assert_eq!(backup.last.counts, Counts { settings: 1, authority: 1, objects: 3, tombstones: 1 });
+    assert_eq!(backup.last.counts, Counts { ledger: 1, authority: 1, objects: 3, tombstones: 1 });
 
     let shredded = record(RecordKind::Tombstone, "shredded later", b"after the backup");
     let mut target = Memory { live: vec![shredded.clone()], ..Memory::default() };
     let session = opened(&backup.path);
     assert_eq!(session.verify().unwrap(), backup.last.counts);
     let restored = session.restore(&mut target, false).unwrap();
-    assert_eq!((restored.buried, restored.generation), (1, 7));
+    assert_eq!((restored.buried, restored.backup.generation), (1, 7));
     let mut expected = state.records.clone();
     expected.retain(|record| record.key != b"shredded later");
     expected.push(shredded);

@@ -22,7 +22,7 @@ use super::verify::VerifiedGrant;
 use super::{VmGeneration, VmId};
 use crate::access::ClientId;
 
-const HELD: &[u8] = b"grant/held/";
+pub(crate) const HELD: &[u8] = b"grant/held/";
 const ID_BYTES: usize = 16;
 const KEY_BYTES: usize = HELD.len() + ID_BYTES + DIGEST_BYTES + ID_BYTES;
 

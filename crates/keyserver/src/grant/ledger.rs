@@ -6,11 +6,15 @@
 //! | `grant/used/` expires (8 bytes) id (16 bytes) | nothing: the key says it all |
 //! | `grant/vm/` VM (16 bytes) | highest generation redeemed or fenced (8 bytes) |
 //! | `grant/forgotten` | seconds since 1970 (8 bytes): used grants that expired before are forgotten |
+//! | `grant/restored` | seconds since 1970 (8 bytes): of a restored server; grants that were good then or before are refused |
 //!
 //! All numbers are big-endian, so used grants lie in the order in which they expire, and forgetting them is
 //! deleting a range. A used grant is remembered until it has expired for every clock within the skew; what is
 //! forgotten is refused ever after by `grant/forgotten`, so that a server whose clock is set back takes no old
 //! grant again.
+//!
+//! A restored server does not know which grants were used since its backup. So it takes none that could have been, and
+//! `grant/restored` says when that was.
 
 use strongroom_store::{
     Condition, Is, KeyRange, Operation, Outcome, Snapshot, Store, StoreError, Transaction,
@@ -22,8 +26,11 @@ use super::verify::{CLOCK_SKEW_SECONDS, VerifiedGrant};
 use super::{UnixSeconds, VmGeneration, VmId, holding};
 
 const USED: &[u8] = b"grant/used/";
-const VM: &[u8] = b"grant/vm/";
+pub(crate) const VM: &[u8] = b"grant/vm/";
 const FORGOTTEN: &[u8] = b"grant/forgotten";
+const RESTORED: &[u8] = b"grant/restored";
+/// All that is kept here.
+pub(crate) const PREFIX: &[u8] = b"grant/";
 
 /// How often a redemption is tried again because another one of the same VM came between. Each conflict means
 /// that another grant was redeemed, and a VM has few at a time.
@@ -76,11 +83,15 @@ impl Redemption {
 /// What it takes to redeem a grant, as things are in `snapshot`. Its host may read on from then: [`holding`].
 ///
 /// # Errors
-/// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::Expired`] if it is so old that it may be
-/// forgotten; [`RedeemError::Store`], [`RedeemError::Damaged`].
+/// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::BeforeRestore`], [`Refusal::Expired`] if it is so old
+/// that it may be forgotten; [`RedeemError::Store`], [`RedeemError::Damaged`].
 pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<Redemption, RedeemError> {
     let grant = verified.grant();
     let (expires, generation) = (grant.expires(), grant.generation());
+    let (restored, _) = number(snapshot, RESTORED)?;
+    if let Some(restored) = restored.filter(|restored| grant.not_before().0 <= *restored) {
+        return Err(Refusal::BeforeRestore { restored: UnixSeconds(restored) }.into());
+    }
     let used_key = [USED, &expires.0.to_be_bytes(), grant.id().as_bytes()].concat();
     if snapshot.get(&used_key)?.is_some() {
         return Err(Refusal::Replayed.into());
@@ -183,6 +194,28 @@ pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, R
             forgotten_count += count;
         }
     }
+}
+
+/// What of a restored server's ledger stands in for the grants that it has forgotten: none is taken that was good at `now`, by
+/// any clock within the skew, or before.
+pub(crate) fn restored_at(now: OffsetDateTime) -> Operation {
+    let restored = UnixSeconds::of(now).0.saturating_add(CLOCK_SKEW_SECONDS);
+    Operation::Put { key: RESTORED.to_vec(), value: restored.to_be_bytes().to_vec(), lease: None }
+}
+
+/// The later of two values under one key of VMs or holdings: generations never go back.
+///
+/// # Errors
+/// [`RedeemError::Damaged`].
+pub(crate) fn later_generation<'a>(
+    key: &[u8],
+    one: &'a [u8],
+    other: &'a [u8],
+) -> Result<&'a [u8], RedeemError> {
+    let damaged = || RedeemError::Damaged { key: key.escape_ascii().to_string() };
+    let generation =
+        |value: &[u8]| value.as_array().map(|bytes| u64::from_be_bytes(*bytes)).ok_or_else(damaged);
+    Ok(if generation(one)? >= generation(other)? { one } else { other })
 }
 
 pub(super) fn vm_key(vm: VmId) -> Vec<u8> {

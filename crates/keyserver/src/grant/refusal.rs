@@ -49,6 +49,14 @@ pub enum Refusal {
     /// It was used before.
     #[error("the grant was used before; each is good for one request")]
     Replayed,
+    /// It is from before the key server was restored, which does not know whether it was used.
+    #[error(
+        "the grant was good before the key server was restored from a backup; a grant must be good only after {restored}"
+    )]
+    BeforeRestore {
+        /// The last second of grants that are refused.
+        restored: UnixSeconds,
+    },
     /// The VM has been started elsewhere since.
     #[error("the grant is for generation {granted} of the VM, which has gone on to {highest}")]
     Superseded {
@@ -79,6 +87,7 @@ impl Refusal {
             Refusal::OtherObject => "grant-other-object",
             Refusal::OtherOperation => "grant-other-operation",
             Refusal::Replayed => "grant-replayed",
+            Refusal::BeforeRestore { .. } => "grant-before-restore",
             Refusal::Superseded { .. } => "grant-superseded",
         }
     }

@@ -27,7 +27,7 @@ use super::keeping::{KeepingError, Objects};
 use super::lifecycle::{LifeCycleError, State};
 use crate::access::{ClientId, ClientName, Identity};
 
-const PREFIX: &[u8] = b"destruction/";
+pub(crate) const PREFIX: &[u8] = b"destruction/";
 
 /// Shortest time that a destruction waits, unless the server was set up for another: long enough for a person to see the alarm,
 /// and to come.

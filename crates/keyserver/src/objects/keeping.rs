@@ -22,9 +22,9 @@ use super::object::{MetadataError, Object};
 use super::sealing::{OpenedRecord, RecordKind, Sealing, SealingError};
 use crate::access::ClientId;
 
-pub(super) const OBJECT_PREFIX: &[u8] = b"object/";
-const NAME_PREFIX: &[u8] = b"name/";
-const OWNED_PREFIX: &[u8] = b"owned/";
+pub(crate) const OBJECT_PREFIX: &[u8] = b"object/";
+pub(crate) const NAME_PREFIX: &[u8] = b"name/";
+pub(crate) const OWNED_PREFIX: &[u8] = b"owned/";
 
 /// Why objects cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -378,7 +378,7 @@ impl Work<'_> {
     }
 }
 
-fn object_key(id: ObjectId) -> Vec<u8> {
+pub(super) fn object_key(id: ObjectId) -> Vec<u8> {
     [OBJECT_PREFIX, id.as_bytes()].concat()
 }
 

@@ -205,7 +205,7 @@ impl Sealing {
 }
 
 /// Kind and generation of a record, as its unauthenticated header has them.
-fn header(record: &[u8]) -> Option<(RecordKind, u64)> {
+pub(super) fn header(record: &[u8]) -> Option<(RecordKind, u64)> {
     let header = record.first_chunk::<HEADER_BYTES>()?;
     let kind = match (header[0], header[1]) {
         (FORMAT, 1) => RecordKind::Object,

@@ -4,13 +4,13 @@
 //! clear, so it lives in memory that is wiped and goes straight into what encrypts it.
 
 use strongroom_memory::secret::SecretBytes;
-use strongroom_store::{KeyRange, Page, Snapshot, Transaction};
+use strongroom_store::{Entries, Entry, KeyRange, Transaction};
 use zeroize::Zeroizing;
 
 use super::id::ObjectId;
-use super::keeping::{KeepingError, OBJECT_PREFIX, Objects, Work};
+use super::keeping::{KeepingError, OBJECT_PREFIX, OWNED_PREFIX, Objects, Work, object_key};
 use super::object::{MetadataError, Object};
-use super::sealing::RecordKind;
+use super::sealing::{RecordKind, header};
 
 const GENERATION_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 4;
@@ -28,9 +28,7 @@ pub struct PlainRecord {
 /// Every object and tombstone of one moment, page by page.
 pub struct Export<'a> {
     objects: &'a Objects,
-    snapshot: Box<dyn Snapshot + 'a>,
-    page: Page,
-    next: usize,
+    entries: Entries,
 }
 
 impl Objects {
@@ -40,9 +38,8 @@ impl Objects {
     ///
     /// [`KeepingError::Store`].
     pub fn export(&self) -> Result<Export<'_>, KeepingError> {
-        let snapshot = self.store().snapshot()?;
-        let page = snapshot.range(&KeyRange::prefix(OBJECT_PREFIX), usize::MAX)?;
-        Ok(Export { objects: self, snapshot, page, next: 0 })
+        let entries = Entries::new(self.store().snapshot()?, KeyRange::prefix(OBJECT_PREFIX));
+        Ok(Export { objects: self, entries })
     }
 
     /// What puts a record into this store, sealed under this server's root. For a store that has no record of that object: it is
@@ -52,52 +49,94 @@ impl Objects {
     ///
     /// [`KeepingError::Metadata`] for a content that is none; [`KeepingError::Sealing`].
     pub fn import(&self, record: &PlainRecord) -> Result<Transaction, KeepingError> {
-        let damaged = |source| KeepingError::Metadata { id: record.id, source };
-        let short = || damaged(MetadataError::Short);
-        let (generation, rest) = record.content.split_first_chunk::<GENERATION_BYTES>().ok_or_else(short)?;
-        let (length, rest) = rest.split_first_chunk::<LENGTH_BYTES>().ok_or_else(short)?;
-        let (metadata, material) =
-            rest.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or_else(short)?;
-        let mut secret = SecretBytes::zeroed(material.len())?;
-        secret.expose_mut().copy_from_slice(material);
-        let object = Object::from_metadata(record.id, metadata, secret).map_err(damaged)?;
-        if object.is_destroyed() != (record.kind == RecordKind::Tombstone) {
-            return Err(damaged(MetadataError::Kind));
-        }
+        let (object, generation) = read(record)?;
         let mut work: Work<'_> = self.begin()?;
-        work.restore(object, u64::from_be_bytes(*generation));
+        work.restore(object, generation);
         work.into_transaction()
     }
+
+    /// The same of a record whose object `present` knows too, as it is in the server that is restored over: if that is the later
+    /// state, the object lives on as far as it has come. A key that was revoked since the backup stays revoked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Objects::import`].
+    pub(crate) fn import_over(
+        &self,
+        record: &PlainRecord,
+        present: &PlainRecord,
+    ) -> Result<Transaction, KeepingError> {
+        let (mut object, mut generation) = read(record)?;
+        let (later, later_generation) = read(present)?;
+        if later_generation > generation && !later.is_destroyed() {
+            (object.life, generation) = (later.life, later_generation);
+        }
+        let mut work: Work<'_> = self.begin()?;
+        work.restore(object, generation);
+        work.into_transaction()
+    }
+
+    /// What puts a tombstone into this store: in place of the object, if it is there. `None` if it is known to be dead.
+    ///
+    /// # Errors
+    ///
+    /// As [`Objects::import`], and all that can be wrong with the record in the store.
+    pub(crate) fn bury(&self, tombstone: &PlainRecord) -> Result<Option<Transaction>, KeepingError> {
+        let (object, generation) = read(tombstone)?;
+        let mut work: Work<'_> = self.begin()?;
+        match work.load(object.id) {
+            Ok(present) if present.is_destroyed() => return Ok(None),
+            Ok(_) => work.replace(object)?,
+            Err(KeepingError::NotFound { .. }) => work.restore(object, generation),
+            Err(error) => return Err(error),
+        }
+        work.into_transaction().map(Some)
+    }
+}
+
+/// An object or a tombstone, and its generation.
+fn read(record: &PlainRecord) -> Result<(Object, u64), KeepingError> {
+    let damaged = |source| KeepingError::Metadata { id: record.id, source };
+    let short = || damaged(MetadataError::Short);
+    let (generation, rest) = record.content.split_first_chunk::<GENERATION_BYTES>().ok_or_else(short)?;
+    let (length, rest) = rest.split_first_chunk::<LENGTH_BYTES>().ok_or_else(short)?;
+    let (metadata, material) =
+        rest.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or_else(short)?;
+    let mut secret = SecretBytes::zeroed(material.len())?;
+    secret.expose_mut().copy_from_slice(material);
+    let object = Object::from_metadata(record.id, metadata, secret).map_err(damaged)?;
+    if object.is_destroyed() != (record.kind == RecordKind::Tombstone) {
+        return Err(damaged(MetadataError::Kind));
+    }
+    Ok((object, u64::from_be_bytes(*generation)))
 }
 
 impl Iterator for Export<'_> {
     type Item = Result<PlainRecord, KeepingError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let opened = |entry: Entry| self.objects.open_plain(&entry).transpose();
         loop {
-            let Some(entry) = self.page.entries.get(self.next) else {
-                let rest = self.page.rest.take()?;
-                self.next = 0;
-                match self.snapshot.range(&rest, usize::MAX) {
-                    Ok(page) => self.page = page,
-                    Err(error) => {
-                        self.page.entries.clear();
-                        return Some(Err(error.into()));
-                    }
-                }
-                continue;
-            };
-            self.next += 1;
-            // The store's keys under this prefix are identifiers; what is none is nothing of ours.
-            if let Some(id) = entry.key.last_chunk::<16>().map(|bytes| ObjectId::from_bytes(*bytes)) {
-                return Some(self.objects.open_plain(id, entry));
+            match self.entries.next()?.map(opened) {
+                Ok(None) => {}
+                Ok(Some(opened)) => return Some(opened),
+                Err(error) => return Some(Err(error.into())),
             }
         }
     }
 }
 
 impl Objects {
-    fn open_plain(&self, id: ObjectId, entry: &strongroom_store::Entry) -> Result<PlainRecord, KeepingError> {
+    /// The record in an entry under `object/`; `None` for what is none of ours: the keys there are identifiers.
+    ///
+    /// # Errors
+    ///
+    /// All that can be wrong with a record.
+    pub(crate) fn open_plain(&self, entry: &Entry) -> Result<Option<PlainRecord>, KeepingError> {
+        let Some(id) = entry.key.strip_prefix(OBJECT_PREFIX).and_then(|id| id.try_into().ok()) else {
+            return Ok(None);
+        };
+        let id = ObjectId::from_bytes(id);
         let record = self.open_record(id, entry)?;
         let (metadata, material) = (&record.metadata, record.material.expose());
         let length_bytes = GENERATION_BYTES + LENGTH_BYTES + metadata.len() + material.len();
@@ -107,6 +146,48 @@ impl Objects {
         content.extend_from_slice(&(metadata.len() as u32).to_be_bytes());
         content.extend_from_slice(metadata);
         content.extend_from_slice(material);
-        Ok(PlainRecord { id, kind: record.kind, content })
+        Ok(Some(PlainRecord { id, kind: record.kind, content }))
+    }
+
+    /// The record of `id`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// All that can be wrong with a record.
+    pub(crate) fn plain(&self, id: ObjectId) -> Result<Option<PlainRecord>, KeepingError> {
+        match self.store().get(&object_key(id))? {
+            Some(entry) => self.open_plain(&entry),
+            None => Ok(None),
+        }
+    }
+
+    /// Every tombstone. A record that says it is one and cannot be opened is an error: which object is dead, it alone says.
+    ///
+    /// # Errors
+    ///
+    /// All that can be wrong with a record.
+    pub(crate) fn tombstones(&self) -> Result<Vec<PlainRecord>, KeepingError> {
+        let mut tombstones = Vec::new();
+        for entry in Entries::new(self.store().snapshot()?, KeyRange::prefix(OBJECT_PREFIX)) {
+            let entry = entry?;
+            if header(&entry.value).is_some_and(|(kind, _)| kind == RecordKind::Tombstone) {
+                tombstones.extend(self.open_plain(&entry)?);
+            }
+        }
+        Ok(tombstones)
+    }
+
+    /// How many objects are alive.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::Store`].
+    pub(crate) fn live_count(&self) -> Result<u64, KeepingError> {
+        let mut count = 0;
+        for entry in Entries::new(self.store().snapshot()?, KeyRange::prefix(OWNED_PREFIX)) {
+            entry?;
+            count += 1;
+        }
+        Ok(count)
     }
 }

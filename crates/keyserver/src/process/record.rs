@@ -104,7 +104,7 @@ impl AuditRecord {
     }
 }
 
-fn server() -> Actor {
+pub(crate) fn server() -> Actor {
     Actor { role: "server".into(), name: "key server".into(), ..Actor::default() }
 }
 

@@ -5,6 +5,7 @@
 //! store.redb   objects, authority, ledger of grants  (store)
 //! audit/       the audit log                         (audit)
 //! audit.pub    the key that verifies its heads: SubjectPublicKeyInfo, DER
+//! backup.json  the last backup                       (backup)
 //! ```
 //!
 //! Everything but the root is sealed under keys derived from the root, each for its purpose alone.
@@ -23,6 +24,9 @@ use time::OffsetDateTime;
 
 use crate::authority::private_key;
 use crate::authority::{self, Authority, AuthorityError, PrivateKey};
+use crate::objects::sealing::SealingError;
+use crate::recovery::restored::{self, RestoredError};
+use crate::recovery::target;
 use crate::root::{RootError, RootKey};
 
 /// The name of the store's file.
@@ -31,6 +35,11 @@ pub const STORE_FILE: &str = "store.redb";
 pub const AUDIT_DIRECTORY: &str = "audit";
 /// The name of the file with the key that verifies the log's heads.
 pub const AUDIT_KEY_FILE: &str = "audit.pub";
+
+/// What the authority's keys are sealed under, derived from the root.
+pub(crate) const AUTHORITY_LABEL: &str = "authority v1";
+/// What the objects' keys are derived from, derived from the root.
+pub(crate) const OBJECTS_LABEL: &str = "objects v1";
 
 /// Where the key that signs the log's heads lies in the store, sealed.
 const HEAD_KEY: &str = "audit/sealed/head";
@@ -53,6 +62,12 @@ pub enum StateError {
     /// The key that signs the log's heads.
     #[error("the key that signs the heads of the audit log: {0}")]
     HeadKey(#[from] SignError),
+    /// No keys can be derived for the objects.
+    #[error(transparent)]
+    Sealing(#[from] SealingError),
+    /// The server was restored, and it cannot be put on record.
+    #[error(transparent)]
+    Restored(#[from] RestoredError),
     /// Two servers at once.
     #[error("another process changes the state of this key server; there may be one at a time")]
     Contended,
@@ -89,7 +104,7 @@ impl State {
     /// [`StateError`].
     pub fn open(directory: &Path, root: &RootKey, settings: authority::Settings) -> Result<Self, StateError> {
         let store = open_store(&directory.join(STORE_FILE))?;
-        let authority_key = root.derive("authority v1")?;
+        let authority_key = root.derive(AUTHORITY_LABEL)?;
         let authority =
             Authority::open(Arc::clone(&store), &authority_key, settings, OffsetDateTime::now_utc())?;
         let head_key = open_head_key(store.as_ref(), &root.derive("audit v1")?)?;
@@ -101,12 +116,15 @@ impl State {
             Box::new(head_key),
             Options::default(),
         )?;
+        // Nobody restores now: whoever does has the store open.
+        target::remove_staged(directory)?;
+        restored::finish(directory, store.as_ref(), &audit)?;
         Ok(Self {
             directory: directory.to_owned(),
             authority,
             audit: Arc::new(audit),
             store,
-            objects_key: root.derive("objects v1")?,
+            objects_key: root.derive(OBJECTS_LABEL)?,
         })
     }
 }
@@ -127,7 +145,7 @@ pub fn make_directory(path: &Path) -> Result<(), StateError> {
     }
 }
 
-fn open_store(path: &Path) -> Result<Arc<dyn Store>, StateError> {
+pub(crate) fn open_store(path: &Path) -> Result<Arc<dyn Store>, StateError> {
     let is_there = path.try_exists().map_err(|error| StateError::System {
         doing: "look for",
         path: path.to_owned(),

@@ -1,0 +1,84 @@
+//! That a server was restored, and from what: part of the state that the restore makes, so that there is no restored server which
+//! does not know it.
+//!
+//! `restored` in the store → JSON of [`Memory`]. Whoever opens the state first puts it on record and remembers the backup as the
+//! last one; should that be killed, the next one does it again. So it is on record at least once, before anything is served.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use strongroom_audit::{AuditLog, Outcome, Record};
+use strongroom_store::{Is, Store, Transaction};
+
+use crate::backup::{BackupError, Restored};
+use crate::process::record::server;
+
+/// Its key in the store.
+pub(crate) const RESTORED: &[u8] = b"restored";
+
+/// Why a restore cannot be put on record.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoredError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] strongroom_store::StoreError),
+    /// The audit log.
+    #[error("that the server was restored cannot be put on record: {0}")]
+    Audit(#[from] strongroom_audit::AuditError),
+    /// The last backup cannot be remembered.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// It cannot be read.
+    #[error("what the server was restored from cannot be read: {0}")]
+    Damaged(#[from] serde_json::Error),
+}
+
+/// What a restored server remembers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Memory {
+    pub restored: Restored,
+    /// When, in seconds since 1970.
+    pub restored_unix_seconds: u64,
+    /// How many objects of the server that it was restored over are no more.
+    pub replaced: u64,
+    /// Whether it is in the audit log.
+    pub is_on_record: bool,
+}
+
+/// Puts on record what a restore has left to be.
+pub(crate) fn finish(directory: &Path, store: &dyn Store, audit: &AuditLog) -> Result<(), RestoredError> {
+    let Some(entry) = store.get(RESTORED)? else { return Ok(()) };
+    let memory: Memory = serde_json::from_slice(&entry.value)?;
+    if memory.is_on_record {
+        return Ok(());
+    }
+    audit.append(&record(&memory)).wait()?;
+    // As of the change that is made here, all that the server has is in that backup.
+    let generation = store.snapshot()?.revision().next().0;
+    memory.restored.backup.clone().as_of(generation).remember(directory)?;
+    let value = serde_json::to_vec(&Memory { is_on_record: true, ..memory })?;
+    // A conflict is another that has done it.
+    store
+        .commit(Transaction::new().when(RESTORED, Is::ModifiedAt(entry.mod_revision)).put(RESTORED, value))?;
+    Ok(())
+}
+
+fn record(memory: &Memory) -> Record {
+    let Restored { backup, opened_by, buried } = &memory.restored;
+    let record = Record::new(server(), "restore", Outcome::Done)
+        .object(backup.id.to_string())
+        .reason("the state before this line is another one's; grants from before are refused")
+        .field("backup made", backup.created_unix_seconds.to_string())
+        .field("backup generation", backup.generation.to_string())
+        .field("restored", memory.restored_unix_seconds.to_string())
+        .field("objects", backup.counts.objects.to_string())
+        .field("tombstones", backup.counts.tombstones.to_string())
+        .field("stayed dead", buried.to_string())
+        .field("replaced", memory.replaced.to_string());
+    // One each, because all together may be longer than a text of a record.
+    opened_by
+        .iter()
+        .enumerate()
+        .fold(record, |record, (at, name)| record.field(format!("share {}", at + 1), name.to_string()))
+}
