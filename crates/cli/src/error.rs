@@ -11,8 +11,10 @@ use strongroom_frontend::nbd::{StartError, StopError, TlsError};
 use strongroom_keys::{KeyError, ProviderKey, ProviderName};
 use strongroom_keyserver::authority::AuthorityError;
 use strongroom_keyserver::authority::enrol::ClientError;
+use strongroom_keyserver::backup::{BackupError, OpeningError, ShareError};
 use strongroom_keyserver::process::ProcessError as KeyserverProcessError;
 use strongroom_keyserver::process::state::StateError;
+use strongroom_keyserver::recovery::RecertifyError;
 use strongroom_keyserver::root::RootError;
 use strongroom_memory::secret::SecretError;
 use strongroom_providers::{ProviderError, RegistryError};
@@ -98,6 +100,25 @@ pub enum CliError {
         /// Where it was looked for.
         directory: PathBuf,
     },
+    /// There is no key server to restore into.
+    #[error(
+        "there is no key server in {directory} to restore into; make one with `strongroom keyserver init`, which also chooses what protects its root key"
+    )]
+    NothingToRestoreInto {
+        /// Where it was looked for.
+        directory: PathBuf,
+    },
+    /// A share of a backup.
+    #[error("{from}: {error}")]
+    Share {
+        /// Where it comes from.
+        from: String,
+        /// What is wrong with it.
+        error: ShareError,
+    },
+    /// A certificate after a restore.
+    #[error("the server is restored, but this machine has no certificate at it: {0}")]
+    Recertify(#[from] RecertifyError),
     /// The key server's state cannot be opened.
     #[error(transparent)]
     KeyserverState(#[from] StateError),
@@ -110,6 +131,12 @@ pub enum CliError {
     /// The key server that was asked gave no answer.
     #[error(transparent)]
     KeyserverClient(#[from] ClientError),
+    /// A backup of the key server is not made, opened or restored.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
+    /// A custodian's share is not opened.
+    #[error(transparent)]
+    Opening(#[from] OpeningError),
     /// The audit log cannot be read.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -338,11 +365,14 @@ impl CliError {
             Self::KeyNeeded(KeyNeeded::Volumes { .. }) => "key_needed",
             Self::KeyNeeded(KeyNeeded::Unknown(_)) => "key_needs_unknown",
             Self::Root(_) => "root_key",
-            Self::NoKeyserver { .. } => "no_keyserver",
+            Self::NoKeyserver { .. } | Self::NothingToRestoreInto { .. } => "no_keyserver",
             Self::KeyserverState(_) => "keyserver_state",
             Self::KeyserverProcess(_) | Self::Runtime(_) => "keyserver",
             Self::Authority(_) => "authority",
             Self::Audit(_) => "audit",
+            Self::Backup(error) => error.code(),
+            Self::Opening(_) | Self::Share { .. } => "share",
+            Self::Recertify(_) => "authority",
             Self::KeyserverClient(_) => "keyserver_refused",
             Self::Secret(_) => "no_secret_memory",
             Self::Process(_) => "process",

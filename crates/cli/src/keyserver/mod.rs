@@ -1,17 +1,20 @@
 //! `strongroom keyserver`: the embedded key server. One file per command.
 //!
-//! `init` and `run` work on the state directory, as the one process that has it open. The others ask a server that runs, under the
-//! administrator's certificate, or that of a control plane.
+//! `init`, `run` and `restore` work on the state directory, as the one process that has it open. `custodian` needs no server. The
+//! others ask a server that runs, under the administrator's certificate, or that of a control plane.
 
 mod administration;
+mod backup;
 mod broker;
 mod certificates;
 mod client;
+mod custodian;
 mod directory;
 mod enrol;
 mod fence;
 mod grant;
 mod init;
+mod restore;
 mod root;
 mod run;
 mod status;
@@ -47,6 +50,13 @@ pub enum KeyserverCommand {
     /// List the clients, and let one in no longer
     #[command(subcommand)]
     Client(client::ClientCommand),
+    /// Make a backup that several custodians together can open
+    Backup(backup::BackupArguments),
+    /// For custodians: see whose shares a backup has, and open one's own
+    #[command(subcommand)]
+    Custodian(custodian::CustodianCommand),
+    /// Make a key server what it was when a backup was made
+    Restore(Box<restore::RestoreArguments>),
     /// Get a certificate for a token, or the next one for the present one
     Enrol(enrol::EnrolArguments),
     /// Let a host fetch keys for a VM once, as a client of role control
@@ -69,6 +79,9 @@ impl KeyserverCommand {
             Self::Root(command) => command.run(output),
             Self::Token(command) => command.run(output),
             Self::Client(command) => command.run(output),
+            Self::Backup(arguments) => arguments.run(output),
+            Self::Custodian(command) => command.run(output),
+            Self::Restore(arguments) => arguments.run(output),
             Self::Enrol(arguments) => arguments.run(output),
             Self::Grant(arguments) => arguments.run(output),
             Self::Broker(command) => command.run(output),

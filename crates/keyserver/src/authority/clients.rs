@@ -64,6 +64,28 @@ impl Authority {
         }
     }
 
+    /// Issues another certificate to a client that has none any more, on the word of whoever calls. Those that it had stay good.
+    ///
+    /// # Errors
+    /// As [`issue`](Self::issue); [`AuthorityError::Refused`] if it is revoked; [`AuthorityError::Contended`].
+    pub(crate) fn reissue(
+        &self,
+        (client, known): (ClientId, &ClientRecord),
+        signing_request: &[u8],
+        now: OffsetDateTime,
+    ) -> Result<ClientCertificate, AuthorityError> {
+        let key = RequestedKey::read(signing_request, self.settings.key_types)?;
+        let record = self.make(client, (known.role, &known.name), &key, None, now)?;
+        let transaction = Transaction::new()
+            .when(format!("{REVOKED_CLIENT}{client}"), Is::Absent)
+            .when(format!("{CLIENT}{client}"), Is::Present);
+        match self.store.commit(put_certificate(transaction, &record)?)? {
+            Outcome::Committed(_) => Ok(self.deliver(record, now)),
+            Outcome::Conflict(conflict) if conflict.condition == 0 => Err(Refusal::Revoked.into()),
+            Outcome::Conflict(_) => Err(AuthorityError::Contended),
+        }
+    }
+
     /// A certificate that nobody knows of yet.
     pub(super) fn make(
         &self,

@@ -14,6 +14,7 @@ use strongroom_memory::secret::SecretBytes;
 use strongroom_store::{Entry, KeyRange, Operation, Snapshot};
 use zeroize::Zeroizing;
 
+use super::Authority;
 use super::error::AuthorityError;
 use super::private_key;
 use super::records::{
@@ -55,25 +56,24 @@ fn part_of(key: &[u8]) -> Option<Part> {
     PARTS.iter().find(|(prefix, _)| key.starts_with(prefix.as_bytes())).map(|(_, part)| *part)
 }
 
-/// What a backup has of one of the authority's records, opened; `None` if it does without.
-///
-/// # Errors
-/// [`AuthorityError::Damaged`] for a record of no known kind; [`AuthorityError::Sealed`].
-pub(crate) fn opened(
-    sealing_key: &SecretBytes,
-    entry: &Entry,
-) -> Result<Option<Zeroizing<Vec<u8>>>, AuthorityError> {
-    match part_of(&entry.key).ok_or_else(|| damaged(&entry.key))? {
-        Part::Plain => Ok(Some(Zeroizing::new(entry.value.clone()))),
-        Part::Sealed => {
-            let pkcs8 = private_key::open(sealing_key, &purpose(&entry.key)?, &entry.value)?;
-            Ok(Some(Zeroizing::new(pkcs8.expose().to_vec())))
+impl Authority {
+    /// What a backup has of one of the authority's records, opened; `None` if it does without.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Damaged`] for a record of no known kind; [`AuthorityError::Sealed`].
+    pub(crate) fn opened(&self, entry: &Entry) -> Result<Option<Zeroizing<Vec<u8>>>, AuthorityError> {
+        match part_of(&entry.key).ok_or_else(|| damaged(&entry.key))? {
+            Part::Plain => Ok(Some(Zeroizing::new(entry.value.clone()))),
+            Part::Sealed => {
+                let pkcs8 = private_key::open(&self.sealing_key, &purpose(&entry.key)?, &entry.value)?;
+                Ok(Some(Zeroizing::new(pkcs8.expose().to_vec())))
+            }
+            Part::LeftOut => Ok(None),
         }
-        Part::LeftOut => Ok(None),
     }
 }
 
-/// What puts a record that [`opened`] gave into a store, sealed under that server's key.
+/// What puts a record that [`Authority::opened`] gave into a store, sealed under that server's key.
 ///
 /// # Errors
 /// [`AuthorityError::Damaged`] for a record that no backup has.

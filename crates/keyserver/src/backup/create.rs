@@ -182,7 +182,7 @@ fn read_back(partial: &Path, key: &SecretBytes, written: &Manifest) -> Result<()
     }
 }
 
-fn put_in_place(partial: &Path, path: &Path) -> Result<(), BackupError> {
+pub(super) fn put_in_place(partial: &Path, path: &Path) -> Result<(), BackupError> {
     match rustix::fs::renameat_with(CWD, partial, CWD, path, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => Err(BackupError::Exists { path: path.to_owned() }),
@@ -194,13 +194,13 @@ fn put_in_place(partial: &Path, path: &Path) -> Result<(), BackupError> {
     }
 }
 
-fn partial_of(path: &Path) -> PathBuf {
+pub(super) fn partial_of(path: &Path) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(".partial");
     name.into()
 }
 
-fn system(what: &'static str, path: &Path) -> impl Fn(io::Error) -> BackupError {
+pub(super) fn system(what: &'static str, path: &Path) -> impl Fn(io::Error) -> BackupError {
     let path = path.to_owned();
     move |error| BackupError::System { what, path: path.clone(), error }
 }

@@ -70,6 +70,8 @@ impl fmt::Display for CustodianName {
 pub struct Custodian {
     name: CustodianName,
     key: PublicKey,
+    /// SubjectPublicKeyInfo, DER.
+    public: Vec<u8>,
     key_sha256: [u8; 32],
 }
 
@@ -111,7 +113,7 @@ impl Custodian {
         };
         let mut key_sha256 = [0; 32];
         key_sha256.copy_from_slice(digest(&SHA256, public).as_ref());
-        Ok(Self { name, key, key_sha256 })
+        Ok(Self { name, key, public: public.to_vec(), key_sha256 })
     }
 
     /// What they are called.
@@ -122,6 +124,12 @@ impl Custodian {
     /// SHA-256 of the public key's SubjectPublicKeyInfo, by which a custodian knows it again.
     pub fn key_sha256(&self) -> [u8; 32] {
         self.key_sha256
+    }
+
+    /// The public key as PEM, and nothing else that may have stood beside it in a file.
+    pub fn public_key_pem(&self) -> String {
+        let line_ending = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+        pem::encode_config(&pem::Pem::new("PUBLIC KEY", self.public.as_slice()), line_ending)
     }
 
     /// How this custodian's share is encrypted.

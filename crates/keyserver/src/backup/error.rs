@@ -89,6 +89,12 @@ pub enum BackupError {
         /// In which way.
         why: String,
     },
+    /// What came from the server is something else than what it has made.
+    #[error("what arrived is not the backup that the server made; there is no {path}. Try again")]
+    NotArrived {
+        /// Where it was to be.
+        path: PathBuf,
+    },
     /// The file is no backup.
     #[error("{path} is no backup of a key server: {why}")]
     NotABackup {
@@ -135,7 +141,7 @@ pub enum BackupError {
     },
     /// The server is no empty one.
     #[error(
-        "this key server has {objects} keys; a restore replaces them by the backup's, and those that it lacks are lost. Say so if that is wanted"
+        "this key server has {objects} keys; a restore replaces them by the backup's, and those that it lacks are lost. If that is wanted, say so (--replace)"
     )]
     NotEmpty {
         /// How many.
@@ -161,6 +167,34 @@ pub enum BackupError {
     /// No memory for a secret.
     #[error(transparent)]
     Secret(#[from] SecretError),
+}
+
+impl BackupError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Threshold { .. }
+            | Self::SameCustodian { .. }
+            | Self::CustodianName { .. }
+            | Self::CustodianKey { .. } => "custodians",
+            Self::Exists { .. } => "exists",
+            Self::NotABackup { .. } | Self::Newer { .. } => "not_a_backup",
+            Self::Damaged { .. }
+            | Self::WrongKey { .. }
+            | Self::NotArrived { .. }
+            | Self::ReadBack { .. } => "backup_damaged",
+            Self::TooFewShares { .. } => "too_few_shares",
+            Self::NotEmpty { .. } => "not_empty",
+            Self::Share(_) => "share",
+            Self::System { .. }
+            | Self::Source(_)
+            | Self::RecordLength { .. }
+            | Self::Target(_)
+            | Self::Library { .. }
+            | Self::Crypto(_)
+            | Self::Secret(_) => "backup",
+        }
+    }
 }
 
 /// What is wrong with a share.

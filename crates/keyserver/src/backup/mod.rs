@@ -13,6 +13,7 @@
 //! who implement [`BackupSource`] and [`RestoreTarget`].
 
 mod archive;
+mod arrival;
 mod cms;
 mod create;
 mod custodian;
@@ -32,6 +33,8 @@ use zeroize::Zeroizing;
 
 use strongroom_types::hex;
 
+pub use arrival::Arrival;
+pub(crate) use arrival::digest_of;
 pub use create::{back_up, write};
 pub use custodian::{
     CUSTODIANS_MAX, Custodian, CustodianName, Custody, RSA_BITS_MAX, RSA_BITS_MIN, ShareEncryption,

@@ -6,6 +6,7 @@
 //!
 //! Each question that changes something is on record before its answer leaves, and so is each that is refused.
 
+mod backup;
 mod brokering;
 mod destruction;
 mod granting;
@@ -18,10 +19,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use strongroom_audit::syslog::{ShipStatus, Shipper};
-use strongroom_audit::{AuditLog, Outcome, Record};
+use strongroom_audit::{Actor, AuditLog, Outcome, Record};
 use strongroom_store::Store;
 use time::{Duration, OffsetDateTime};
 
+use self::backup::Backups;
 pub use self::brokering::Brokering;
 use self::protocol::{
     AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer,
@@ -30,8 +32,8 @@ use crate::access::{ClientId, Identity, OperationClass, Scope, scope};
 use crate::authority::enrol::server::Unanswered;
 use crate::authority::enrol::token::{NewToken, TokenState};
 use crate::authority::{Authority, enrol};
-use crate::backup;
 use crate::objects::destruction::Destructions;
+use crate::objects::sealing::SealingError;
 use crate::process::record::actor_of;
 use crate::process::state::State;
 use crate::root::{self, Access};
@@ -45,17 +47,21 @@ pub struct Management {
     shipper: Option<Arc<Shipper>>,
     brokering: Brokering,
     destructions: Arc<Destructions>,
+    backups: Backups,
 }
 
 impl Management {
     /// For the server of this state, whose audit log is shipped.
+    ///
+    /// # Errors
+    /// [`SealingError`] if no keys can be derived.
     pub fn new(
         state: &State,
         shipper: Option<Arc<Shipper>>,
         brokering: Brokering,
         destructions: Arc<Destructions>,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, SealingError> {
+        Ok(Self {
             shipper,
             brokering,
             authority: Arc::clone(&state.authority),
@@ -63,7 +69,8 @@ impl Management {
             store: Arc::clone(&state.store),
             directory: state.directory.clone(),
             destructions,
-        }
+            backups: Backups::new(state)?,
+        })
     }
 
     fn answer_on_record(
@@ -77,21 +84,20 @@ impl Management {
         let actor = actor_of(asker, Some(address.to_string()));
         let class = class_of(&question);
         if scope(asker.role, class) != Scope::All {
-            let record =
-                Record::new(actor, question.name(), Outcome::Denied).reason("the role may not do that");
+            let record = record_of(&question, actor, Outcome::Denied).reason("the role may not do that");
             self.on_record(&about(record, question.key()))?;
             return Err(refused("role", format!("the role {} may not do that", asker.role)));
         }
         let (answer, ids) = match self.done(asker, question.clone()) {
             Ok(done) => done,
             Err(refused) => {
-                let record = Record::new(actor, question.name(), Outcome::Failed).reason(refused.code);
+                let record = record_of(&question, actor, Outcome::Failed).reason(refused.code);
                 self.on_record(&about(record, question.key()))?;
                 return Err(refused);
             }
         };
         if question.changes_something() {
-            let record = Record::new(actor, question.name(), Outcome::Done);
+            let record = record_of(&question, actor, Outcome::Done);
             self.on_record(&about(record, ids))?;
         }
         Ok(answer)
@@ -188,6 +194,17 @@ impl Management {
                 let head = self.audit.head().wait().map_err(|error| refused_by_server("audit", &error))?;
                 Ok((json(&AuditAnswer { head })?, Vec::new()))
             }
+            Question::MakeBackup { threshold, custodians, change_custodians } => {
+                let answer = self.backups.make(threshold, &custodians, change_custodians)?;
+                Ok((json(&answer)?, vec![answer.backup.id.to_string()]))
+            }
+            Question::ReadBackup { id, offset } => {
+                Ok((json(&self.backups.part(id, offset)?)?, vec![id.to_string()]))
+            }
+            Question::KeepBackup { id } => {
+                self.backups.keep(id)?;
+                Ok((Value::Null, vec![id.to_string()]))
+            }
         }
     }
 
@@ -197,7 +214,7 @@ impl Management {
             .map_err(|error| refused_by_server("root", &error))?;
         let snapshot = self.store.snapshot().map_err(|error| refused_by_server("store", &error))?;
         let generation = snapshot.revision().0;
-        let backup = backup::status(&self.directory, generation)
+        let backup = crate::backup::status(&self.directory, generation)
             .map_err(|error| refused_by_server("backup", &error))?;
         let clients = self.authority.clients().map_err(failed)?;
         let mut warnings: Vec<_> = root.warnings.iter().map(ToString::to_string).collect();
@@ -245,6 +262,20 @@ fn class_of(question: &Question) -> OperationClass {
         Question::Hosts { .. } | Question::FenceVm { .. } => OperationClass::IssueGrants,
         Question::BrokerAdd { .. } | Question::BrokerCreate { .. } => OperationClass::BrokerKey,
         Question::BrokeredKeys => OperationClass::ReadMetadata,
+        Question::MakeBackup { .. } | Question::ReadBackup { .. } | Question::KeepBackup { .. } => {
+            OperationClass::ManageBackup
+        }
+    }
+}
+
+/// The record of a question, with what was asked as far as it matters afterwards.
+fn record_of(question: &Question, actor: Actor, outcome: Outcome) -> Record {
+    let record = Record::new(actor, question.name(), outcome);
+    match question {
+        Question::MakeBackup { threshold, custodians, .. } => {
+            backup::custody_on_record(record, *threshold, custodians)
+        }
+        _ => record,
     }
 }
 

@@ -4,9 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use strongroom_audit::{Record, SignedHead};
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
+use strongroom_types::hex;
 use zeroize::Zeroizing;
 
 use crate::access::{ClientId, ClientName, PublicKeySha256, Role};
+use crate::backup::{BackupId, LastBackup};
 use crate::grant::{VmGeneration, VmId};
 use crate::objects::destruction::Person;
 use crate::objects::id::ObjectId;
@@ -103,6 +105,27 @@ pub enum Question {
     },
     /// A signed head of the audit log, to be kept elsewhere: [`AuditAnswer`].
     AuditHead,
+    /// A backup is made, and waits on the server to be fetched: [`BackupAnswer`].
+    MakeBackup {
+        /// How many custodians it takes to open it.
+        threshold: u8,
+        /// Who they are.
+        custodians: Vec<CustodianText>,
+        /// Whether they may be others than those of the last backup, or fewer may be needed.
+        change_custodians: bool,
+    },
+    /// A piece of the backup that waits: [`BackupPart`].
+    ReadBackup {
+        /// Which one it should be.
+        id: BackupId,
+        /// From which byte on.
+        offset: u64,
+    },
+    /// The backup that waits is safe elsewhere: the server remembers it as the last one, and removes its own copy.
+    KeepBackup {
+        /// Which one.
+        id: BackupId,
+    },
 }
 
 impl Question {
@@ -126,6 +149,9 @@ impl Question {
             Self::Destructions => "list destructions",
             Self::KeyHistory { .. } => "show history",
             Self::AuditHead => "sign audit head",
+            Self::MakeBackup { .. } => "make backup",
+            Self::ReadBackup { .. } => "read backup",
+            Self::KeepBackup { .. } => "keep backup",
         }
     }
 
@@ -140,6 +166,7 @@ impl Question {
                 | Self::BrokeredKeys
                 | Self::Destructions
                 | Self::KeyHistory { .. }
+                | Self::ReadBackup { .. }
         )
     }
 
@@ -314,4 +341,40 @@ pub struct EventAnswer {
     pub time: String,
     /// What it says.
     pub record: Record,
+}
+
+/// A custodian, as an administrator names one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CustodianText {
+    /// What they are called.
+    pub name: String,
+    /// Their public key, PEM.
+    pub public_key: String,
+}
+
+/// A backup that waits to be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupAnswer {
+    /// Which one, and for whom.
+    pub backup: LastBackup,
+    /// How long the file is.
+    pub length_bytes: u64,
+    /// SHA-256 of the file.
+    #[serde(with = "hex::array")]
+    pub sha256: [u8; 32],
+}
+
+/// A piece of a backup's file. It is encrypted; nobody but its custodians can open it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupPart {
+    /// The bytes from the asked one on; fewer than there are left if they are many, none at the end.
+    #[serde(with = "hex")]
+    pub bytes: Vec<u8>,
+}
+
+impl std::fmt::Debug for BackupPart {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "BackupPart({} bytes)", self.bytes.len())
+    }
 }

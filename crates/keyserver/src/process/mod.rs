@@ -175,6 +175,8 @@ impl KeyServerProcess {
             // The sender outlives all who listen to it here.
             let _ = end.wait_for(|ended| *ended).await;
         };
+        let management =
+            Arc::new(Management::new(&state, shipper.clone(), brokering, Arc::clone(&destructions))?);
         record.event("start", "the key server serves").await;
         let upkeep = upkeep::start(&state, end.subscribe());
         let sweep = sweep::start(Arc::clone(&destructions), Arc::clone(&record), end.subscribe());
@@ -184,7 +186,7 @@ impl KeyServerProcess {
             enrolment,
             Arc::clone(&state.authority),
             Arc::clone(&record) as _,
-            Some(Arc::new(Management::new(&state, shipper.clone(), brokering, destructions)) as _),
+            Some(management as _),
             told(end.subscribe()),
         );
         let until_told = async {

@@ -7,8 +7,8 @@
 //! | `name/`, `owned/` | no: made from the objects | no |
 //! | `authority/` | keys opened, the rest as it is; see [`authority::transfer`](crate::authority::transfer) | what is newer, if it is the same authority |
 //! | `destruction/` | yes; a second person has to confirm anew | those of the objects that it has |
-//! | `grant/vm/` | yes | the higher generations |
-//! | `grant/`, the rest | no: a fence refuses all grants from before | no |
+//! | `grant/vm/`, `grant/held/` | yes | the higher generations |
+//! | `grant/`, the rest | no: all grants from before are refused | no |
 //! | `audit/` | no: the log and its key are the machine's | kept |
 //! | `restored` | no | replaced |
 //!
@@ -19,13 +19,16 @@
 //! | [`source`] | one consistent view of the store, as records |
 //! | [`target`] | records into a store beside the present one, and then into its place |
 //! | `present` | what of the present server is kept |
-//! | `restored` | the server's memory of having been restored, and its record of it |
+//! | `recertify` | certificates of the machine's own clients afterwards |
+//! | [`restored`] | the server's memory of having been restored, and its record of it |
 
 mod present;
-pub(crate) mod restored;
+mod recertify;
+pub mod restored;
 pub mod source;
 pub mod target;
 
+pub use recertify::{RecertifyError, recertify};
 pub use source::ServerSource;
 pub use target::ServerTarget;
 

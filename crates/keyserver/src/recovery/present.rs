@@ -9,7 +9,7 @@ use time::OffsetDateTime;
 use super::AUDIT_PREFIX;
 use crate::authority::transfer as authority;
 use crate::backup::Failure;
-use crate::grant::ledger as grants;
+use crate::grant::{holding, ledger as grants};
 use crate::objects::clock::SystemClock;
 use crate::objects::destruction::{self, Waiting};
 use crate::objects::id::ObjectId;
@@ -48,7 +48,7 @@ impl Place {
     /// What is done to this store, in which a backup is staged, so that nothing of `present` is forgotten that has to stay.
     pub fn keep_of(&self, present: &Self, now: OffsetDateTime) -> Result<Vec<Operation>, Failure> {
         let (staged, before) = (self.store.snapshot()?, present.store.snapshot()?);
-        let mut operations = vec![grants::fence(now)];
+        let mut operations = vec![grants::restored_at(now)];
         for entry in before.all(&KeyRange::prefix(AUDIT_PREFIX))? {
             operations.push(Operation::Put { key: entry.key, value: entry.value, lease: None });
         }
@@ -95,10 +95,11 @@ fn destruction_of(key: &[u8]) -> Result<ObjectId, Failure> {
     Ok(ObjectId::from_bytes(id))
 }
 
-/// The higher generation of each VM that both know, and of each that only the present server does.
+/// The higher generation of each VM and holding that both know, and of each that only the present server does.
 fn later_generations(staged: &dyn Snapshot, before: &dyn Snapshot) -> Result<Vec<Operation>, Failure> {
     let mut operations = Vec::new();
-    for entry in before.all(&KeyRange::prefix(grants::VM))? {
+    let both = [grants::VM, holding::HELD].map(|prefix| before.all(&KeyRange::prefix(prefix)));
+    for entry in both.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         let value = match staged.get(&entry.key)? {
             Some(restored) => grants::later_generation(&entry.key, &entry.value, &restored.value)?.to_vec(),
             None => entry.value,

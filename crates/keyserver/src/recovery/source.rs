@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use strongroom_memory::secret::SecretBytes;
 use strongroom_store::{Entries, Entry, KeyRange, Store};
 use zeroize::Zeroizing;
 
 use super::AUDIT_PREFIX;
 use super::restored::RESTORED;
-use crate::authority::transfer as authority;
+use crate::authority::{Authority, transfer};
 use crate::backup::{BackupSource, Failure, Record, RecordKind, Snapshot};
-use crate::grant::ledger as grants;
+use crate::grant::{holding, ledger as grants};
+use crate::objects::clock::SystemClock;
 use crate::objects::destruction;
 use crate::objects::keeping::{NAME_PREFIX, OBJECT_PREFIX, OWNED_PREFIX, Objects};
-use crate::objects::sealing;
+use crate::objects::sealing::{self, SealingError};
 use crate::objects::transfer::PlainRecord;
+use crate::process::state::State;
 
 /// The store has something that no backup knows of.
 #[derive(Debug, thiserror::Error)]
@@ -29,14 +30,19 @@ pub struct UnknownEntry {
 /// Everything that a key server needs, read from its store while it serves.
 pub struct ServerSource {
     store: Arc<dyn Store>,
-    objects: Arc<Objects>,
-    authority_key: SecretBytes,
+    objects: Objects,
+    authority: Arc<Authority>,
 }
 
 impl ServerSource {
-    /// Reads `store`, whose objects are `objects` and whose authority's keys are sealed under `authority_key`.
-    pub fn new(store: Arc<dyn Store>, objects: Arc<Objects>, authority_key: SecretBytes) -> Self {
-        Self { store, objects, authority_key }
+    /// Reads the store of `state`.
+    ///
+    /// # Errors
+    /// [`SealingError`] if no keys can be derived.
+    pub fn new(state: &State) -> Result<Self, SealingError> {
+        let store = Arc::clone(&state.store);
+        let objects = Objects::new(Arc::clone(&store), &state.objects_key, Arc::new(SystemClock))?;
+        Ok(Self { store, objects, authority: Arc::clone(&state.authority) })
     }
 
     /// What a backup has of an entry; nothing of what it does without.
@@ -45,11 +51,11 @@ impl ServerSource {
         let record = |kind, value| Some(Record { kind, key: entry.key.clone(), value });
         match () {
             () if is_at(OBJECT_PREFIX) => Ok(self.objects.open_plain(entry)?.map(of_object)),
-            () if is_at(authority::PREFIX.as_bytes()) => {
-                let opened = authority::opened(&self.authority_key, entry)?;
+            () if is_at(transfer::PREFIX.as_bytes()) => {
+                let opened = self.authority.opened(entry)?;
                 Ok(opened.and_then(|value| record(RecordKind::Authority, value)))
             }
-            () if is_at(destruction::PREFIX) || is_at(grants::VM) => {
+            () if is_at(destruction::PREFIX) || is_at(grants::VM) || is_at(holding::HELD) => {
                 Ok(record(RecordKind::Ledger, Zeroizing::new(entry.value.clone())))
             }
             () if is_at(NAME_PREFIX) || is_at(OWNED_PREFIX) => Ok(None),

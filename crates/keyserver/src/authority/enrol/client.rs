@@ -24,8 +24,8 @@ use webpki::{EndEntityCert, KeyUsage};
 use zeroize::Zeroizing;
 
 use super::protocol::{
-    ANSWER_MAX_BYTES, CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, RENEW_PATH,
-    RESPONSE_MAX_BYTES, RenewRequest,
+    ANSWER_MAX_BYTES, CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH,
+    QUESTION_MAX_BYTES, RENEW_PATH, REQUEST_MAX_BYTES, RESPONSE_MAX_BYTES, RenewRequest,
 };
 use super::token::EnrolmentToken;
 use crate::access::CertificateSha256;
@@ -172,7 +172,8 @@ impl Client {
     ) -> Result<Answer, ClientError> {
         let answer =
             |reason: &str| ClientError::Answer { server: self.server.clone(), reason: reason.to_owned() };
-        let mut body = Zeroizing::new(Vec::with_capacity(super::protocol::REQUEST_MAX_BYTES));
+        let longest_bytes = if path == MANAGE_PATH { QUESTION_MAX_BYTES } else { REQUEST_MAX_BYTES };
+        let mut body = Zeroizing::new(Vec::with_capacity(longest_bytes));
         serde_json::to_writer(&mut *body, request).map_err(|_| answer("the request cannot be written"))?;
         let unreachable = |source| ClientError::Unreachable { server: self.server.clone(), source };
         let exchange = || {

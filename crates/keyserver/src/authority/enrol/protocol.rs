@@ -24,6 +24,8 @@ pub const RENEW_PATH: &str = "/v1/renew";
 pub const MANAGE_PATH: &str = "/v1/manage";
 /// Longest body of a request, in bytes: the longest signing request in PEM, a token, and the JSON around them.
 pub const REQUEST_MAX_BYTES: usize = 16 * 1024;
+/// Longest question of an administrator, in bytes: sixteen custodians' keys of RSA-8192 in PEM, twice over.
+pub const QUESTION_MAX_BYTES: usize = 64 * 1024;
 /// Longest body of an answer, in bytes: three certificates and the JSON around them, many times over.
 pub const RESPONSE_MAX_BYTES: usize = 64 * 1024;
 /// Longest answer to a question, in bytes: lists of some ten thousand clients.

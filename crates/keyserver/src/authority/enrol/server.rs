@@ -24,8 +24,8 @@ use tokio_rustls::TlsAcceptor;
 use super::super::{Authority, AuthorityError, ClientCertificate, Refusal};
 use super::failures::Failures;
 use super::protocol::{
-    CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, RENEW_PATH, REQUEST_MAX_BYTES,
-    RenewRequest,
+    CertificateResponse, ENROL_PATH, EnrolRequest, ErrorResponse, MANAGE_PATH, QUESTION_MAX_BYTES,
+    RENEW_PATH, REQUEST_MAX_BYTES, RenewRequest,
 };
 use super::redeem::EnrolRefusal;
 use super::token::EnrolmentToken;
@@ -240,7 +240,12 @@ impl Port {
         if request.method() != Method::POST {
             return Err(Denied::new(StatusCode::METHOD_NOT_ALLOWED, "method", "only POST is taken here"));
         }
-        let body = Limited::new(request.into_body(), REQUEST_MAX_BYTES).collect().await.map_err(|error| {
+        // A stranger's question is read no further than a stranger's request.
+        let longest_bytes = match asker.certificate {
+            Some(_) if path == MANAGE_PATH => QUESTION_MAX_BYTES,
+            _ => REQUEST_MAX_BYTES,
+        };
+        let body = Limited::new(request.into_body(), longest_bytes).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 Denied::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", "the request is too long")
             } else {

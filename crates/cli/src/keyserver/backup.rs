@@ -1,0 +1,152 @@
+//! `strongroom keyserver backup`.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_keyserver::backup::{Arrival, Custodian, CustodianName, Custody, LastBackup};
+use strongroom_keyserver::management::protocol::{BackupAnswer, BackupPart, CustodianText, Question};
+
+use super::administration::{AdministrationArguments, Administrator};
+use crate::error::CliError;
+use crate::output::{Output, utc};
+
+/// Longest file of a custodian's key: a certificate with a long chain.
+const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// To where, and who can open it.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The server makes the backup while it serves, and it is carried here encrypted. It takes M of the custodians to open it; \
+the server cannot. Custodians are people: each keeps a private key of their own, and gives its public half or certificate as PEM, RSA of \
+3072 bits or more or on P-256 or P-384. Keep the file anywhere but on the key server's machine.
+
+Example:
+  openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out ada.key   # each custodian, on their own machine
+  openssl pkey -in ada.key -pubout -out ada.pem
+  strongroom keyserver backup /mnt/safe/kms.backup --custodian ada=ada.pem --custodian grace=grace.pem --custodian emmy=emmy.pem \
+--threshold 2"
+)]
+pub struct BackupArguments {
+    /// The file to be written; it must not be there
+    #[arg(value_name = "OUT")]
+    out: PathBuf,
+
+    /// A custodian and their public key or certificate; once for each
+    #[arg(long = "custodian", value_name = "NAME=FILE", required = true)]
+    custodians: Vec<CustodianArgument>,
+
+    /// How many custodians it takes to open the backup, 2 or more
+    #[arg(long, value_name = "M")]
+    threshold: u8,
+
+    /// The custodians are others than those of the last backup, or fewer are needed; without this it is refused
+    #[arg(long)]
+    change_custodians: bool,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+/// `NAME=FILE`.
+#[derive(Clone, Debug)]
+struct CustodianArgument {
+    name: CustodianName,
+    file: PathBuf,
+}
+
+/// A backup that was made.
+#[derive(Serialize)]
+struct Made {
+    file: PathBuf,
+    length_bytes: u64,
+    #[serde(flatten)]
+    backup: LastBackup,
+}
+
+impl BackupArguments {
+    /// Makes it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let file = std::path::absolute(&self.out).map_err(failed("find", &self.out))?;
+        if file.symlink_metadata().is_ok() {
+            return Err(CliError::DestinationExists { path: file });
+        }
+        let custodians =
+            self.custodians.iter().map(CustodianArgument::read).collect::<Result<Vec<_>, _>>()?;
+        let question = Question::MakeBackup {
+            threshold: self.threshold,
+            custodians: custodians.iter().map(as_text).collect(),
+            change_custodians: self.change_custodians,
+        };
+        // The server would say the same, after it has worked.
+        Custody::new(usize::from(self.threshold), custodians)?;
+        let administrator = self.server.administrator()?;
+        let answer: BackupAnswer = administrator.ask(&question)?;
+        fetch(&administrator, &answer, &file)?;
+        // Only now is there a backup.
+        let () = administrator.ask(&Question::KeepBackup { id: answer.backup.id })?;
+        output.answer(&Made { file, length_bytes: answer.length_bytes, backup: answer.backup })
+    }
+}
+
+/// Brings the backup that waits on the server to `path`.
+fn fetch(administrator: &Administrator, answer: &BackupAnswer, path: &Path) -> Result<(), CliError> {
+    let mut arrival = Arrival::at(path)?;
+    let mut offset = 0;
+    while offset < answer.length_bytes {
+        let question = Question::ReadBackup { id: answer.backup.id, offset };
+        let BackupPart { bytes } = administrator.ask(&question)?;
+        // Less than was said is told by the length that has arrived.
+        if bytes.is_empty() {
+            break;
+        }
+        arrival.write(&bytes)?;
+        offset += bytes.len() as u64;
+    }
+    Ok(arrival.finish(answer.length_bytes, &answer.sha256)?)
+}
+
+impl CustodianArgument {
+    fn read(&self) -> Result<Custodian, CliError> {
+        let length_bytes = fs::metadata(&self.file).map_err(failed("read", &self.file))?.len();
+        if length_bytes > KEY_FILE_BYTES_MAX {
+            return Err(CliError::Usage(format!("{} is longer than a public key is", self.file.display())));
+        }
+        let pem = fs::read(&self.file).map_err(failed("read", &self.file))?;
+        Ok(Custodian::new(self.name.clone(), &pem)?)
+    }
+}
+
+impl FromStr for CustodianArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, file) = text.split_once('=').ok_or("write NAME=FILE, with the file of a public key")?;
+        let name = CustodianName::new(name).map_err(|error| error.to_string())?;
+        Ok(Self { name, file: file.into() })
+    }
+}
+
+fn as_text(custodian: &Custodian) -> CustodianText {
+    CustodianText { name: custodian.name().to_string(), public_key: custodian.public_key_pem() }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> CliError {
+    let path = path.to_owned();
+    move |error| CliError::File { action, path: path.clone(), error }
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LastBackup { id, created_unix_seconds, threshold, custodians, counts, .. } = &self.backup;
+        let names: Vec<_> = custodians.iter().map(|custodian| custodian.name.to_string()).collect();
+        writeln!(f, "{} is a backup of the key server", self.file.display())?;
+        writeln!(f, "  backup      {id}, {}", utc(*created_unix_seconds))?;
+        writeln!(f, "  has         {} keys, {} of destroyed ones", counts.objects, counts.tombstones)?;
+        write!(f, "  opened by   {threshold} of {}", names.join(", "))
+    }
+}

@@ -1,0 +1,212 @@
+//! `strongroom keyserver restore`.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::Serialize;
+use strongroom_keys::ProviderName;
+use strongroom_keyserver::access::{ClientName, Role};
+use strongroom_keyserver::backup::{RestoreSession, Restored};
+use strongroom_keyserver::process::state::State;
+use strongroom_keyserver::recovery::{ServerTarget, recertify};
+use strongroom_keyserver::root;
+use strongroom_memory::secret::SecretBytes;
+use strongroom_providers::{Registry, SourceConfig};
+use time::OffsetDateTime;
+
+use super::certificates::{ClientFiles, NewKey};
+use super::directory::{DirectoryArguments, ServerSettings};
+use super::init::EMBEDDED;
+use super::root::SecretArguments;
+use crate::error::CliError;
+use crate::keys::ask_once;
+use crate::output::{Output, utc};
+use crate::terminal::Terminal;
+
+/// Longest file with a share: the line of text, and what an editor may have put around it.
+const SHARE_FILE_BYTES_MAX: usize = 1024;
+
+/// From what, by whom, and into which server.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The server must not run. On a new machine, 'keyserver init' makes one first: everything is sealed anew under its root key. It \
+takes the shares of as many custodians as the backup says ('keyserver custodian list'); each opens their own with 'keyserver custodian open-share' \
+or OpenSSL. Shares come from files, from file descriptors, or are typed, never from the command line.
+
+Nothing changes until the whole backup has been checked and staged; then one step makes it the server's state, and a restore that was killed is \
+started again. Keys that were destroyed stay dead, whether the backup or the present server knows it. Certificates of the backed-up server's clients \
+work again; what was enrolled or revoked since then, the backup does not know.
+
+Examples:
+  strongroom keyserver init --tpm --name kms1.example.org
+  strongroom keyserver restore kms.backup --share ada.share --share grace.share
+  strongroom keyserver restore kms.backup --share-fd 3 --share-fd 4 --replace 3<ada.share 4<grace.share"
+)]
+pub struct RestoreArguments {
+    /// The backup's file
+    backup: PathBuf,
+
+    /// A file with a custodian's share, opened; once for each
+    #[arg(long = "share", value_name = "FILE")]
+    shares: Vec<PathBuf>,
+
+    /// A file descriptor with a custodian's share; once for each
+    #[arg(long = "share-fd", value_name = "N")]
+    share_fds: Vec<u32>,
+
+    /// Restore although the server has keys: those that the backup lacks are lost
+    #[arg(long)]
+    replace: bool,
+
+    #[command(flatten)]
+    directory: DirectoryArguments,
+
+    #[command(flatten)]
+    secret: SecretArguments,
+}
+
+/// What was restored.
+#[derive(Serialize)]
+struct Answer {
+    directory: PathBuf,
+    #[serde(flatten)]
+    restored: Restored,
+    /// SHA-256 of the authority's certificate.
+    authority: String,
+    /// Clients of this machine that have a new certificate.
+    recertified: Vec<String>,
+}
+
+impl RestoreArguments {
+    /// Restores.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let directory = self.directory.path()?;
+        let mut session = RestoreSession::open(&self.backup)?;
+        self.collect_shares(&mut session)?;
+        session.verify()?;
+        if !directory.join("root.json").exists() {
+            return Err(CliError::NothingToRestoreInto { directory });
+        }
+        let settings = ServerSettings::read(&directory)?;
+        let key = self.secret.open(&directory)?;
+        let restored = session.restore(&mut ServerTarget::open(&directory, &key)?, self.replace)?;
+        // Puts it on record.
+        let state = State::open(&directory, &key, settings.authority())?;
+        let recertified = self.recertify(&state, &settings)?;
+        let authority = state.authority.fingerprint().to_string();
+        output.answer(&Answer { directory, restored, authority, recertified })
+    }
+
+    /// Takes the shares that are given, and where a person is at a terminal asks for those that are missing.
+    fn collect_shares(&self, session: &mut RestoreSession) -> Result<(), CliError> {
+        for path in &self.shares {
+            let share = read_share(path)?;
+            add(session, &share, path.display().to_string())?;
+        }
+        for number in &self.share_fds {
+            add(session, &root::read_descriptor(*number)?, format!("file descriptor {number}"))?;
+        }
+        while session.missing() > 0 && Terminal::open().is_some() {
+            let typed =
+                ask_once(&self.backup, &format!("Share of a custodian ({} missing)", session.missing()))?;
+            add(session, &typed, "what was typed".to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// Has certificates issued to the administrator and the client that are this machine's own, as far as the restored authority does
+    /// not let theirs in.
+    fn recertify(&self, state: &State, settings: &ServerSettings) -> Result<Vec<String>, CliError> {
+        let mut own = vec![(Role::Admin, "admin", ClientFiles::in_directory(&state.directory.join("admin")))];
+        own.extend(self.own_provider(settings)?.map(|files| (Role::Client, "local", files)));
+        let mut recertified = Vec::new();
+        for (role, name, files) in own {
+            if is_let_in(state, &files) {
+                continue;
+            }
+            let client: ClientName = name.parse().map_err(|error| CliError::Usage(format!("{error}")))?;
+            let key = NewKey::generate()?;
+            let issued = recertify(state, (role, &client), &key.signing_request)?;
+            files.write(&key, &issued.record.pem(), &issued.roots_pem())?;
+            recertified.push(name.to_owned());
+        }
+        Ok(recertified)
+    }
+
+    /// The files of this machine's key provider, if it is this server's: the home may belong to another one.
+    fn own_provider(&self, settings: &ServerSettings) -> Result<Option<ClientFiles>, CliError> {
+        let registry = Registry::of_home(&self.directory.home.path()?);
+        let name: ProviderName = EMBEDDED
+            .parse()
+            .map_err(|error: strongroom_keys::ProviderNameError| CliError::Usage(error.to_string()))?;
+        let Ok(config) = registry.get(&name) else { return Ok(None) };
+        Ok(match config.source {
+            SourceConfig::Embedded(kmip) if kmip.servers == [settings.listen.to_string()] => {
+                Some(ClientFiles { ca: kmip.ca, certificate: kmip.certificate, key: kmip.key })
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Whether the certificate that is in the files is one of the server's.
+fn is_let_in(state: &State, files: &ClientFiles) -> bool {
+    let certificate = CertificateDer::from_pem_file(&files.certificate).ok();
+    let now = OffsetDateTime::now_utc();
+    files.are_there()
+        && certificate.is_some_and(|certificate| state.authority.identify(&certificate, now).is_ok())
+}
+
+fn add(session: &mut RestoreSession, share: &SecretBytes, from: String) -> Result<(), CliError> {
+    session.add_share(share).map(drop).map_err(|error| CliError::Share { from, error })
+}
+
+/// A share out of a file, straight into secret memory.
+fn read_share(path: &Path) -> Result<SecretBytes, CliError> {
+    let failed = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    let mut file = File::open(path).map_err(failed)?;
+    // It may be a pipe, whose length nobody knows. One byte more tells what is longer.
+    let mut content = SecretBytes::zeroed(SHARE_FILE_BYTES_MAX + 1)?;
+    let mut length_bytes = 0;
+    while length_bytes < content.len() {
+        match file.read(&mut content.expose_mut()[length_bytes..]) {
+            Ok(0) => break,
+            Ok(count) => length_bytes += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    if length_bytes == content.len() {
+        return Err(CliError::Usage(format!("{} is longer than a share is", path.display())));
+    }
+    let mut share = SecretBytes::zeroed(length_bytes)?;
+    share.expose_mut().copy_from_slice(&content.expose()[..length_bytes]);
+    Ok(share)
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Restored { backup, opened_by, buried } = &self.restored;
+        let names: Vec<_> = opened_by.iter().map(ToString::to_string).collect();
+        let made = utc(backup.created_unix_seconds);
+        writeln!(f, "{} is what the key server was on {made}", self.directory.display())?;
+        writeln!(f, "  backup      {}, opened by {}", backup.id, names.join(", "))?;
+        writeln!(f, "  keys        {}", backup.counts.objects - buried)?;
+        if *buried > 0 {
+            writeln!(f, "  stay dead   {buried} that the backup has and were destroyed since")?;
+        }
+        writeln!(f, "  authority   {}", self.authority)?;
+        for name in &self.recertified {
+            writeln!(f, "  new certificate for {name}, of this machine")?;
+        }
+        write!(
+            f,
+            "\nNext: strongroom keyserver run. Then revoke again whom and what was revoked since that day, and enrol again who was enrolled."
+        )
+    }
+}

@@ -1,0 +1,176 @@
+//! A backup on an administrator's request: made here, carried away in pieces, and remembered only once it is safe elsewhere. A backup
+//! that lies beside what it is to replace is none.
+//!
+//! One waits at a time, as `waiting.backup` in the state directory, until it was carried away, another is made, or the server ends.
+//!
+//! Who names the custodians decides who could open the backup. So they are on record with the digests of their keys, and others than
+//! last time, or fewer that are needed, have to be asked for in so many words.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use strongroom_audit::Record;
+use strongroom_types::hex;
+
+use super::protocol::{BackupAnswer, BackupPart, CustodianText};
+use super::{refused, refused_by_server};
+use crate::authority::enrol::server::Unanswered;
+use crate::backup::{
+    self, BackupError, BackupId, BackupStatus, CUSTODIANS_MAX, Custodian, CustodianName, Custody, LastBackup,
+};
+use crate::objects::sealing::SealingError;
+use crate::process::state::State;
+use crate::recovery::ServerSource;
+
+const FILE: &str = "waiting.backup";
+const FILE_PARTIAL: &str = "waiting.backup.partial";
+/// Most bytes of one piece; in hexadecimal well within an answer.
+const PART_BYTES_MAX: u64 = 2 << 20;
+
+/// Makes backups of a server that serves.
+pub(super) struct Backups {
+    source: ServerSource,
+    directory: PathBuf,
+    waiting: Mutex<Option<LastBackup>>,
+}
+
+impl Backups {
+    /// Of the server of this state. What waited when the last one ended waits no longer.
+    pub fn new(state: &State) -> Result<Self, SealingError> {
+        let backups = Self {
+            source: ServerSource::new(state)?,
+            directory: state.directory.clone(),
+            waiting: Mutex::default(),
+        };
+        if let Err(error) = backups.remove() {
+            tracing::warn!(%error, "a backup that was not fetched could not be removed");
+        }
+        Ok(backups)
+    }
+
+    /// Makes one, in place of one that waits.
+    pub fn make(
+        &self,
+        threshold: u8,
+        custodians: &[CustodianText],
+        change_custodians: bool,
+    ) -> Result<BackupAnswer, Unanswered> {
+        let custody =
+            custody_of(threshold, custodians).map_err(|error| refused("custodians", error.to_string()))?;
+        if !change_custodians {
+            self.check_same_custody(&custody)?;
+        }
+        let mut waiting = self.waiting();
+        *waiting = None;
+        let made = self.remove().map_err(|error| refused_by_server("backup", &error)).and_then(|()| {
+            let path = self.path();
+            let last = backup::write(&self.source, &custody, &path)
+                .map_err(|error| refused_by_server("backup", &error))?;
+            let (length_bytes, sha256) =
+                backup::digest_of(&path).map_err(|error| refused_by_server("backup", &error))?;
+            Ok(BackupAnswer { backup: last, length_bytes, sha256 })
+        })?;
+        *waiting = Some(made.backup.clone());
+        Ok(made)
+    }
+
+    /// A piece of the one that waits.
+    pub fn part(&self, id: BackupId, offset: u64) -> Result<BackupPart, Unanswered> {
+        let waiting = self.waiting();
+        waiting_as(&waiting, id)?;
+        self.read(offset).map_err(|error| refused_by_server("backup", &error))
+    }
+
+    /// Remembers the one that waits as the last backup, and removes its file here.
+    pub fn keep(&self, id: BackupId) -> Result<(), Unanswered> {
+        let mut waiting = self.waiting();
+        let last = waiting_as(&waiting, id)?;
+        last.remember(&self.directory).map_err(|error| refused_by_server("backup", &error))?;
+        *waiting = None;
+        self.remove().map_err(|error| refused_by_server("backup", &error))
+    }
+
+    /// Refuses custodians who are others than those of the last backup, or who would be fewer.
+    fn check_same_custody(&self, custody: &Custody) -> Result<(), Unanswered> {
+        // As of any number of changes: whether it is of this life of the server does not matter here.
+        let last =
+            backup::status(&self.directory, u64::MAX).map_err(|error| refused_by_server("backup", &error))?;
+        let BackupStatus::Backed { last, .. } = last else { return Ok(()) };
+        let before: Vec<_> = last.custodians.iter().map(|custodian| custodian.key_sha256).collect();
+        let is_new = |custodian: &Custodian| !before.contains(&custodian.key_sha256());
+        if !custody.custodians().iter().any(is_new) && custody.threshold() >= last.threshold {
+            return Ok(());
+        }
+        let names: Vec<_> = last.custodians.iter().map(|custodian| custodian.name.to_string()).collect();
+        Err(refused(
+            "other-custodians",
+            format!(
+                "the last backup takes {} of {} to open, and this one would be opened by others or by fewer; if that is wanted, \
+                 say so (--change-custodians)",
+                last.threshold,
+                names.join(", ")
+            ),
+        ))
+    }
+
+    fn read(&self, offset: u64) -> io::Result<BackupPart> {
+        let file = File::open(self.path())?;
+        let left = file.metadata()?.len().saturating_sub(offset);
+        let mut bytes = vec![0; left.min(PART_BYTES_MAX) as usize];
+        file.read_exact_at(&mut bytes, offset)?;
+        Ok(BackupPart { bytes })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(FILE)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        for name in [FILE, FILE_PARTIAL] {
+            match fs::remove_file(self.directory.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Option<LastBackup>> {
+        // It is none while one is made, so a panic leaves nothing half done.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is asked for has to be the one that waits.
+fn waiting_as(waiting: &Option<LastBackup>, id: BackupId) -> Result<&LastBackup, Unanswered> {
+    waiting.as_ref().filter(|last| last.id == id).ok_or_else(|| {
+        refused("no-backup", format!("backup {id} does not wait here any more; make another one"))
+    })
+}
+
+fn custody_of(threshold: u8, custodians: &[CustodianText]) -> Result<Custody, BackupError> {
+    let threshold = usize::from(threshold);
+    if custodians.len() > CUSTODIANS_MAX {
+        return Err(BackupError::Threshold { threshold, custodians: custodians.len() });
+    }
+    Custody::new(threshold, custodians.iter().map(custodian_of).collect::<Result<_, _>>()?)
+}
+
+fn custodian_of(text: &CustodianText) -> Result<Custodian, BackupError> {
+    Custodian::new(CustodianName::new(text.name.as_str())?, text.public_key.as_bytes())
+}
+
+/// Says in a record who shall open a backup, by their keys.
+pub(super) fn custody_on_record(record: Record, threshold: u8, custodians: &[CustodianText]) -> Record {
+    let record = record.field("threshold", threshold.to_string());
+    custodians.iter().take(CUSTODIANS_MAX).fold(record, |record, text| match custodian_of(text) {
+        Ok(custodian) => {
+            record.field(format!("custodian {}", custodian.name()), hex::encode(&custodian.key_sha256()))
+        }
+        // It is refused, and what stands there may be anything.
+        Err(_) => record,
+    })
+}
