@@ -102,4 +102,4 @@ pub struct Snapshot<'a> {
 #[cfg(test)]
 mod kill_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,7 +12,7 @@ use super::share::{combine, split};
 use super::*;
 
 /// A person with a private key.
-pub(super) struct Person {
+pub(crate) struct Person {
     pub name: CustodianName,
     key: PrivateDecryptingKey,
 }
@@ -40,7 +40,7 @@ impl Person {
 }
 
 /// Three people, made once: making RSA keys takes long.
-pub(super) fn people() -> &'static [Person] {
+pub(crate) fn people() -> &'static [Person] {
     static PEOPLE: OnceLock<Vec<Person>> = OnceLock::new();
     PEOPLE.get_or_init(|| {
         ["ada", "grace", "emmy"]
@@ -52,7 +52,7 @@ pub(super) fn people() -> &'static [Person] {
     })
 }
 
-pub(super) fn two_of_three() -> Custody {
+pub(crate) fn two_of_three() -> Custody {
     Custody::new(2, people().iter().map(Person::custodian).collect()).unwrap()
 }
 

@@ -69,7 +69,8 @@ impl Objects {
         let (mut object, mut generation) = read(record)?;
         let (later, later_generation) = read(present)?;
         if later_generation > generation && !later.is_destroyed() {
-            (object.life, generation) = (later.life, later_generation);
+            (object.life, object.revocation, object.usage) = (later.life, later.revocation, later.usage);
+            (object.fresh, generation) = (later.fresh, later_generation);
         }
         let mut work: Work<'_> = self.begin()?;
         work.restore(object, generation);

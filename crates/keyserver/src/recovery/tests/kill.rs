@@ -1,0 +1,111 @@
+//! kill -9 in every step of a restore into a real store, each in a process of its own.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use rustix::process::{Signal, getpid, kill_process};
+use strongroom_memory::secret::SecretBytes;
+
+use super::*;
+
+const DIRECTORY: &str = "STRONGROOM_TEST_RESTORE_DIRECTORY";
+const KILL_AT: &str = "STRONGROOM_TEST_RESTORE_KILL_AT";
+const TEST: &str = "a_restore_killed_in_any_step_leaves_the_old_server_or_the_new_one";
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()));
+        } else {
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+/// Restores in a process of its own; whether it was killed.
+fn restores(place: &Path, kill_at: Option<u64>) -> bool {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("recovery::tests::kill::{TEST}"), "--nocapture", "--test-threads=1"]);
+    command.env(DIRECTORY, place);
+    if let Some(at) = kill_at {
+        command.env(KILL_AT, at.to_string());
+    }
+    let output = command.output().unwrap();
+    if output.status.signal() == Some(9) {
+        return true;
+    }
+    assert!(output.status.success(), "{output:?}");
+    false
+}
+
+fn restore_here(place: &Path) {
+    let mut session = RestoreSession::open(&place.join("backup")).unwrap();
+    for name in ["share-1", "share-2"] {
+        let mut share = fs::read(place.join(name)).unwrap();
+        session.add_share(&SecretBytes::from_slice_and_wipe(&mut share).unwrap()).unwrap();
+    }
+    let mut left = std::env::var(KILL_AT).ok().map(|at| at.parse::<u64>().unwrap());
+    let mut target = Machine::at(&place.join("server")).target();
+    target.observe(move || match &mut left {
+        None => {}
+        Some(0) => kill_process(getpid(), Signal::KILL).unwrap(),
+        Some(left) => *left -= 1,
+    });
+    session.restore(&mut target, true).unwrap();
+}
+
+#[test]
+fn a_restore_killed_in_any_step_leaves_the_old_server_or_the_new_one() {
+    if let Some(place) = std::env::var_os(DIRECTORY).map(PathBuf::from) {
+        return restore_here(&place);
+    }
+    let (machine, made) = (Machine::new(), TempDir::new().unwrap());
+    let path = made.path().join("backup");
+    let server = machine.start();
+    let [one, shredded] = ["one", "shredded"].map(|name| server.create(&owner(), name));
+    let dead = server.create(&owner(), "dead");
+    server.destroy(&owner(), dead);
+    server.back_up(&path);
+    server.destroy(&owner(), shredded);
+    let newer = server.create(&owner(), "newer");
+    let key = server.key(one);
+    drop(server);
+    let header = backup::read_header(&path).unwrap();
+    for (person, name) in people().iter().zip(["share-1", "share-2"]) {
+        fs::write(made.path().join(name), person.open_share(&header).expose()).unwrap();
+    }
+
+    let (mut step, mut old, mut new) = (0, 0, 0);
+    loop {
+        let place = TempDir::new().unwrap();
+        copy(made.path(), place.path());
+        copy(&machine.directory, &place.path().join("server"));
+        let restored = Machine::at(&place.path().join("server"));
+        let killed = restores(place.path(), Some(step));
+        // Whatever it is, it starts, has the key, and serves none that was shredded.
+        let server = restored.start();
+        assert!(server.key(one) == key && server.key(shredded).is_none() && server.key(dead).is_none());
+        match server.key(newer) {
+            Some(_) => old += 1,
+            None => new += 1,
+        }
+        let is_new = server.key(newer).is_none();
+        drop(server);
+        assert_eq!(restored.restores_on_record(), usize::from(is_new), "step {step}");
+        assert!(!restored.directory.join("store.redb.restoring").exists());
+        if !killed {
+            assert!(is_new);
+            break;
+        }
+        assert!(!restores(place.path(), None));
+        assert!(restored.start().key(newer).is_none());
+        step += 1;
+    }
+    assert!(old > 10 && new > 1, "{old} old, {new} new");
+    println!(
+        "killed in each of {step} steps of a restore: {old} times the old server, {new} times the new one"
+    );
+}
