@@ -61,6 +61,21 @@ impl Authority {
         let snapshot = self.store.snapshot()?;
         find::<ClientRecord>(snapshot.as_ref(), &format!("{CLIENT}{client}"))?
             .ok_or(AuthorityError::Unknown { what: "client" })?;
+        self.revoke_any_client(client, reason, now)
+    }
+
+    /// The same for a client that this server need not know: one that was enrolled after the backup that it was restored from has a
+    /// certificate of this authority, and no record.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Limit`] for a long reason; [`AuthorityError::Store`].
+    pub(crate) fn revoke_any_client(
+        &self,
+        client: ClientId,
+        reason: &str,
+        now: OffsetDateTime,
+    ) -> Result<(), AuthorityError> {
+        check_reason(reason)?;
         let key = format!("{REVOKED_CLIENT}{client}");
         let revoked = RevokedClient { from: now, reason: reason.to_owned() };
         let transaction = Transaction::new().when(key.clone(), Is::Absent).put(key, encode(&revoked)?);

@@ -78,7 +78,7 @@ impl LastBackup {
 
     /// The same for a server that was restored from it, and has seen `generation` changes since it is there.
     #[must_use]
-    pub(crate) fn as_of(self, generation: u64) -> Self {
+    pub(crate) fn at_generation(self, generation: u64) -> Self {
         Self { generation, ..self }
     }
 

@@ -220,6 +220,56 @@ fn any_two_of_three_open_it_and_one_does_not() {
 }
 
 #[test]
+fn a_custodians_program_opens_their_share_and_nobody_elses() {
+    use aws_lc_rs::encoding::Pkcs8V1Der;
+    let pem = |der: &[u8]| pem::encode(&pem::Pem::new("PRIVATE KEY", der));
+    let curves = [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384];
+    let pairs = curves.map(|curve| rcgen::KeyPair::generate_for(curve).unwrap());
+    let rsa: Pkcs8V1Der<'_> = AsDer::as_der(&people()[0].key).unwrap();
+    let private = [pem(rsa.as_ref()), pairs[0].serialize_pem(), pairs[1].serialize_pem()];
+    let public = [
+        people()[0].public_key(),
+        rcgen::PublicKeyData::subject_public_key_info(&pairs[0]),
+        rcgen::PublicKeyData::subject_public_key_info(&pairs[1]),
+    ];
+    let custodian = |(at, public): (usize, &Vec<u8>)| {
+        Custodian::of_public_key(CustodianName::new(format!("c{at}")).unwrap(), public).unwrap()
+    };
+    let custody = Custody::new(3, public.iter().enumerate().map(custodian).collect()).unwrap();
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("backup");
+    write(&some_state(), &custody, &path).unwrap();
+    let mut session = RestoreSession::open(&path).unwrap();
+    let header = session.header().clone();
+    for (at, private) in private.iter().enumerate() {
+        let key = CustodianKey::from_pem(private.as_bytes()).unwrap();
+        let (holder, share) = key.open_share(&header).unwrap();
+        assert_eq!(usize::from(holder.index), at + 1);
+        session.add_share(&share).unwrap();
+        for changed in 0..header.custodians[at].share.len() {
+            let mut header = header.clone();
+            header.custodians[at].share[changed] ^= 1;
+            match key.open_share(&header) {
+                Err(OpeningError::Damaged { .. }) => {}
+                // By which name the message calls the key is nothing that opening rests on.
+                Ok((_, opened)) if opened == share => {}
+                // CBC does not authenticate; the share's own checksum does.
+                Ok((_, opened)) => drop(share::Share::decode(&opened).unwrap_err()),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    session.verify().unwrap();
+    let stranger = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    let refused = CustodianKey::from_pem(stranger.as_bytes()).unwrap().open_share(&header).unwrap_err();
+    assert!(refused.to_string().contains("c0, c1, c2"), "{refused}");
+    let edwards = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap().serialize_pem();
+    for unfit in [edwards.as_str(), "nonsense", ""] {
+        assert!(matches!(CustodianKey::from_pem(unfit.as_bytes()), Err(OpeningError::Key { .. })));
+    }
+}
+
+#[test]
 fn a_share_of_another_backup_or_given_twice_is_named() {
     let (backup, other) = (back_up_state(&some_state()), back_up_state(&some_state()));
     let mut session = RestoreSession::open(&backup.path).unwrap();

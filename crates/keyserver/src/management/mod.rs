@@ -31,11 +31,12 @@ use self::protocol::{
 use crate::access::{ClientId, Identity, OperationClass, Scope, scope};
 use crate::authority::enrol::server::Unanswered;
 use crate::authority::enrol::token::{NewToken, TokenState};
-use crate::authority::{Authority, enrol};
+use crate::authority::{Authority, AuthorityError, enrol};
 use crate::objects::destruction::Destructions;
 use crate::objects::sealing::SealingError;
 use crate::process::record::actor_of;
 use crate::process::state::State;
+use crate::recovery::restored::RESTORED;
 use crate::root::{self, Access};
 
 /// Answers administrators.
@@ -236,7 +237,17 @@ impl Management {
     }
 
     fn revoke(&self, client: ClientId, reason: &str, now: OffsetDateTime) -> Result<(), Unanswered> {
-        self.authority.revoke_client(client, reason, now).map_err(failed)
+        let is_restored = || self.store.get(RESTORED).map(|entry| entry.is_some());
+        match self.authority.revoke_client(client, reason, now) {
+            // It may have been enrolled after the backup.
+            Err(AuthorityError::Unknown { .. })
+                if is_restored().map_err(|error| refused_by_server("store", &error))? =>
+            {
+                self.authority.revoke_any_client(client, reason, now)
+            }
+            outcome => outcome,
+        }
+        .map_err(failed)
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn finish(directory: &Path, store: &dyn Store, audit: &AuditLog) -> R
     audit.append(&record(&memory)).wait()?;
     // As of the change that is made here, all that the server has is in that backup.
     let generation = store.snapshot()?.revision().next().0;
-    memory.restored.backup.clone().as_of(generation).remember(directory)?;
+    memory.restored.backup.clone().at_generation(generation).remember(directory)?;
     let value = serde_json::to_vec(&Memory { is_on_record: true, ..memory })?;
     // A conflict is another that has done it.
     store

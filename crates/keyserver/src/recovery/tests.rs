@@ -105,10 +105,7 @@ impl Server {
             AttributeValue::CryptographicAlgorithm(CryptographicAlgorithm::Aes),
             AttributeValue::CryptographicLength(256),
             AttributeValue::CryptographicUsageMask(usage),
-            AttributeValue::Name(Name {
-                value: name.to_owned(),
-                kind: NameType::UninterpretedTextString,
-            }),
+            AttributeValue::Name(Name { value: name.to_owned(), kind: NameType::UninterpretedTextString }),
             AttributeValue::ActivationDate(UnixSeconds(1).into()),
         ];
         let attributes = attributes.into_iter().map(Attribute::from).collect();
@@ -277,27 +274,27 @@ fn a_server_lives_on_under_another_root_with_its_keys_its_clients_and_its_dead()
     assert!(matches!(server.status(), BackupStatus::Backed { changes_since: 0, .. }));
     server.create(&owner(), "later");
     assert!(matches!(server.status(), BackupStatus::Backed { changes_since: 1, .. }));
-    let authority = server.state.authority.fingerprint();
+    let (authority, enrolled) = (server.state.authority.fingerprint(), server.enrol("late"));
     drop(server);
 
     drop(new.start());
     let restored = restore(&new, &path, false).unwrap();
     assert_eq!((restored.backup.counts.objects, restored.backup.counts.tombstones), (1, 1));
     let server = new.start();
+    assert!(matches!(server.status(), BackupStatus::Backed { changes_since: 0, .. }));
     assert_eq!(server.state.authority.fingerprint(), authority);
     assert_eq!((server.key(one), server.key(dead)), (Some(key.clone()), None));
     assert_eq!((server.named(&owner(), "one"), server.named(&owner(), "dead")), (Some(one), None));
     assert!(server.lets_in(&client) && !server.lets_in(&revoked));
+    // Nobody here has heard of it, and it can be revoked all the same.
+    assert!(server.lets_in(&enrolled));
+    server.state.authority.revoke_any_client(enrolled.record.client, "not any more", now).unwrap();
+    assert!(!server.lets_in(&enrolled));
     assert_eq!(server.get(&vm_key(1)).unwrap(), 7_u64.to_be_bytes());
     // It may have been cancelled since: a second person has to say so again.
     let waits: Waiting = serde_json::from_slice(&server.get(&destruction_key(one)).unwrap()).unwrap();
     assert_eq!(waits.confirmed_by, None);
     assert!(server.get(b"grant/restored").is_some());
-    assert!(
-        matches!(server.status(), BackupStatus::Backed { changes_since: 0, .. }),
-        "{:?}",
-        server.status()
-    );
     drop(server);
     drop(new.start());
     assert_eq!(new.restores_on_record(), 1);

@@ -48,6 +48,19 @@ fn refused(outcome: Result<(), RedeemError>) -> Refusal {
 }
 
 #[test]
+fn a_restored_server_takes_no_grant_that_was_good_before() {
+    let (_place, store) = Place::new();
+    let operation = restored_at(at(NOON));
+    store.commit(Transaction { conditions: Vec::new(), operations: vec![operation] }).unwrap();
+    let skew = i64::try_from(CLOCK_SKEW_SECONDS).unwrap();
+    for before in [-60, 0, skew] {
+        let refusal = refused(redeem(&store, &granted(1, 1, before)));
+        assert_eq!(refusal.code(), "grant-before-restore");
+    }
+    redeem(&store, &granted(1, 1, skew + 1)).unwrap();
+}
+
+#[test]
 fn a_grant_is_redeemed_once_also_after_the_server_was_restarted() {
     let (place, store) = Place::new();
     let grant = granted(1, 1, 0);
