@@ -14,6 +14,7 @@ use crate::backup::tests::{people, two_of_three};
 use crate::backup::{self, BackupError, BackupStatus, RestoreSession, Restored};
 use crate::caller::Caller;
 use crate::objects::clock::{SystemClock, UnixSeconds};
+use crate::objects::dependents::NoDependents;
 use crate::objects::destruction::{self, DELAY_MIN_SECONDS, Waiting};
 use crate::objects::id::ObjectId;
 use crate::observer::{Event, Observer, Recording};
@@ -68,6 +69,7 @@ impl Machine {
             clock: std::sync::Arc::new(SystemClock),
             grants: std::sync::Arc::new(Silent),
             observer: std::sync::Arc::new(Silent),
+            dependents: std::sync::Arc::new(NoDependents),
         };
         let keys = KeyServer::new(foundations, &state.objects_key, Settings::default()).unwrap();
         Server { state, keys }
