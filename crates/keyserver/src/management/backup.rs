@@ -174,3 +174,61 @@ pub(super) fn custody_on_record(record: Record, threshold: u8, custodians: &[Cus
         Err(_) => record,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::Arrival;
+    use crate::backup::tests::people;
+    use crate::recovery::tests::{Machine, owner};
+
+    fn texts(count: usize) -> Vec<CustodianText> {
+        let text = |custodian: Custodian| CustodianText {
+            name: custodian.name().to_string(),
+            public_key: custodian.public_key_pem(),
+        };
+        people()[..count].iter().map(|person| text(person.custodian())).collect()
+    }
+
+    #[test]
+    fn a_backup_counts_once_it_was_carried_away_and_nothing_of_it_stays_here() {
+        let machine = Machine::new();
+        let server = machine.start();
+        server.create(&owner(), "one");
+        let backups = Backups::new(&server.state).unwrap();
+        let status = || backup::status(&machine.directory, u64::MAX).unwrap();
+        let lost = backups.make(2, &texts(3), false).unwrap();
+        let made = backups.make(2, &texts(3), false).unwrap();
+        assert_eq!(status(), BackupStatus::Unbacked);
+        assert_eq!(backups.part(lost.backup.id, 0).unwrap_err().code, "no-backup");
+        assert_eq!(backups.keep(lost.backup.id).unwrap_err().code, "no-backup");
+
+        let elsewhere = tempfile::TempDir::new().unwrap();
+        let mut arrival = Arrival::at(&elsewhere.path().join("backup")).unwrap();
+        let BackupPart { bytes } = backups.part(made.backup.id, 0).unwrap();
+        let (first, _) = bytes.split_at(100);
+        arrival.write(first).unwrap();
+        arrival.write(&backups.part(made.backup.id, 100).unwrap().bytes).unwrap();
+        assert!(backups.part(made.backup.id, made.length_bytes).unwrap().bytes.is_empty());
+        assert!(backups.part(made.backup.id, u64::MAX).unwrap().bytes.is_empty());
+        arrival.finish(made.length_bytes, &made.sha256).unwrap();
+        backups.keep(made.backup.id).unwrap();
+        assert!(matches!(status(), BackupStatus::Backed { last, .. } if last == made.backup));
+        assert!(!backups.path().exists());
+
+        // Fewer that are needed, or others: only if it is said.
+        let fewer = backups.make(2, &texts(2), false).unwrap();
+        backups.keep(fewer.backup.id).unwrap();
+        assert_eq!(backups.make(2, &texts(3), false).unwrap_err().code, "other-custodians");
+        let three = backups.make(3, &texts(3), true).unwrap();
+        backups.keep(three.backup.id).unwrap();
+        assert_eq!(backups.make(2, &texts(3), false).unwrap_err().code, "other-custodians");
+        assert_eq!(backups.make(2, &texts(1), true).unwrap_err().code, "custodians");
+
+        // What waits when the server ends waits no longer when it starts.
+        backups.make(3, &texts(3), false).unwrap();
+        fs::write(machine.directory.join(FILE_PARTIAL), "cut short").unwrap();
+        drop(Backups::new(&server.state).unwrap());
+        assert!(!backups.path().exists() && !machine.directory.join(FILE_PARTIAL).exists());
+    }
+}

@@ -36,4 +36,4 @@ pub use target::ServerTarget;
 pub(crate) const AUDIT_PREFIX: &[u8] = b"audit/";
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -41,13 +41,13 @@ impl Grants for Silent {
 }
 
 /// A state directory with a root of its own.
-pub(super) struct Machine {
+pub(crate) struct Machine {
     pub directory: PathBuf,
     _place: Option<TempDir>,
 }
 
 impl Machine {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let place = TempDir::new().unwrap();
         root::create(place.path(), &Way::PlainFile, &Access::default()).unwrap();
         Self { directory: place.path().to_owned(), _place: Some(place) }
@@ -88,7 +88,7 @@ impl Machine {
 }
 
 /// A server that is asked without its ports.
-pub(super) struct Server {
+pub(crate) struct Server {
     pub state: State,
     keys: KeyServer,
 }
@@ -194,7 +194,7 @@ impl Server {
     }
 }
 
-fn owner() -> Identity {
+pub(crate) fn owner() -> Identity {
     Identity {
         client: ClientId::from_bytes([9; 16]),
         role: Role::Client,
