@@ -99,7 +99,7 @@ impl NewKeyArguments {
         Ok(match &self.key_id {
             Some(key) => {
                 let (provider, key) = (provider.clone(), key.clone());
-                keyring.fetch(&ProviderKey { provider, key, wrapped: None })?
+                keyring.fetch_to_seal(&ProviderKey { provider, key, wrapped: None })?
             }
             None => keyring.create(provider, KeyRequestId::random())?,
         })

@@ -186,6 +186,14 @@ pub trait Keyring: Send + Sync + fmt::Debug {
         self.fetch(key)
     }
 
+    /// The KEK that something new is to be sealed under: only while it may protect.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch), and for a key that was taken out of use: it opens what it sealed and seals nothing new.
+    fn fetch_to_seal(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        self.fetch(key)
+    }
+
     /// Makes a KEK at a provider; its source says where it is. Asked twice with the same request, the provider has one
     /// key and gives that one, where it can find keys by such a mark at all.
     ///

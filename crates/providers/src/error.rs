@@ -24,6 +24,11 @@ pub enum ProviderError {
     /// The key was made and never activated.
     #[error("the key is not active yet; activate it at the key server")]
     NotActivated,
+    /// The key was taken out of use: it opens what it sealed.
+    #[error(
+        "the key was taken out of use: it opens what it sealed, and nothing new is sealed under it; choose another one"
+    )]
+    Deactivated,
     /// The key was revoked as compromised: it opens what it sealed for re-keying alone.
     #[error(
         "the key was revoked as compromised; re-key what it protects with `strongroom volume rekey --kek`"
@@ -64,6 +69,7 @@ impl ProviderError {
             Self::Refused { .. } => "provider_refused",
             Self::NoSuchKey => "no_such_key",
             Self::NotActivated => "key_not_activated",
+            Self::Deactivated => "key_deactivated",
             Self::Compromised => "key_compromised",
             Self::Destroyed => "key_destroyed",
             Self::Unsupported(_) => "provider_unsupported",

@@ -123,6 +123,10 @@ impl Keyring for ProviderKeyring {
         self.kek(key, |provider| provider.fetch_for_rekey(key))
     }
 
+    fn fetch_to_seal(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        self.kek(key, |provider| provider.fetch_to_seal(key))
+    }
+
     fn create(&self, name: &ProviderName, request: KeyRequestId) -> Result<Kek, KeyError> {
         let made = self
             .provider(name)

@@ -24,6 +24,12 @@ pub trait KeyProvider: Send + Sync {
     /// The key itself, for sealing and opening: active or, to open only, deactivated.
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError>;
 
+    /// The key itself, to seal something new under: only while it is active.
+    /// Providers whose keys are never taken out of use give what [`fetch`](Self::fetch) gives.
+    fn fetch_to_seal(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
+        self.fetch(key)
+    }
+
     /// The key itself, also one that was revoked as compromised: to move what it protects to another key.
     fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError>;
 

@@ -89,6 +89,8 @@ fn a_key_from_its_creation_to_its_end() {
         provider.revoke(&key, Revocation::Superseded).unwrap();
         assert_eq!(provider.facts(&key).unwrap().state, KeyState::Deactivated);
         assert_eq!(provider.fetch(&key).unwrap(), new.secret);
+        assert!(matches!(provider.fetch_to_seal(&key), Err(ProviderError::Deactivated)), "{kind:?}");
+        assert_eq!(provider.fetch_to_seal(&other).unwrap().len(), 32);
 
         let (sender, events) = channel();
         let held = Arc::clone(&provider);

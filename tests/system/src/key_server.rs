@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -28,12 +28,7 @@ impl<'test> KeyServerUser<'test> {
     /// Somebody who has set up nothing.
     #[track_caller]
     pub fn new(scratch: &'test Scratch) -> Self {
-        // Free now, and for whoever asks for a port of the kernel's choice not the next ones.
-        let free = || TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-        let (kmip, enrolment) = (free(), free());
-        let address =
-            |listener: &TcpListener| listener.local_addr().expect("a listener has an address").to_string();
-        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
+        let (kmip, enrolment) = free_addresses();
         Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
     }
 
@@ -45,16 +40,22 @@ impl<'test> KeyServerUser<'test> {
     /// Starts the server, and waits until it serves.
     #[track_caller]
     pub fn serve(&self, name: &str) -> Process {
-        let mut server = self.start_server(name);
+        self.serve_with(name, &[])
+    }
+
+    /// The same, with more arguments.
+    #[track_caller]
+    pub fn serve_with(&self, name: &str, more: &[&str]) -> Process {
+        let mut server = self.start_server(name, more);
         server.wait_for_line("that it serves", STARTS_WITHIN, |line| line.contains("serves keys until"));
         server
     }
 
     /// Starts the server.
     #[track_caller]
-    pub fn start_server(&self, name: &str) -> Process {
-        let arguments = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
-        self.strongroom.start_shell(name, &Self::script(&arguments))
+    pub fn start_server(&self, name: &str, more: &[&str]) -> Process {
+        let run = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
+        self.strongroom.start_shell(name, &Self::script(&[&run[..], more].concat()))
     }
 
     /// What a command says that succeeds.
@@ -81,27 +82,42 @@ impl<'test> KeyServerUser<'test> {
         self.strongroom.path(&format!("home/key-providers/embedded/{name}"))
     }
 
-    /// The files of the audit log, in order.
-    #[track_caller]
-    pub fn audit_files(&self) -> Vec<PathBuf> {
-        let directory = self.strongroom.path("home/keyserver/audit");
-        let entries = fs::read_dir(&directory)
-            .unwrap_or_else(|error| panic!("cannot list {}: {error}", directory.display()));
-        let mut files: Vec<_> = entries.map(|entry| entry.expect("a directory is read").path()).collect();
-        files.sort();
-        files
-    }
-
     /// Every whole line of the audit log, in order.
     #[track_caller]
     pub fn audit(&self) -> Vec<Value> {
-        let read = |file: &PathBuf| {
-            let bytes =
-                fs::read(file).unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        let text: String = self.audit_files().iter().map(read).collect();
-        // The file is written ahead with zeroes.
-        text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
+        audit_lines(&self.strongroom.path("home/keyserver/audit"))
     }
+}
+
+/// Two addresses that are free now, and for whoever asks for a port of the kernel's choice not the next ones.
+#[track_caller]
+pub fn free_addresses() -> (String, String) {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("there is a free port"));
+    let [one, other] = listeners
+        .each_ref()
+        .map(|listener| listener.local_addr().expect("a listener has an address").to_string());
+    (one, other)
+}
+
+/// The files of an audit log, in order.
+#[track_caller]
+pub fn audit_files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory)
+        .unwrap_or_else(|error| panic!("cannot list {}: {error}", directory.display()));
+    let paths = entries.map(|entry| entry.expect("a directory is read").path());
+    let mut files: Vec<_> = paths.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
+    files.sort();
+    files
+}
+
+/// Every whole line of an audit log, in order.
+#[track_caller]
+pub fn audit_lines(directory: &Path) -> Vec<Value> {
+    let read = |file: &PathBuf| {
+        let bytes = fs::read(file).unwrap_or_else(|error| panic!("cannot read {}: {error}", file.display()));
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let text: String = audit_files(directory).iter().map(read).collect();
+    // The file is written ahead with zeroes.
+    text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
 }

@@ -25,7 +25,7 @@ pub mod datastore;
 mod exercise;
 pub mod family;
 mod guest;
-mod key_server;
+pub mod key_server;
 mod libvirt;
 mod process;
 mod qmp;

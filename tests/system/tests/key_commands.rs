@@ -5,14 +5,13 @@
 
 mod worker_support;
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
-use strongroom_system_tests::{CommandLine, Finished, Process, Scratch};
+use strongroom_system_tests::{KeyServerUser, Scratch};
 use strongroom_test_peers::{Pki, Server, ServerKind};
 use worker_support::VerifiedIo;
 
@@ -22,80 +21,31 @@ const VOLUMES: usize = if cfg!(feature = "full") { 200 } else { 8 };
 /// What the kernel says of who was killed by SIGKILL, as a shell tells it.
 const KILLED: i32 = 128 + 9;
 
-/// A user whose state is in the test's directory, and their key server.
-struct User<'test> {
-    strongroom: CommandLine<'test>,
-    kmip: String,
-    enrolment: String,
+/// The key of a volume, as its provider calls it.
+fn key_of(user: &KeyServerUser<'_>, volume: &str) -> String {
+    let info = user.json(&["volume", "info", volume]);
+    info["encryption"]["provider_key_id"].as_str().unwrap_or_else(|| panic!("{info}")).to_owned()
 }
 
-impl<'test> User<'test> {
-    fn new(scratch: &'test Scratch) -> Self {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (kmip, enrolment) = (free(), free());
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
-        Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
-    }
+fn state_of(user: &KeyServerUser<'_>, key: &str) -> Value {
+    user.json(&["key", "show", key])["state"].clone()
+}
 
-    fn script(arguments: &[&str]) -> String {
-        format!("export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" {}", arguments.join(" "))
-    }
-
-    fn serve(&self, more: &[&str]) -> Process {
-        let arguments = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
-        let script = Self::script(&[&arguments, more].concat());
-        let mut server = self.strongroom.start_shell("keyserver", &script);
-        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
-        server
-    }
-
-    fn calls(&self, arguments: &[&str]) -> Finished {
-        self.strongroom.run_shell(&Self::script(arguments))
-    }
-
-    #[track_caller]
-    fn runs(&self, arguments: &[&str]) -> String {
-        self.calls(arguments).success()
-    }
-
-    #[track_caller]
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.runs(&[&["--json"], arguments].concat())).unwrap()
-    }
-
-    /// What it says when it fails.
-    #[track_caller]
-    fn is_refused(&self, arguments: &[&str]) -> String {
-        self.calls(arguments).failure()
-    }
-
-    /// The key of a volume, as its provider calls it.
-    fn key_of(&self, volume: &str) -> String {
-        let info = self.json(&["volume", "info", volume]);
-        info["encryption"]["provider_key_id"].as_str().unwrap_or_else(|| panic!("{info}")).to_owned()
-    }
-
-    fn state_of(&self, key: &str) -> Value {
-        self.json(&["key", "show", key])["state"].clone()
-    }
-
-    /// The second administrator.
-    fn enrol_second_admin(&self) {
-        let made = self.json(&["keyserver", "token", "create", "bob", "--role", "admin"]);
-        std::fs::write(self.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
-        let into = ["--token-fd", "3", "--into", "bob", "3<token"];
-        self.runs(&[&["keyserver", "enrol", "--server", &self.enrolment], &into[..]].concat());
-    }
+/// The second administrator.
+fn enrol_second_admin(user: &KeyServerUser<'_>) {
+    let made = user.json(&["keyserver", "token", "create", "bob", "--role", "admin"]);
+    std::fs::write(user.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
+    let into = ["--token-fd", "3", "--into", "bob", "3<token"];
+    user.runs(&[&["keyserver", "enrol", "--server", &user.enrolment], &into[..]].concat());
 }
 
 #[test]
 fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_word() {
     let scratch = Scratch::new();
-    let user = User::new(&scratch);
-    let server = user.serve(&["--destroy-delay-min", "1s"]);
+    let user = KeyServerUser::new(&scratch);
+    let server = user.serve_with("keyserver", &["--destroy-delay-min", "1s"]);
     user.runs(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "embedded"]);
-    let key = user.key_of("ds/vm1");
+    let key = key_of(&user, "ds/vm1");
     let listed = user.json(&["key", "list"]);
     let expected = [Value::from("active"), Value::from(1), Value::Null];
     assert_eq!(["state", "volumes", "destruction"].map(|field| listed["keys"][0][field].clone()), expected);
@@ -109,7 +59,7 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     assert!(told.contains("is it not mounted?") && told.contains("--forget-datastore"), "{told}");
     // Not even when the home forgets: the server is asked about a datastore that is given.
     user.strongroom.run_shell("rmdir ds; mv aside ds").success();
-    assert_eq!(user.state_of(&key), "active");
+    assert_eq!(state_of(&user, &key), "active");
 
     // A copy that nobody knows of, to see what becomes of it.
     user.strongroom.run_shell("mkdir kept; cp -a ds/vm1 kept/copy").success();
@@ -125,7 +75,11 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     let scheduled = user.json(&destroy);
     assert_eq!((&scheduled["step"], &scheduled["enforced"]), (&"scheduled".into(), &true.into()));
     assert_eq!(user.json(&["key", "list"])["keys"][0]["destruction"]["requested_by"], "admin");
-    assert_eq!(user.state_of(&key), "deactivated");
+    assert_eq!(state_of(&user, &key), "deactivated");
+    let sealing =
+        ["volume", "create", "ds/vm2", "--size", "1M", "--key-provider", "embedded", "--key-id", &key];
+    let told = user.is_refused(&sealing);
+    assert!(told.contains("was taken out of use"), "{told}");
     user.runs(&["volume", "check", "kept/copy"]);
     user.runs(&["key", "destroy", &key, "--cancel"]);
     assert!(user.is_refused(&["key", "destroy", &key, "--cancel"]).contains("no destruction"), "{key}");
@@ -135,11 +89,11 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     let confirm = ["key", "destroy", &key, "--confirm"];
     let told = user.is_refused(&confirm);
     assert!(told.contains("the second person must be another"), "{told}");
-    user.enrol_second_admin();
+    enrol_second_admin(&user);
     let by_bob = ["--server", &user.enrolment, "--identity", "bob"];
     user.runs(&[&confirm[..], &by_bob].concat());
     let begun = Instant::now();
-    while user.state_of(&key) != "destroyed" {
+    while state_of(&user, &key) != "destroyed" {
         assert!(begun.elapsed() < DEADLINE, "it is not destroyed");
     }
     let told = user.is_refused(&["volume", "check", "kept/copy"]);
@@ -172,8 +126,8 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
 #[test]
 fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() {
     let scratch = Scratch::new();
-    let user = User::new(&scratch);
-    let server = user.serve(&[]);
+    let user = KeyServerUser::new(&scratch);
+    let server = user.serve("keyserver");
     user.strongroom.write_key_file("old.key", &[1; 32]);
     let numbers = 0..VOLUMES;
     let volumes: Vec<_> = numbers.map(|number| format!("ds{}/vm{number}", number % 2)).collect();
@@ -183,10 +137,10 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
     let all: Vec<&str> = volumes.iter().map(String::as_str).collect();
     let first = [&["volume", "rekey", "--kek"], &all[..], &["--key-file", "old.key"]].concat();
     user.runs(&[&first[..], &["--to-key-provider", "embedded"]].concat());
-    let old = user.key_of(&volumes[0]);
+    let old = key_of(&user, &volumes[0]);
     assert_eq!(user.json(&["key", "show", &old])["volumes"].as_array().unwrap().len(), VOLUMES);
     let last = volumes.last().unwrap();
-    let script = User::script(&["volume", "expose", last, "--nbd", "unix:vm.sock"]);
+    let script = KeyServerUser::script(&["volume", "expose", last, "--nbd", "unix:vm.sock"]);
     let mut exposed = user.strongroom.start_shell("expose", &script);
     exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
     let io = VerifiedIo::start(&user.strongroom.path("vm.sock"));
@@ -216,9 +170,9 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
     assert!(exposed.terminate(DEADLINE).success());
 
     // One new key, and only one, for all of them.
-    let new = user.key_of(&volumes[0]);
+    let new = key_of(&user, &volumes[0]);
     for volume in &volumes {
-        assert_eq!(user.key_of(volume), new, "{volume}");
+        assert_eq!(key_of(&user, volume), new, "{volume}");
         user.runs(&["volume", "check", volume]);
     }
     let listed = user.json(&["key", "list"]);
@@ -247,7 +201,7 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
 fn another_providers_keys_are_listed_rotated_and_wait_in_the_home_to_be_destroyed() {
     let (scratch, pki, objects) = (Scratch::new(), Pki::new(), tempfile::tempdir().unwrap());
     let kmip = Server::start(ServerKind::KmipGo, &pki, objects.path(), &[]);
-    let user = User::new(&scratch);
+    let user = KeyServerUser::new(&scratch);
     let identity = pki.client("host1");
     let text = |path: &Path| path.display().to_string();
     let (address, ca) = (kmip.address(), text(&pki.authority()));
@@ -255,7 +209,7 @@ fn another_providers_keys_are_listed_rotated_and_wait_in_the_home_to_be_destroye
     let files = ["--kmip", &address, "--ca", &ca, "--cert", &certificate, "--key", &key];
     user.runs(&[&["key-provider", "add", "corp", "--cryptoperiod", "30"], &files[..]].concat());
     user.runs(&["volume", "create", "ds/vm1", "--size", "1M", "--key-provider", "corp"]);
-    let old = user.key_of("ds/vm1");
+    let old = key_of(&user, "ds/vm1");
     let shown = user.json(&["key", "show", &old]);
     assert!(shown["expires_unix_seconds"].as_u64() > shown["created_unix_seconds"].as_u64(), "{shown}");
     assert!(user.runs(&["key", "history", &old]).contains("activated"));
@@ -266,7 +220,7 @@ fn another_providers_keys_are_listed_rotated_and_wait_in_the_home_to_be_destroye
         (&rotated["finished"], &rotated["rotated"][0]["old_state"]),
         (&true.into(), &"deactivated".into())
     );
-    let new = user.key_of("ds/vm1");
+    let new = key_of(&user, "ds/vm1");
     assert_ne!(new, old);
     let told = user.is_refused(&["key", "destroy", &new, "--reason", "old"]);
     assert!(told.contains("still needed by 1 volume(s)"), "{told}");
@@ -280,12 +234,12 @@ fn another_providers_keys_are_listed_rotated_and_wait_in_the_home_to_be_destroye
     let waiting = listed["keys"].as_array().unwrap().iter().filter(|key| !key["destruction"].is_null());
     assert_eq!(waiting.map(|key| key["key"].as_str().unwrap()).collect::<Vec<_>>(), [old.as_str()]);
     user.runs(&["key", "destroy", &old, "--cancel"]);
-    assert_eq!(user.state_of(&old), "deactivated");
+    assert_eq!(state_of(&user, &old), "deactivated");
 
     // What the provider does not say is shown as unknown, and so is where it could not be looked.
     drop(kmip);
     user.strongroom.run_shell("mv ds aside").success();
-    let told = user.calls(&["key", "list"]);
+    let told = user.strongroom.run_shell(&KeyServerUser::script(&["key", "list"]));
     assert_eq!(told.status.code(), Some(1));
     assert!(told.stdout.contains("broken: corp: ") && told.stdout.contains("not counted: "), "{told:?}");
 }

@@ -5,13 +5,13 @@
 
 mod worker_support;
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 use strongroom_keys::ProviderKey;
 use strongroom_providers::{ProviderKeyring, Revocation};
+use strongroom_system_tests::key_server::free_addresses;
 use strongroom_system_tests::{CommandLine, Process, Scratch, family};
 use worker_support::{VerifiedIo, wait_until};
 
@@ -27,13 +27,6 @@ struct Stage<'test> {
     strongroom: CommandLine<'test>,
     kmip: String,
     enrolment: String,
-}
-
-/// Two that are free now, and for whoever asks for a port of the kernel's choice not the next ones.
-fn free_addresses() -> (String, String) {
-    let [one, other] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-    (address(&one), address(&other))
 }
 
 impl<'test> Stage<'test> {

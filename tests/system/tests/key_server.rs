@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use strongroom_system_tests::key_server::audit_files;
 use strongroom_system_tests::{KeyServerUser, Scratch};
 use strongroom_test_peers::{CertificateFiles, ClientKind, run_client};
 
@@ -12,7 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Changes the first place in the audit log that says so.
 fn edit_audit_log(user: &KeyServerUser<'_>, from: &str, to: &str) {
-    let file = &user.audit_files()[0];
+    let file = &audit_files(&user.strongroom.path("home/keyserver/audit"))[0];
     let mut bytes = std::fs::read(file).unwrap();
     let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
     bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
@@ -153,11 +154,8 @@ fn its_audit_log_goes_to_a_collector() {
     let mut collector = user.strongroom.start_shell("collector", collector);
     let listens = collector.wait_for_line("where it listens", DEADLINE, |line| line.starts_with("ACCEPT"));
     let address = format!("localhost:{}", listens.trim().rsplit(':').next().unwrap());
-    let run = ["keyserver", "run", "--listen", &user.kmip, "--listen-enrolment", &user.enrolment];
     let ship = ["--syslog", &address, "--syslog-ca", "logs.pem"];
-    let script = KeyServerUser::script(&[&run[..], &ship].concat());
-    let mut server = user.strongroom.start_shell("keyserver", &script);
-    server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+    let server = user.serve_with("keyserver", &ship);
     user.runs(&["key-provider", "test", "embedded"]);
     let status = user.json(&["keyserver", "status"]);
     assert_eq!(status["collector"]["trouble"], Value::Null, "{status}");
@@ -173,8 +171,7 @@ fn its_audit_log_goes_to_a_collector() {
     collector.kill();
 
     // Without its collector it serves on, says so, and forgets nothing.
-    let mut server = user.strongroom.start_shell("keyserver-alone", &script);
-    server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+    let server = user.serve_with("keyserver-alone", &ship);
     let begun = Instant::now();
     loop {
         user.runs(&["key-provider", "test", "embedded"]);

@@ -241,7 +241,7 @@ fn what_was_answered_is_so_whenever_the_server_is_killed() {
         });
         // Now and then it is killed while it starts, too.
         if round % 4 == 3 {
-            user.start_server(&format!("keyserver-{round}-killed")).kill();
+            user.start_server(&format!("keyserver-{round}-killed"), &[]).kill();
         }
         server = user.serve(&format!("keyserver-{round}"));
         let (again, recorded) = (client(&user), recorded(&user));

@@ -38,6 +38,19 @@ struct Fetched {
     secret: SecretBytes,
 }
 
+impl Fetched {
+    /// The key, if it may protect.
+    fn to_seal(self) -> Result<SecretBytes, ProviderError> {
+        match self.facts.state {
+            KeyState::Active => Ok(self.secret),
+            KeyState::PreActive => Err(ProviderError::NotActivated),
+            KeyState::Deactivated => Err(ProviderError::Deactivated),
+            KeyState::Compromised => Err(ProviderError::Compromised),
+            KeyState::Destroyed => Err(ProviderError::Destroyed),
+        }
+    }
+}
+
 impl KmipProvider {
     /// The provider of a configuration. It connects to no server yet.
     ///
@@ -141,13 +154,14 @@ impl KeyProvider for KmipProvider {
     }
 
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
-        let Fetched { facts, secret } = self.fetched(key)?;
-        match facts.state {
-            KeyState::Active | KeyState::Deactivated => Ok(secret),
-            KeyState::PreActive => Err(ProviderError::NotActivated),
-            KeyState::Compromised => Err(ProviderError::Compromised),
-            KeyState::Destroyed => Err(ProviderError::Destroyed),
+        match self.fetched(key)? {
+            Fetched { facts: KeyFacts { state: KeyState::Deactivated, .. }, secret } => Ok(secret),
+            fetched => fetched.to_seal(),
         }
+    }
+
+    fn fetch_to_seal(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
+        self.fetched(key)?.to_seal()
     }
 
     fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {

@@ -119,7 +119,7 @@ impl Supervisor {
         let fetch = move || {
             let to = match &new.source {
                 KekSource::Provider(key) => {
-                    let to = keyring.fetch(key)?;
+                    let to = keyring.fetch_to_seal(key)?;
                     to.expect_id(new.id)?;
                     to
                 }

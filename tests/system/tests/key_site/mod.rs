@@ -2,12 +2,12 @@
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strongroom_keyserver::grant::VmId;
 use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
+use strongroom_system_tests::key_server::{audit_lines, free_addresses};
 use strongroom_system_tests::{CommandLine, Process, Scratch};
 
 /// By when what is waited for must have come.
@@ -39,10 +39,7 @@ pub struct Site<'test> {
 
 impl<'test> Site<'test> {
     pub fn new(scratch: &'test Scratch) -> Self {
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-        let (kmip, enrolment) = (free(), free());
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-        let (kmip, enrolment) = (address(&kmip), address(&enrolment));
+        let (kmip, enrolment) = free_addresses();
         Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
     }
 
@@ -110,14 +107,6 @@ impl<'test> Site<'test> {
 
     /// Every line of the audit log, in order.
     pub fn audit(&self) -> Vec<Value> {
-        let directory = self.strongroom.path("server/keyserver/audit");
-        let mut files: Vec<_> =
-            std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        let text: String = files
-            .iter()
-            .map(|file| String::from_utf8_lossy(&std::fs::read(file).unwrap()).into_owned())
-            .collect();
-        text.lines().filter_map(|line| serde_json::from_str(line.trim_matches('\0')).ok()).collect()
+        audit_lines(&self.strongroom.path("server/keyserver/audit"))
     }
 }

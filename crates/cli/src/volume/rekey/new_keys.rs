@@ -135,7 +135,7 @@ impl<'a> NewKeys<'a> {
             Entry::Vacant(entry) => entry,
         };
         let kek = match &record.source {
-            KekSource::Provider(key) => self.keyring.fetch(key)?,
+            KekSource::Provider(key) => self.keyring.fetch_to_seal(key)?,
             source => source.kek(self.target.secret()?)?,
         };
         if kek.id() != record.id {
