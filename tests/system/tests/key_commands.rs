@@ -101,7 +101,8 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     user.runs(&["volume", "check", "ds/vm1", "--key-file", "new.key"]);
     assert!(user.is_refused(&destroy).contains("destroyed"), "a destroyed key is not destroyed again");
 
-    let history = user.json(&["key", "history", &key]);
+    // Each look at the state is on record, too.
+    let history = user.json(&["key", "history", &key, "--most", "1000"]);
     let of =
         |event: &Value| format!("{} {}", event["what"].as_str().unwrap(), event["outcome"].as_str().unwrap());
     let events: Vec<_> = history["events"].as_array().unwrap().iter().map(of).collect();
