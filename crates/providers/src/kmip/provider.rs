@@ -40,7 +40,7 @@ struct Fetched {
 
 impl Fetched {
     /// The key, if it may protect.
-    fn to_seal(self) -> Result<SecretBytes, ProviderError> {
+    fn into_sealing_key(self) -> Result<SecretBytes, ProviderError> {
         match self.facts.state {
             KeyState::Active => Ok(self.secret),
             KeyState::PreActive => Err(ProviderError::NotActivated),
@@ -156,12 +156,12 @@ impl KeyProvider for KmipProvider {
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
         match self.fetched(key)? {
             Fetched { facts: KeyFacts { state: KeyState::Deactivated, .. }, secret } => Ok(secret),
-            fetched => fetched.to_seal(),
+            fetched => fetched.into_sealing_key(),
         }
     }
 
     fn fetch_to_seal(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
-        self.fetched(key)?.to_seal()
+        self.fetched(key)?.into_sealing_key()
     }
 
     fn fetch_for_rekey(&self, key: &ProviderKey) -> Result<SecretBytes, ProviderError> {
