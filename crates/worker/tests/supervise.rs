@@ -481,20 +481,26 @@ impl Leases for ScriptedLeases {
     }
 }
 
-/// A key server that says nothing until it is told to.
+/// A key server that says nothing until it is told to, and tells when it is asked.
 #[derive(Debug)]
-struct Silent(Mutex<Receiver<()>>);
+struct Silent {
+    asked: Sender<()>,
+    silence: Mutex<Receiver<()>>,
+}
 
 impl Silent {
-    fn new() -> (Self, Sender<()>) {
+    /// It, what is heard when it is asked, and what makes it speak.
+    fn new() -> (Self, Receiver<()>, Sender<()>) {
+        let (asked, heard) = channel();
         let (speak, silence) = channel();
-        (Self(Mutex::new(silence)), speak)
+        (Self { asked, silence: Mutex::new(silence) }, heard, speak)
     }
 }
 
 impl Keyring for Silent {
     fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        let _ = self.0.lock().unwrap().recv_timeout(DEADLINE);
+        let _ = self.asked.send(());
+        let _ = self.silence.lock().unwrap().recv_timeout(DEADLINE);
         OneKey(8).fetch(key)
     }
 
@@ -573,7 +579,7 @@ fn without_its_key_a_volume_is_served_on_and_a_dead_worker_replaced_when_it_is_b
 
 #[test]
 fn a_revoked_key_is_moved_away_from_while_the_volume_is_served() {
-    let (silent, speak) = Silent::new();
+    let (silent, asked, speak) = Silent::new();
     let (supervised, leases) = Supervised::start_provided(silent);
     let worker = supervised.worker();
     leases.now(LeaseState::Revoked { how: RevokedHow::Compromised });
@@ -592,10 +598,9 @@ fn a_revoked_key_is_moved_away_from_while_the_volume_is_served() {
     let client = Client::connect(&supervised.volume()).unwrap().unwrap();
     let request = rewrap_request(&to, 0);
     let moving = std::thread::spawn(move || client.ask(request, DEADLINE).unwrap());
-    wait_until("the move has begun", || {
-        matches!(supervised.ask(rewrap_request(&key_file_kek(9), 0)),
-            Answer::Refused { message, .. } if message.contains("being moved"))
-    });
+    asked.recv_timeout(DEADLINE).expect("the move has begun");
+    let refused = supervised.refused(rewrap_request(&key_file_kek(9), 0));
+    assert!(refused.contains("being moved"), "{refused}");
     assert!(!moving.is_finished() && supervised.status().worker_pid.is_none());
     speak.send(()).unwrap();
     let moved = moving.join().unwrap();
