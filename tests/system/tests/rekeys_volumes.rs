@@ -85,7 +85,7 @@ impl<'test> Datastore<'test> {
                 _ => panic!("{}", run.failure()),
             }
             // It may take longer than any kill would let it, on a loaded machine: so they come later and later.
-            longest_ms += longest_ms / 20 + 1;
+            longest_ms += longest_ms / 10 + 1;
             let caught = self.between();
             assert!(caught.len() <= 1, "one after the other");
             for number in &caught {
@@ -134,7 +134,8 @@ fn a_job_that_is_killed_at_random_moves_all_volumes_and_strands_none() {
     let (old, new) = ("--key-file old.key", "--key-file new.key");
     let mut datastore = Datastore::new(&scratch, "ds", VOLUMES, old);
     let layers = datastore.layers();
-    let kills = datastore.rekey(old, "--to-key-file new.key", new, 100);
+    // The first few come before a few volumes can have been moved, however quick the machine is.
+    let kills = datastore.rekey(old, "--to-key-file new.key", new, 20);
     assert!(kills > 2, "{kills} kills");
     let answer = datastore.answer();
     assert_eq!((answer["finished"].as_bool(), answer["resumed"].as_bool()), (Some(true), Some(true)));
