@@ -1,0 +1,63 @@
+//! The protocol of hostd: HTTP/1.1 with JSON on a unix socket, asked by the control plane.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/host` | [`Host`] |
+//! | `GET /v1/vms` | [`ObservedVms`] |
+//! | `GET /v1/vms/{vm}` | [`ObservedVm`] |
+//! | `POST /v1/vms/{vm}/operations`, [`OperationRequest`] | 202 and [`Operation`] |
+//! | `GET /v1/operations/{operation}` | [`Operation`] |
+//! | `DELETE /v1/operations/{operation}` | [`Operation`]: asked to end early |
+//! | `POST /v1/vms/{vm}/tickets`, [`TicketRequest`] | [`Ticket`] |
+//! | `GET /v1/changes?after=N&wait_s=S` | [`Changes`] |
+//! | `PUT /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: used from now on |
+//!
+//! A refusal has a status of 400 and more, and a [`Problem`] as its body.
+//!
+//! - Either side may be killed at any moment, so everything can be asked again. An operation is known by its id for as long
+//!   as hostd runs, and by its effect afterwards: creating what is there as it should be, starting the generation that
+//!   runs, stopping what is stopped, deleting what is gone succeed.
+//! - Nothing here is secret. Grants are of no use but to this host, and are kept out of logs all the same.
+//! - What an answer has that a reader does not know is for a newer reader; what a request has so is refused.
+
+mod change;
+mod grant;
+mod host;
+mod names;
+mod observed;
+mod operation;
+mod problem;
+mod spec;
+mod ticket;
+
+pub use change::{Change, ChangedObject, Changes, Epoch};
+pub use grant::Grant;
+pub use host::{
+    Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Topology,
+};
+pub use names::{DiskName, NAME_BYTES_MAX, NameError, OperationId, VmGeneration, VmName};
+pub use observed::{
+    ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, VmReason, VolumeState, WaitingFor,
+};
+pub use operation::{
+    ImageFormat, Operation, OperationKind, OperationOutcome, OperationRequest, OperationState, Progress,
+    ProgressUnit, VolumeFacts,
+};
+pub use problem::{Problem, ProblemBody};
+pub use spec::{
+    CpuTopology, DirectKernel, Disk, DiskFrontend, DiskKey, Firmware, MachineType, Network, Nic, SpecError,
+    VmSpec,
+};
+pub use ticket::{GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest};
+
+/// The format of everything here; a path's `v1`.
+pub const FORMAT: u32 = 1;
+
+/// The longest body of a request, in bytes: the longest VM with the longest grants is far below.
+pub const REQUEST_BYTES_MAX: usize = 256 << 10;
+
+/// The longest body of an answer, in bytes: all VMs of a full host.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// The longest that a request for changes waits, in seconds.
+pub const CHANGES_WAIT_MAX_S: u64 = 60;

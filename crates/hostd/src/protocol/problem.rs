@@ -1,0 +1,45 @@
+//! Why something is not done.
+
+use serde::{Deserialize, Serialize};
+
+/// Why something is not done, for a program and for a person. The body of every answer with a status of 400 and more is
+/// `{"error": {...}}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// A stable name for programs.
+    pub code: String,
+    /// What is wrong, as a sentence without its full stop.
+    pub message: String,
+    /// What can be done about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<String>,
+}
+
+/// A [`Problem`] as a body.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProblemBody {
+    /// It.
+    pub error: Problem,
+}
+
+impl Problem {
+    /// A problem without a next step.
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), message: message.into(), next_step: None }
+    }
+
+    /// The same, with what can be done about it.
+    #[must_use]
+    pub fn with_next_step(self, next_step: impl Into<String>) -> Self {
+        Self { next_step: Some(next_step.into()), ..self }
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)?;
+        self.next_step.as_ref().map_or(Ok(()), |next| write!(f, "; {next}"))
+    }
+}
+
+impl std::error::Error for Problem {}

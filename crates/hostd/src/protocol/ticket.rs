@@ -1,0 +1,132 @@
+//! Tickets: the leave to speak with a guest, once and soon.
+//!
+//! The control plane asks for a ticket and gives it to its client, which shows it on hostd's guest socket. So the guest's
+//! data never passes the control plane, and the client needs no other right than the ticket.
+//!
+//! On the guest socket (`<run>/hostd/guest.sock`, a stream) the client sends one line, a [`GuestHello`], and gets one, a
+//! [`GuestWelcome`] or `{"error": ...}`. After a welcome the stream is the guest's console or VNC server. With an upload,
+//! the image's open file comes beside the first byte of the line (`SCM_RIGHTS`): hostd opens no path that a client names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use strongroom_types::hex;
+
+use super::names::DiskName;
+
+/// The bytes of a ticket: nobody guesses it in the seconds that it is good.
+const TICKET_BYTES: usize = 16;
+
+/// A ticket, as 32 hexadecimal digits. Whoever has it may use it: it is not shown in logs.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TicketId([u8; TICKET_BYTES]);
+
+impl TicketId {
+    /// The ticket of these bytes, which are to be random.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl FromStr for TicketId {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bytes = hex::decode(text).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Self).ok_or("a ticket is 32 hexadecimal digits in lower case")
+    }
+}
+
+impl TryFrom<String> for TicketId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<TicketId> for String {
+    fn from(ticket: TicketId) -> Self {
+        hex::encode(&ticket.0)
+    }
+}
+
+/// Redacted.
+impl fmt::Debug for TicketId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TicketId(redacted)")
+    }
+}
+
+/// What a ticket is wanted for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum TicketRequest {
+    /// The serial console of a VM that runs.
+    Console {
+        /// To read only: there are many readers and one writer.
+        #[serde(default)]
+        read_only: bool,
+    },
+    /// Its screen, by VNC.
+    Vnc,
+    /// An image for a disk. Shown with the image's file, the ticket is then named in
+    /// [`ImportDisk`](super::OperationKind::ImportDisk); the file is kept until then, for a minute.
+    Upload {
+        /// Which disk.
+        disk: DiskName,
+    },
+}
+
+/// A ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ticket {
+    /// It.
+    pub ticket: TicketId,
+    /// Until when it is good: seconds since 1970-01-01 00:00 UTC.
+    pub expires_unix_seconds: u64,
+    /// The socket where it is good.
+    pub socket: std::path::PathBuf,
+}
+
+/// What a client says first on the guest socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestHello {
+    /// The format: [`FORMAT`](super::FORMAT).
+    pub format: u32,
+    /// What it was given.
+    pub ticket: TicketId,
+}
+
+/// What it is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestWelcome {
+    /// The console follows: what it said last, and what it says.
+    Console {
+        /// Whether what is sent reaches the guest. Not if another one writes.
+        writer: bool,
+    },
+    /// The VNC server follows.
+    Vnc,
+    /// The image was taken.
+    Upload,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_survives_its_text_and_is_not_shown() {
+        let ticket = TicketId::from_bytes([7; 16]);
+        let text = serde_json::to_string(&ticket).unwrap();
+        assert_eq!(text, format!("\"{}\"", "07".repeat(16)));
+        assert_eq!(serde_json::from_str::<TicketId>(&text).unwrap(), ticket);
+        assert_eq!(format!("{ticket:?}"), "TicketId(redacted)");
+        assert!("07".parse::<TicketId>().is_err());
+    }
+}
