@@ -1,0 +1,16 @@
+//! Virtual machines.
+
+mod create;
+mod hardware;
+mod query;
+mod state;
+mod view;
+
+pub use create::{AddDisk, CreateVm, EncryptionWish, PatchVm, PowerOptions, RegisterVm, StopVm};
+pub use hardware::{
+    Boot, Cpus, DiskKind, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend, NumaNode,
+    RestartPolicy,
+};
+pub use query::{VmListQuery, VmSort};
+pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
+pub use view::{Disk, Ticket, TicketUse, VmKey, VmSummary, VmView};

@@ -1,0 +1,187 @@
+//! What is asked of VMs.
+
+use serde::{Deserialize, Serialize};
+use strongroom_types::VolumeSize;
+use utoipa::ToSchema;
+
+use super::hardware::{
+    Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, NumaNode, RestartPolicy,
+};
+use crate::name::Name;
+
+/// A VM that is wished for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateVm {
+    /// Its name.
+    pub name: Name,
+    /// The datastore, by name or id; not needed if there is only one.
+    #[schema(max_length = 64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<String>,
+    /// The policy, by name or id.
+    #[schema(max_length = 64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// The main board.
+    #[serde(default)]
+    pub machine: MachineType,
+    /// What starts the guest.
+    #[serde(default)]
+    pub firmware: Firmware,
+    /// Virtual processors.
+    #[serde(default)]
+    pub cpus: Cpus,
+    /// Guest memory.
+    pub memory_bytes: Memory,
+    /// NUMA nodes; without any, there is one.
+    #[schema(max_items = 16)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numa: Vec<NumaNode>,
+    /// Disks: `disk0`, `disk1` and so on.
+    #[schema(max_items = 20)]
+    #[serde(default)]
+    pub disks: Vec<AddDisk>,
+    /// Network interfaces.
+    #[schema(max_items = 8)]
+    #[serde(default)]
+    pub nics: Vec<Nic>,
+    /// Whether it has a TPM, with its state in a sealed volume.
+    #[serde(default)]
+    pub tpm: bool,
+    /// Whether it has a volume for a cloud-init seed, which is uploaded with a ticket: it never passes through here.
+    #[serde(default)]
+    pub seed: bool,
+    /// What is booted.
+    #[serde(default)]
+    pub boot: Boot,
+    /// Whether it has a screen.
+    #[serde(default)]
+    pub vnc: bool,
+    /// How it is sealed.
+    #[serde(default)]
+    pub encryption: EncryptionWish,
+    /// Whether it is started again by itself.
+    #[serde(default)]
+    pub restart: RestartPolicy,
+}
+
+/// A disk that is wished for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddDisk {
+    /// Its size in bytes: a multiple of 512 from 4096 to 64 TiB.
+    #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
+    pub size_bytes: VolumeSize,
+    /// What it is for.
+    #[serde(default)]
+    pub kind: DiskKind,
+    /// How the guest gets at it.
+    #[serde(default)]
+    pub frontend: Frontend,
+}
+
+/// How a VM is sealed: everything of it that holds guest data, under one key of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EncryptionWish {
+    /// Whether it is. Without, everything of it lies in the clear.
+    #[serde(default = "yes")]
+    pub encrypted: bool,
+    /// The key provider; not needed if there is only one, or if the policy names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Name>,
+    /// A key that is there, by its id at its provider; without, a new one is made.
+    #[schema(min_length = 1, max_length = 256)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl Default for EncryptionWish {
+    fn default() -> Self {
+        Self { encrypted: true, provider: None, key: None }
+    }
+}
+
+/// Changes of a VM that is off. What is not given stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchVm {
+    /// Virtual processors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Cpus>,
+    /// Guest memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<Memory>,
+    /// Network interfaces, all of them.
+    #[schema(max_items = 8)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nics: Option<Vec<Nic>>,
+    /// What is booted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<Boot>,
+    /// Whether it has a screen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vnc: Option<bool>,
+    /// Whether it is started again by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<RestartPolicy>,
+}
+
+/// Options of the operations that have none yet: an empty object, or no body.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PowerOptions {}
+
+/// How a VM is stopped, also before it is started anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StopVm {
+    /// At once, as if its plug were pulled. What its guest was told is on the disk is there.
+    #[serde(default)]
+    pub force: bool,
+    /// How long the guest has to shut down, in seconds; then it is stopped by force.
+    #[schema(minimum = 1, maximum = 3600)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u32>,
+}
+
+/// A VM directory that is there and is to be known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RegisterVm {
+    /// The datastore, by name or id; not needed if there is only one.
+    #[schema(max_length = 64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<String>,
+    /// The directory's name in the datastore.
+    pub directory: Name,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_wish_is_a_sealed_vm() {
+        let wish: CreateVm = serde_json::from_str(
+            r#"{"name":"web1","memory_bytes":2147483648,"disks":[{"size_bytes":21474836480}]}"#,
+        )
+        .unwrap();
+        assert!(wish.encryption.encrypted);
+        assert_eq!(wish.cpus.count(), 1);
+        assert_eq!(wish.disks[0].frontend, Frontend::VhostUser);
+        let again: CreateVm = serde_json::from_str(&serde_json::to_string(&wish).unwrap()).unwrap();
+        assert_eq!(wish, again);
+    }
+
+    #[test]
+    fn a_misspelt_wish_is_not_lost() {
+        let text = r#"{"name":"web1","memory_bytes":2147483648,"encrypton":{"encrypted":false}}"#;
+        assert!(serde_json::from_str::<CreateVm>(text).is_err());
+    }
+}
