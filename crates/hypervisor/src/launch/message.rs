@@ -1,0 +1,127 @@
+//! What supervisor and process say to each other: packets of JSON, the first with files.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::{Measure, Shortfall};
+
+/// The longest packet: the arguments of the largest machine are a tenth of it.
+const PACKET_BYTES_MAX: usize = 128 << 10;
+/// The most files: one for each network card, and some.
+const FILES_MAX: usize = 16;
+
+/// What a process is to become, and what it keeps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    /// The program's file.
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    pub user: Option<(u32, u32)>,
+    /// Groups beside the user's own.
+    pub groups: Vec<u32>,
+    pub network: Network,
+    /// What it sees of the host's files, beside programs and libraries.
+    pub visible: Vec<Visible>,
+    pub must: Vec<Measure>,
+    /// How many files come with the plan.
+    pub files: usize,
+}
+
+/// Which network a program is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Network {
+    /// One of its own, with nothing in it.
+    Own,
+    /// The host's.
+    Host,
+}
+
+/// A file or directory of the host that a program sees, where the host has it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Visible {
+    pub path: PathBuf,
+    pub writable: bool,
+    /// Whether it is a device, which would do nothing otherwise.
+    pub device: bool,
+}
+
+impl Visible {
+    /// To be read.
+    pub fn read(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), writable: false, device: false }
+    }
+
+    /// To be written to.
+    pub fn write(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), writable: true, device: false }
+    }
+
+    /// A device.
+    pub fn device(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), writable: true, device: true }
+    }
+}
+
+/// What a process says before it is another one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Report {
+    Confined { shortfalls: Vec<Shortfall> },
+    Lacks { shortfall: Shortfall },
+    Failed { step: String, reason: String },
+}
+
+/// Sends a packet.
+pub(super) fn send<M: Serialize>(
+    socket: impl AsFd,
+    message: &M,
+    files: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    let bytes = serde_json::to_vec(message).map_err(|_| Errno::INVAL)?;
+    if bytes.len() > PACKET_BYTES_MAX || files.len() > FILES_MAX {
+        return Err(Errno::MSGSIZE);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(Errno::MSGSIZE);
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut beside, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Waits for a packet; `None` at the end.
+pub(super) fn receive<M: DeserializeOwned>(socket: impl AsFd) -> Result<Option<(M, Vec<OwnedFd>)>, Errno> {
+    let mut bytes = vec![0; PACKET_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        match rustix::net::recvmsg(&socket, into, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let files = beside.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let files: Vec<OwnedFd> = files.flatten().collect();
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    serde_json::from_slice(&bytes[..received.bytes])
+        .map(|message| Some((message, files)))
+        .map_err(|_| Errno::PROTO)
+}

@@ -1,0 +1,201 @@
+//! The supervisor's side: a process that has become the program it was launched for.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::message::{Plan, Report, receive, send};
+use super::{Files, Isolation, LaunchError, Measure, Shortfall};
+
+/// From fork to exec: milliseconds, and more where many start at once.
+const LAUNCHES_WITHIN: Duration = Duration::from_secs(30);
+/// From SIGKILL to the end.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+/// How much of what a program says on its standard error is kept: its beginning.
+const STDERR_BYTES: usize = 64 << 10;
+
+/// A process that runs a program. Dropping it does nothing to it.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: Pid,
+    pidfd: OwnedFd,
+    /// Ours to be reaped, unless it was adopted.
+    child: Option<Child>,
+    stderr: Option<File>,
+    shortfalls: Vec<Shortfall>,
+}
+
+/// Starts a process that becomes what `plan` says.
+pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> Result<Process, LaunchError> {
+    let program = || plan.program.clone();
+    let spawn = |error| LaunchError::Spawn { program: program(), error };
+    let step = |step: &'static str| {
+        move |reason: Errno| LaunchError::Step {
+            program: program(),
+            step: step.to_owned(),
+            reason: reason.to_string(),
+        }
+    };
+    let stderr = bounded_file().map_err(|errno| spawn(errno.into()))?;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| spawn(errno.into()))?;
+    let mut command = Command::new(&isolation.launcher.program);
+    command.args(&isolation.launcher.arguments).env_clear().process_group(0);
+    command.stdin(theirs).stdout(Stdio::null()).stderr(stderr.try_clone().map_err(spawn)?);
+    let child = command.spawn().map_err(spawn)?;
+    // It holds the other end.
+    drop(command);
+    let pid = Pid::from_child(&child);
+    let mut child = KilledOnDrop(Some(child));
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| spawn(errno.into()))?;
+    let mut process = Process { pid, pidfd, child: None, stderr: Some(stderr), shortfalls: Vec::new() };
+    if let Some(shortfall) = enter_cgroup(isolation.cgroup, pid) {
+        if isolation.must.contains(&shortfall.measure) {
+            return Err(LaunchError::Lacks { program: program(), shortfall });
+        }
+        process.shortfalls.push(shortfall);
+    }
+    let lease = isolation.lease.into_iter();
+    let sent: Vec<BorrowedFd<'_>> = files.as_slice().iter().map(AsFd::as_fd).chain(lease).collect();
+    let plan = Plan { files: sent.len(), ..plan.clone() };
+    send(&ours, &plan, &sent).map_err(step("tell it what to become"))?;
+    let deadline = Instant::now() + LAUNCHES_WITHIN;
+    let mut confined = false;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !readable(ours.as_fd(), left).map_err(step("wait for it"))? {
+            return Err(LaunchError::Silent { program: plan.program, within: LAUNCHES_WITHIN });
+        }
+        match receive(&ours).map_err(step("hear from it"))? {
+            Some((Report::Confined { shortfalls }, _)) => {
+                confined = true;
+                process.shortfalls.extend(shortfalls);
+            }
+            Some((Report::Lacks { shortfall }, _)) => {
+                return Err(LaunchError::Lacks { program: plan.program, shortfall });
+            }
+            Some((Report::Failed { step, reason }, _)) => {
+                return Err(LaunchError::Step { program: plan.program, step, reason });
+            }
+            // The socket closes by itself as the program begins.
+            None if confined => break,
+            None => return Err(LaunchError::Ended { program: plan.program, said: process.said() }),
+        }
+    }
+    for shortfall in &process.shortfalls {
+        tracing::warn!("{} runs without {shortfall}", plan.program.display());
+    }
+    process.child = child.0.take();
+    Ok(process)
+}
+
+struct KilledOnDrop(Option<Child>);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Process {
+    /// A process that another supervisor launched.
+    pub fn adopted(pid: Pid, pidfd: OwnedFd) -> Self {
+        // What it said is in its own memory file, if we may look.
+        let stderr = File::open(format!("/proc/{}/fd/2", pid.as_raw_nonzero())).ok();
+        Self { pid, pidfd, child: None, stderr, shortfalls: Vec::new() }
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Readable when it has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    pub fn shortfalls(&self) -> &[Shortfall] {
+        &self.shortfalls
+    }
+
+    /// Waits for its end; whether it came.
+    pub fn wait(&self, within: Duration) -> bool {
+        readable(self.pidfd.as_fd(), within).unwrap_or(false)
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.wait(Duration::ZERO)
+    }
+
+    /// How it ended, if it was ours and has.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().ok().flatten()
+    }
+
+    /// Kills it, and waits for its end; whether that came.
+    pub fn kill(&mut self) -> bool {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let ended = self.wait(ENDS_WITHIN);
+        let _ = self.status();
+        ended
+    }
+
+    /// The beginning of what it said on its standard error.
+    pub fn said(&self) -> String {
+        let mut bytes = vec![0; STDERR_BYTES];
+        // By place: the file's position is where the program writes next.
+        let count = self.stderr.as_ref().map_or(Ok(0), |file| file.read_at(&mut bytes, 0)).unwrap_or(0);
+        let end = bytes[..count].iter().position(|byte| *byte == 0).unwrap_or(count);
+        String::from_utf8_lossy(&bytes[..end]).trim_end().to_owned()
+    }
+}
+
+/// A file in memory that cannot grow: what it is given to can neither fill a disk nor wait for a reader, and what it
+/// said outlives us.
+fn bounded_file() -> Result<File, Errno> {
+    let file = memfd_create("stderr", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, STDERR_BYTES as u64)?;
+    fcntl_add_seals(&file, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(file.into())
+}
+
+fn enter_cgroup(cgroup: Option<&Path>, pid: Pid) -> Option<Shortfall> {
+    let lacks = |reason| Some(Shortfall { measure: Measure::NoSwap, reason });
+    let Some(cgroup) = cgroup else {
+        // Without swap there is nothing to be kept out of.
+        let swaps =
+            std::fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().nth(1).is_some());
+        return if swaps { lacks("it has no cgroup, and this host swaps".to_owned()) } else { None };
+    };
+    let entered = std::fs::write(cgroup.join("cgroup.procs"), pid.as_raw_nonzero().to_string());
+    entered.err().and_then(|error| lacks(format!("it cannot enter {}: {error}", cgroup.display())))
+}
+
+/// Waits until a descriptor is readable; `false` if the time is over first.
+pub(crate) fn readable(descriptor: BorrowedFd<'_>, within: Duration) -> Result<bool, Errno> {
+    let deadline = Instant::now() + within;
+    loop {
+        // Rounded up to a millisecond, so that a deadline is over when poll says so.
+        let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(999);
+        let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&left)) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}

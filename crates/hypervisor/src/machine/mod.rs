@@ -1,0 +1,219 @@
+//! What a virtual machine is made of.
+
+mod arguments;
+mod memory;
+mod network;
+mod options;
+mod validate;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use strongroom_types::VmId;
+use uuid::Uuid;
+
+pub(crate) use self::arguments::{HostFacts, arguments};
+pub use self::memory::{MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, MEMORY_UNIT_BYTES, MemorySize, MemorySizeError};
+pub(crate) use self::network::Connection;
+pub use self::network::{InterfaceName, MacAddress, Nic, NicBackend, VlanId};
+pub(crate) use self::validate::socket_path as validate_socket;
+pub use self::validate::{CPUS_MAX, DISKS_MAX, NAME_BYTES_MAX, NICS_MAX, SpecError};
+
+/// A machine, as QEMU is to make it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineSpec {
+    /// The VM's id; the guest sees it as the machine's UUID (SMBIOS type 1).
+    pub vm: VmId,
+    /// For people, in lists of processes: any text of at most 255 bytes without a zero byte.
+    pub name: String,
+    /// The chipset.
+    pub machine: MachineType,
+    /// Processors.
+    pub cpus: CpuTopology,
+    /// How processors and memory are divided; empty for one node with everything.
+    pub numa: Vec<NumaNode>,
+    /// The guest's memory.
+    pub memory: MemorySize,
+    /// What runs first.
+    pub firmware: Firmware,
+    /// Disks, in the order in which they are booted from.
+    pub disks: Vec<DiskAttachment>,
+    /// Network cards.
+    pub nics: Vec<Nic>,
+    /// Where the system comes from.
+    pub boot: Boot,
+    /// A TPM 2.0, emulated by a running swtpm.
+    pub tpm: Option<TpmSocket>,
+    /// Whether it has a source of randomness (virtio-rng).
+    pub rng: bool,
+    /// Whether it has a channel to an agent in the guest (`org.qemu.guest_agent.0`).
+    pub guest_agent: bool,
+    /// Whether it has a screen, shown over VNC.
+    pub vnc: bool,
+    /// What tells a guest that it is another one than before: a new one for each start of a copy or an older state.
+    pub generation_id: Uuid,
+    /// What runs the processors.
+    pub accelerator: Accelerator,
+}
+
+/// A chipset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MachineType {
+    /// i440FX and PIIX: a PCI bus.
+    Pc,
+    /// Q35 and ICH9: PCI Express.
+    #[default]
+    Q35,
+}
+
+/// Processors of a machine: the product of the three, from 1 to [`CPUS_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTopology {
+    /// Packages.
+    pub sockets: u16,
+    /// Cores of each package.
+    pub cores: u16,
+    /// Threads of each core.
+    pub threads: u16,
+}
+
+impl CpuTopology {
+    /// So many cores in one package.
+    pub const fn cores(cores: u16) -> Self {
+        Self { sockets: 1, cores, threads: 1 }
+    }
+
+    /// How many processors a guest sees; `None` beyond what can be counted.
+    pub fn count(self) -> Option<u16> {
+        self.sockets.checked_mul(self.cores)?.checked_mul(self.threads)
+    }
+}
+
+/// Processors and memory that are near to each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// The first of its processors. The nodes in their order have all of them, each once.
+    pub first_cpu: u16,
+    /// How many processors it has.
+    pub cpus: u16,
+    /// Its memory. That of all nodes adds up to the machine's.
+    pub memory: MemorySize,
+}
+
+/// What runs first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Firmware {
+    /// SeaBIOS.
+    #[default]
+    Bios,
+    /// OVMF.
+    Uefi {
+        /// Its variables: a volume of the size and first content of OVMF's template. Without one they are
+        /// forgotten when the machine stops.
+        nvram: Option<NbdExport>,
+    },
+}
+
+/// An NBD server's export on a unix socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NbdExport {
+    /// The server's socket.
+    pub socket: PathBuf,
+    /// The export's name, which may be empty.
+    pub export: String,
+}
+
+/// A disk: who serves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskAttachment {
+    /// A vhost-user-blk server, which shares the guest's memory. Its serial number and whether it is read-only are the
+    /// server's to say.
+    VhostUser {
+        /// The server's socket. QEMU connects again when the server comes back.
+        socket: PathBuf,
+        /// Queues, from 1; no more than the server has.
+        queues: u16,
+    },
+    /// An NBD server.
+    Nbd {
+        /// The server.
+        #[serde(flatten)]
+        server: NbdExport,
+        /// What the guest sees as the disk's serial number, at most 20 bytes.
+        serial: String,
+        /// Whether the guest may only read.
+        read_only: bool,
+    },
+}
+
+impl DiskAttachment {
+    /// The server's socket.
+    pub fn socket(&self) -> &std::path::Path {
+        match self {
+            Self::VhostUser { socket, .. } | Self::Nbd { server: NbdExport { socket, .. }, .. } => socket,
+        }
+    }
+}
+
+/// Where the system comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Boot {
+    /// The firmware finds it on a disk.
+    #[default]
+    Disk,
+    /// QEMU loads it.
+    DirectKernel {
+        /// A Linux kernel.
+        kernel: PathBuf,
+        /// Its initial root file system.
+        initrd: Option<PathBuf>,
+        /// Its arguments.
+        arguments: String,
+    },
+}
+
+/// The socket on which swtpm serves one guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TpmSocket(pub PathBuf);
+
+/// What runs the processors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accelerator {
+    /// KVM where it works, else TCG.
+    #[default]
+    Auto,
+    /// The hardware.
+    Kvm,
+    /// QEMU's emulator.
+    Tcg,
+}
+
+impl MachineSpec {
+    /// A small machine without disks or network, which boots nothing: the beginning of another one.
+    pub fn minimal(vm: VmId, name: impl Into<String>, memory: MemorySize) -> Self {
+        Self {
+            vm,
+            name: name.into(),
+            machine: MachineType::default(),
+            cpus: CpuTopology::cores(1),
+            numa: Vec::new(),
+            memory,
+            firmware: Firmware::Bios,
+            disks: Vec::new(),
+            nics: Vec::new(),
+            boot: Boot::Disk,
+            tpm: None,
+            rng: true,
+            guest_agent: false,
+            vnc: false,
+            generation_id: Uuid::new_v4(),
+            accelerator: Accelerator::Auto,
+        }
+    }
+}

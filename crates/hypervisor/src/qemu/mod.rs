@@ -1,0 +1,313 @@
+//! QEMU's process: started paused, confined, found again, ended.
+
+mod program;
+mod run_directory;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use self::program::{DEFAULT_PROGRAM, ProgramError, QemuProgram, VERSION_OLDEST, Version};
+pub use self::run_directory::{RunDirectory, RunDirectoryError};
+use crate::launch::{Files, Isolation, LaunchError, Network, Plan, Process, Shortfall, Visible, launch};
+use crate::machine::{
+    Accelerator, Boot, Connection, HostFacts, MachineSpec, NicBackend, SpecError, arguments,
+};
+use crate::qmp::{Qmp, QmpError};
+
+/// From QEMU's start to its QMP socket: below a second, and more where many start at once.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+/// How long to wait before the socket that QEMU is to make is looked for again.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Why a machine is not there.
+#[derive(Debug, Error)]
+pub enum QemuError {
+    /// It cannot be.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// No place for its sockets.
+    #[error(transparent)]
+    RunDirectory(#[from] RunDirectoryError),
+    /// A socket of an earlier machine is in the way, or a disk's cannot be given to the VM's user.
+    #[error("cannot prepare {path}: {error}")]
+    Prepare {
+        /// The socket.
+        path: std::path::PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The process.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// QEMU began, and did not like what it was told.
+    #[error("QEMU does not start: {said}")]
+    Failed {
+        /// Its words.
+        said: String,
+    },
+    /// QEMU began, and does not say anything.
+    #[error("QEMU has not begun to listen within {within:?}: {said}")]
+    Silent {
+        /// How long was waited.
+        within: Duration,
+        /// What it said on its standard error.
+        said: String,
+    },
+    /// What is said over QMP.
+    #[error(transparent)]
+    Qmp(#[from] QmpError),
+    /// The process is not there any more.
+    #[error("QEMU {pid} has ended")]
+    Ended {
+        /// Its number.
+        pid: u32,
+    },
+    /// Another process has its number or its socket.
+    #[error("what is at {place} is not the QEMU that was started")]
+    Stranger {
+        /// Where.
+        place: String,
+    },
+    /// The kernel's word.
+    #[error("cannot {action}: {error}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        error: io::Error,
+    },
+    /// The accelerator that was asked for does not work here.
+    #[error("KVM does not work on this host: {0}")]
+    NoKvm(String),
+}
+
+/// What a QEMU is known by to a supervisor that did not start it. Nothing in it is secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QemuIdentity {
+    /// Its process's number.
+    pub pid: u32,
+    /// When that process began, in clock ticks since the host did: another process that has the number later began
+    /// later.
+    pub start_time_ticks: u64,
+    /// As whom it runs.
+    pub uid: u32,
+}
+
+/// A running QEMU. Dropping it does nothing to the machine, which another supervisor can [adopt](Self::adopt).
+#[derive(Debug)]
+pub struct Qemu {
+    process: Process,
+    identity: QemuIdentity,
+    qmp: Qmp,
+}
+
+impl Qemu {
+    /// Starts a machine. Its processors stand still until [`Qmp::cont`].
+    ///
+    /// The disks' servers must listen. As root, their sockets are given to the VM's user.
+    pub fn start(
+        program: &QemuProgram,
+        spec: &MachineSpec,
+        run: &RunDirectory,
+        isolation: &Isolation<'_>,
+    ) -> Result<Self, QemuError> {
+        spec.validate()?;
+        remove_old_sockets(run)?;
+        let host = HostFacts {
+            version: program.version(),
+            kvm: spec.accelerator == Accelerator::Kvm,
+            connections: spec.nics.iter().map(|nic| connection(&nic.backend)).collect(),
+            ovmf_code: None,
+        };
+        let files = Files::default();
+        let plan = Plan {
+            program: program.path().to_owned(),
+            arguments: arguments(spec, run, &host),
+            user: isolation.user,
+            groups: Vec::new(),
+            network: Network::Own,
+            visible: visible(spec, run),
+            must: isolation.must.to_vec(),
+            files: 0,
+        };
+        give_sockets(spec, isolation)?;
+        let mut process = launch(isolation, &plan, &files)?;
+        match greet(&mut process, run, isolation) {
+            Ok((qmp, identity)) => Ok(Self { process, identity, qmp }),
+            Err(error) => {
+                process.kill();
+                Err(error)
+            }
+        }
+    }
+
+    /// Finds a running QEMU again: the process of that identity, which listens in `run`.
+    pub fn adopt(run: &RunDirectory, identity: QemuIdentity) -> Result<Self, QemuError> {
+        let ended = || QemuError::Ended { pid: identity.pid };
+        let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw).ok_or_else(ended)?;
+        // First of all: from here on the number cannot come to mean another process without our knowing.
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| ended())?;
+        let process = Process::adopted(pid, pidfd);
+        match start_time_ticks(pid) {
+            Ok(ticks) if ticks == identity.start_time_ticks && !process.has_ended() => {}
+            Ok(_) => return Err(ended()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ended()),
+            Err(error) => return Err(QemuError::System { action: "read when QEMU began", error }),
+        }
+        let qmp = Qmp::connect(&run.qmp(), STARTS_WITHIN)?;
+        expect_peer(&qmp, identity, run)?;
+        Ok(Self { process, identity, qmp })
+    }
+
+    /// What is said to it.
+    pub fn qmp(&self) -> &Qmp {
+        &self.qmp
+    }
+
+    /// What to write down, so that another supervisor can adopt it.
+    pub fn identity(&self) -> QemuIdentity {
+        self.identity
+    }
+
+    /// Readable when it has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.process.pidfd()
+    }
+
+    /// Which walls it runs without; known to the supervisor that started it.
+    pub fn shortfalls(&self) -> &[Shortfall] {
+        self.process.shortfalls()
+    }
+
+    /// Waits for its end; whether that came.
+    pub fn wait(&self, within: Duration) -> bool {
+        self.process.wait(within)
+    }
+
+    /// How it ended, if it has and this supervisor started it.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        self.process.status()
+    }
+
+    /// Presses the power button and waits for the machine to be off; whether it is.
+    pub fn stop_gracefully(&self, within: Duration) -> Result<bool, QemuError> {
+        if !self.qmp.status()?.running {
+            // A guest that stands still would not see the button.
+            self.qmp.cont()?;
+        }
+        self.qmp.press_power_button()?;
+        Ok(self.wait(within))
+    }
+
+    /// Cuts the machine's power: QEMU is asked to end, and killed if it does not within that time. Whether it is gone.
+    pub fn stop_now(&mut self, within: Duration) -> bool {
+        let asked = self.qmp.quit().is_ok();
+        (asked && self.wait(within)) || self.process.kill()
+    }
+
+    /// Kills it; whether it is gone.
+    pub fn kill(&mut self) -> bool {
+        self.process.kill()
+    }
+
+    /// The beginning of what it said on its standard error.
+    pub fn said(&self) -> String {
+        self.process.said()
+    }
+}
+
+fn connection(backend: &NicBackend) -> Connection {
+    match backend {
+        NicBackend::User | NicBackend::Tap { .. } | NicBackend::Bridge { .. } => Connection::RestrictedUser,
+    }
+}
+
+/// Sockets that a killed QEMU has left would be connected to in the place of the new ones.
+fn remove_old_sockets(run: &RunDirectory) -> Result<(), QemuError> {
+    for path in [run.qmp(), run.console(), run.vnc(), run.guest_agent()] {
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(QemuError::Prepare { path, error });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What of the host's files the machine is made of. Sockets are seen by their directories, so that a server may make a
+/// new one.
+fn visible(spec: &MachineSpec, run: &RunDirectory) -> Vec<Visible> {
+    let mut visible = vec![Visible::write(run.path())];
+    for disk in &spec.disks {
+        visible.extend(disk.socket().parent().map(Visible::read));
+    }
+    if let Boot::DirectKernel { kernel, initrd, .. } = &spec.boot {
+        visible.push(Visible::read(kernel));
+        visible.extend(initrd.as_ref().map(Visible::read));
+    }
+    visible
+}
+
+/// Lets the VM's user, and nobody else but root, connect to the disks.
+fn give_sockets(spec: &MachineSpec, isolation: &Isolation<'_>) -> Result<(), QemuError> {
+    let Some((uid, gid)) = isolation.user.filter(|_| geteuid().is_root()) else { return Ok(()) };
+    for disk in &spec.disks {
+        let path = disk.socket();
+        std::os::unix::fs::lchown(path, Some(uid), Some(gid))
+            .map_err(|error| QemuError::Prepare { path: path.to_owned(), error })?;
+    }
+    Ok(())
+}
+
+/// Waits for QMP's socket, and makes sure of who listens.
+fn greet(
+    process: &mut Process,
+    run: &RunDirectory,
+    isolation: &Isolation<'_>,
+) -> Result<(Qmp, QemuIdentity), QemuError> {
+    let until = Instant::now() + STARTS_WITHIN;
+    let qmp = loop {
+        match std::os::unix::net::UnixStream::connect(run.qmp()) {
+            Ok(socket) => break Qmp::greet(socket, until.saturating_duration_since(Instant::now()))?,
+            Err(_) if process.wait(LOOK_AGAIN) => return Err(QemuError::Failed { said: process.said() }),
+            Err(_) if Instant::now() > until => {
+                return Err(QemuError::Silent { within: STARTS_WITHIN, said: process.said() });
+            }
+            Err(_) => {}
+        }
+    };
+    let start_time_ticks = start_time_ticks(process.pid())
+        .map_err(|error| QemuError::System { action: "read when QEMU began", error })?;
+    let uid = isolation.user.filter(|_| geteuid().is_root()).map_or(geteuid().as_raw(), |(uid, _)| uid);
+    let identity =
+        QemuIdentity { pid: process.pid().as_raw_nonzero().get().cast_unsigned(), start_time_ticks, uid };
+    expect_peer(&qmp, identity, run)?;
+    Ok((qmp, identity))
+}
+
+/// That who listens is the process of that identity.
+fn expect_peer(qmp: &Qmp, identity: QemuIdentity, run: &RunDirectory) -> Result<(), QemuError> {
+    let peer = qmp.peer();
+    let pid = peer.pid.as_raw_nonzero().get().cast_unsigned();
+    if (pid, peer.uid.as_raw()) == (identity.pid, identity.uid) {
+        Ok(())
+    } else {
+        Err(QemuError::Stranger { place: run.qmp().display().to_string() })
+    }
+}
+
+/// When a process began (proc(5), `/proc/pid/stat`, field 22).
+fn start_time_ticks(pid: Pid) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
+    // The second field, a name in brackets, can have anything in it.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = after_name.split_whitespace().nth(19).and_then(|field| field.parse().ok());
+    field.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
