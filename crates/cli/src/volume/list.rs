@@ -44,7 +44,7 @@ impl fmt::Display for Listing {
         }
         let row = |volume: &VolumeFacts| {
             [
-                file_name(&volume.path),
+                self.name(&volume.path),
                 display_bytes(volume.size_bytes),
                 display_bytes(volume.allocated_bytes),
                 volume.provisioning.to_owned(),
@@ -61,14 +61,17 @@ impl fmt::Display for Listing {
         }
         for (index, broken) in self.broken.iter().enumerate() {
             let separator = if index > 0 || !self.volumes.is_empty() { "\n" } else { "" };
-            write!(f, "{separator}broken: {}: {}", file_name(&broken.path), broken.reason)?;
+            write!(f, "{separator}broken: {}: {}", self.name(&broken.path), broken.reason)?;
         }
         Ok(())
     }
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+impl Listing {
+    /// What a volume is called in the datastore: a VM's with the VM's name before it.
+    fn name(&self, path: &Path) -> String {
+        path.strip_prefix(&self.datastore).unwrap_or(path).to_string_lossy().into_owned()
+    }
 }
 
 impl ListArguments {

@@ -13,6 +13,7 @@ use strongroom_types::{KekId, VolumeId};
 use super::descriptor::{Descriptor, KekRecord};
 use super::directory::{VolumeDirectory, system};
 use super::error::DatastoreError;
+use super::places::places;
 use super::storage::{HOST, Storage};
 
 /// What a file system makes for its own check, for root alone. No program of ours puts a volume there.
@@ -52,20 +53,20 @@ pub fn key_needs(path: &Path) -> Result<KeyNeeds, DatastoreError> {
 /// As [`key_needs`], on another file system.
 pub fn key_needs_on(storage: &dyn Storage, path: &Path) -> Result<KeyNeeds, DatastoreError> {
     let datastore = VolumeDirectory::open(storage, path)?;
-    let mut names = datastore.names()?;
+    let mut found = places(storage, &datastore)?;
     for _ in 0..ATTEMPTS {
-        let needs = needs_of_all(storage, path, &names);
-        let names_then = std::mem::replace(&mut names, datastore.names()?);
-        if names == names_then {
+        let needs = needs_of_all(storage, path, &found);
+        let found_then = std::mem::replace(&mut found, places(storage, &datastore)?);
+        if found == found_then {
             return Ok(needs);
         }
     }
     Err(system("find the volumes of a datastore that keeps changing,", path)(Errno::AGAIN))
 }
 
-fn needs_of_all(storage: &dyn Storage, path: &Path, names: &[String]) -> KeyNeeds {
+fn needs_of_all(storage: &dyn Storage, path: &Path, places: &[String]) -> KeyNeeds {
     let mut needs = KeyNeeds::default();
-    for name in names {
+    for name in places {
         match needs_of(storage, &path.join(name)) {
             Ok(Some(volume)) => needs.volumes.push(volume),
             Ok(None) => {}
@@ -166,6 +167,26 @@ mod tests {
         assert_eq!(needed(ds)[1].1, [old.id(), new.id()]);
         head.finish_rewrap(&new).unwrap();
         assert_eq!(needed(ds)[1].1, [new.id()]);
+    }
+
+    #[test]
+    fn volumes_of_vms_count_whole_or_half_made() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (ds, kek) = (scratch.path(), provided(1));
+        for vm in ["web1", ".strongroom-new-vm"] {
+            fs::create_dir(ds.join(vm)).unwrap();
+            make(&ds.join(vm).join("disk0"), Protection::Encrypted(&kek));
+        }
+        fs::write(ds.join("web1/vm.json"), "{}").unwrap();
+        std::os::unix::fs::symlink(".", ds.join("web1/again")).unwrap();
+        let disk0 = || ("disk0".to_owned(), vec![kek.id()]);
+        assert_eq!(needed(ds), [disk0(), disk0()]);
+        let listed = crate::file::list(ds).unwrap();
+        let paths: Vec<_> = listed.iter().map(|volume| volume.path().to_owned()).collect();
+        let paths_are = [".strongroom-new-vm", "web1/again", "web1/disk0"].map(|place| ds.join(place));
+        assert_eq!(paths, paths_are);
+        fs::write(ds.join("web1/disk0/descriptor"), "damaged").unwrap();
+        assert_eq!(key_needs(ds).unwrap().unreadable.len(), 1);
     }
 
     #[test]

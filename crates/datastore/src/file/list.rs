@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::delete::is_rest;
 use super::directory::{DescribedVolume, VolumeDirectory, describe_on};
 use super::error::DatastoreError;
+use super::places::is_vm;
 use super::storage::{HOST, Storage};
 
 /// One entry of a datastore.
@@ -31,7 +32,7 @@ impl ListedVolume {
     }
 }
 
-/// Lists the volumes of the datastore at `path`, by name. One that cannot be read does not hide the others.
+/// Lists the volumes of the datastore at `path`, those of VMs too, by name. One that cannot be read does not hide the others.
 pub fn list(path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
     list_on(HOST, path)
 }
@@ -41,17 +42,45 @@ pub fn list_on(storage: &dyn Storage, path: &Path) -> Result<Vec<ListedVolume>, 
     let datastore = VolumeDirectory::open(storage, path)?;
     datastore.file_system()?;
     let mut listed = Vec::new();
-    for name in datastore.names()? {
-        let path = path.join(&name);
+    list_in(storage, &datastore, Whose::Datastore, &mut listed)?;
+    Ok(listed)
+}
+
+/// Whose a directory is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Datastore,
+    /// It holds volumes, and no VMs.
+    Vm,
+}
+
+fn list_in(
+    storage: &dyn Storage,
+    directory: &VolumeDirectory,
+    whose: Whose,
+    listed: &mut Vec<ListedVolume>,
+) -> Result<(), DatastoreError> {
+    for name in directory.names()? {
+        let path = directory.path.join(&name);
         if is_rest(&path) {
             let reason = "a creation or deletion that was interrupted; it can be deleted".to_owned();
             listed.push(ListedVolume::Broken { path, reason });
         } else if !name.starts_with('.') && storage.is_directory(&path) {
-            match describe_on(storage, &path) {
-                Ok(volume) => listed.push(ListedVolume::Volume(Box::new(volume))),
-                Err(error) => listed.push(ListedVolume::Broken { path, reason: error.to_string() }),
-            }
+            let broken = match describe_on(storage, &path) {
+                Ok(volume) => {
+                    listed.push(ListedVolume::Volume(Box::new(volume)));
+                    continue;
+                }
+                // A volume without a descriptor, or a VM's directory.
+                Err(error) => match VolumeDirectory::open(storage, &path) {
+                    Ok(vm) if whose == Whose::Datastore && is_vm(&vm) => {
+                        list_in(storage, &vm, Whose::Vm, listed).err()
+                    }
+                    _ => Some(error),
+                },
+            };
+            listed.extend(broken.map(|error| ListedVolume::Broken { path, reason: error.to_string() }));
         }
     }
-    Ok(listed)
+    Ok(())
 }

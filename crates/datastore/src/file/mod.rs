@@ -9,6 +9,8 @@
 //! vm1/control           a socket, while the volume is exposed
 //! ```
 //!
+//! It lies in the datastore's directory, or there in the directory of a VM ([`VM_FILE`]).
+//!
 //! `docs/ON_DISK.md` has every byte, the order of every write and the reason. Opening a volume reads its descriptor and
 //! no more, whatever its size. The lock is on the very open file that I/O goes through ([`lock`]).
 //!
@@ -42,6 +44,7 @@ pub mod lock;
 mod log;
 mod open;
 mod open_files;
+mod places;
 mod reserve;
 mod rewrap;
 mod sidecar_pages;
@@ -70,5 +73,6 @@ pub use list::{ListedVolume, list, list_on};
 pub use log::destage::{Destager, End};
 pub use log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogError, LogUse};
 pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, open, open_apart, open_on};
+pub use places::VM_FILE;
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};
