@@ -8,6 +8,7 @@ use strongroom_audit::AuditError;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
+use strongroom_images::ImageError;
 use strongroom_keys::{KeyError, ProviderKey, ProviderName};
 use strongroom_keyserver::authority::AuthorityError;
 use strongroom_keyserver::authority::enrol::ClientError;
@@ -19,14 +20,13 @@ use strongroom_keyserver::root::RootError;
 use strongroom_memory::secret::SecretError;
 use strongroom_providers::{ProviderError, RegistryError};
 use strongroom_ring::RingError;
-use strongroom_types::{KekId, SizeError};
+use strongroom_types::KekId;
 use strongroom_worker::control::{Answer, ControlError};
 use strongroom_worker::supervise::SuperviseError;
 use strongroom_worker::{ProcessError, StackError, TransferError};
 use thiserror::Error;
 
 use crate::datastores::KeyNeeded;
-use crate::image::ImageError;
 use crate::output::printable;
 
 /// Why a command failed.
@@ -273,16 +273,6 @@ pub enum CliError {
     /// Keys cannot be held.
     #[error("cannot hold keys under leases: {0}")]
     Leases(io::Error),
-    /// A size that no volume can have.
-    #[error("{path} cannot become a volume: {error}{next}")]
-    Size {
-        /// The object of that size.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: SizeError,
-        /// What to do about it, if anything.
-        next: String,
-    },
     /// An image is not read or written.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -402,7 +392,6 @@ impl CliError {
             Self::Tls(_) => "tls",
             Self::Signals(_) => "signals",
             Self::Leases(_) => "leases",
-            Self::Size { .. } => "size",
             Self::Image(error) => error.code(),
             Self::DestinationExists { .. } => "exists",
             Self::Transfer { .. } => "transfer",

@@ -19,7 +19,6 @@ mod duration;
 mod error;
 mod grants;
 mod home;
-mod image;
 mod key;
 mod key_provider;
 mod keyring;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use strongroom_images::Stop;
 
 /// From when it is made on, signals no longer end the process: the command ends by itself, in order.
 pub struct Signals {
@@ -31,6 +32,11 @@ impl Signals {
     /// Set when a signal came.
     pub fn stop_flag(&self) -> &AtomicBool {
         &self.stop
+    }
+
+    /// The same, as those who copy images want it.
+    pub fn as_stop(&self) -> Stop<'_> {
+        Stop { flag: &self.stop, wake: self.as_fd() }
     }
 
     /// Whether a signal came.

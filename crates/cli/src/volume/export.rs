@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::Access;
+use strongroom_images::{Format, ImageError, qemu_img};
 use strongroom_types::display_bytes;
 use strongroom_worker::{Progress, assemble, export_file};
 
+use super::image_format::NewFormatArgument;
 use super::open::OpenArguments;
 use crate::error::CliError;
-use crate::image::{Format, ImageError, qemu_img};
 use crate::output::Output;
 use crate::progress::Meter;
 use crate::signals::Signals;
@@ -37,7 +38,7 @@ pub struct ExportArguments {
 
     /// The image's format
     #[arg(long, value_enum)]
-    format: Format,
+    format: NewFormatArgument,
 
     #[command(flatten)]
     open: OpenArguments,
@@ -80,21 +81,22 @@ impl ExportArguments {
         let image = NewImage::create(&self.destination)?;
         let mut meter = Meter::start(output, "exporting", size_bytes);
         let mut report = |bytes| meter.at(bytes);
-        match self.format {
+        let format = Format::from(self.format);
+        match format {
             Format::Raw => {
                 let mut progress = Progress { stop: signals.stop_flag(), report: &mut report };
                 export_file(&*disk, &image.file, &mut progress)
                     .map_err(|error| CliError::transfer(error, &self.path, "write", &self.destination))?;
             }
-            _ => qemu_img::export(disk, self.format, &self.destination, &signals, &mut report)
-                .map_err(|error| self.name_what_is_full(error))?,
+            _ => qemu_img::export(disk, format, &self.destination, signals.as_stop(), &mut report)
+                .map_err(|error| self.name_what_failed(error))?,
         }
         drop(meter);
         image.finish()?;
         output.answer(&Exported {
             path: self.path.clone(),
             destination: self.destination.clone(),
-            format: self.format.name(),
+            format: format.name(),
             size_bytes,
             encrypted: false,
         })
@@ -103,14 +105,14 @@ impl ExportArguments {
 
 impl ExportArguments {
     /// A copy says only that there was no room; it was the destination that had none.
-    fn name_what_is_full(&self, error: CliError) -> CliError {
+    fn name_what_failed(&self, error: ImageError) -> CliError {
         match error {
-            CliError::Image(ImageError::NoSpace) => CliError::File {
+            ImageError::NoSpace => CliError::File {
                 action: "write",
                 path: self.destination.clone(),
                 error: rustix::io::Errno::NOSPC.into(),
             },
-            error => error,
+            error => error.into(),
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions as FileOptions};
-use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,15 +9,15 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{Access, CreateOptions, DatastoreError, OpenOptions, describe, open};
-use strongroom_io::IoError;
-use strongroom_types::{SECTOR_BYTES, SizeError, VolumeSize, display_bytes};
-use strongroom_worker::{Progress, TransferError, assemble_destaged, import_file};
+use strongroom_images::{ImageError, ImageSource};
+use strongroom_types::display_bytes;
+use strongroom_worker::assemble_destaged;
 
 use super::create::ProvisioningArguments;
 use super::describe::VolumeFacts;
+use super::image_format::FormatArgument;
 use super::staged::StagedVolume;
 use crate::error::CliError;
-use crate::image::{Format, FormatChoice, ImageError, qemu_img, refuse_references};
 use crate::keys::{NewKeyArguments, VolumeKey};
 use crate::output::Output;
 use crate::progress::Meter;
@@ -45,7 +44,7 @@ pub struct ImportArguments {
 
     /// The image's format
     #[arg(long, value_enum, default_value = "auto")]
-    format: FormatChoice,
+    format: FormatArgument,
 
     #[command(flatten)]
     provisioning: ProvisioningArguments,
@@ -76,23 +75,14 @@ impl ImportArguments {
     /// Makes the volume and fills it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let file = open_image(&self.source)?;
-        let format = self.format.decide(&file, &self.source)?;
-        refuse_references(format, &file, &self.source)?;
-        let size_bytes = match format {
-            Format::Raw => raw_size_bytes(&file, &self.source)?,
-            _ => qemu_img::virtual_size_bytes(format, &file, &self.source)?,
-        };
-        let size = volume_size(size_bytes, format, &self.source)?;
-        if format != Format::Raw {
-            qemu_img::refuse_damaged(format, &file, &self.source, size_bytes)?;
-        }
+        let image = ImageSource::examine(file, &self.source, self.format.into())?;
         // Nobody should think of a passphrase for a volume that cannot be made.
         if self.path.symlink_metadata().is_ok() {
             return Err(DatastoreError::Exists { path: self.path.clone() }.into());
         }
         let key = self.key.for_new_volume(&self.path)?;
         let options = CreateOptions {
-            size,
+            size: image.size(),
             provisioning: self.provisioning.into(),
             protection: key.protection(),
             log_bytes: None,
@@ -100,19 +90,18 @@ impl ImportArguments {
         };
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let staged = StagedVolume::create(&self.path, &options)?;
-        let filled = self.fill(staged.path(), &key, format, &file, &signals, output);
-        filled.map_err(|error| self.name_what_is_full(error, size))?;
+        let filled = self.fill(staged.path(), &key, &image, &signals, output);
+        filled.map_err(|error| self.name_what_failed(error, &image))?;
         staged.finish()?;
         let volume = VolumeFacts::from(&describe(&self.path)?);
-        output.answer(&Imported { source: self.source.clone(), format: format.name(), volume })
+        output.answer(&Imported { source: self.source.clone(), format: image.format().name(), volume })
     }
 
     fn fill(
         &self,
         path: &Path,
         key: &VolumeKey,
-        format: Format,
-        file: &File,
+        image: &ImageSource,
         signals: &Signals,
         output: &Output,
     ) -> Result<(), CliError> {
@@ -126,28 +115,19 @@ impl ImportArguments {
         let size_bytes = volume.descriptor().size_bytes.bytes();
         let disk = assemble_destaged(volume)?;
         let mut meter = Meter::start(output, "importing", size_bytes);
-        let mut report = |bytes| meter.at(bytes);
-        match format {
-            Format::Raw => {
-                let mut progress = Progress { stop: signals.stop_flag(), report: &mut report };
-                import_file(file, size_bytes, &*disk, &mut progress)
-                    .map_err(|error| CliError::transfer(error, &self.path, "read", &self.source))
-            }
-            _ => qemu_img::import(format, file, &self.source, disk, signals, &mut report),
-        }
+        Ok(image.copy_into(disk, signals.as_stop(), &mut |bytes| meter.at(bytes))?)
     }
-}
 
-impl ImportArguments {
-    /// A copy says only that there was no room; it was the datastore that had none.
-    fn name_what_is_full(&self, error: CliError, size: VolumeSize) -> CliError {
-        let full = match &error {
-            CliError::Image(ImageError::NoSpace) => true,
-            CliError::Transfer { error: TransferError::Volume(error), .. } => *error == IoError::NoSpace,
-            _ => false,
-        };
-        let needed = format!("up to {size}");
-        if full { DatastoreError::Full { path: self.path.clone(), needed }.into() } else { error }
+    /// A copy says only that there was no room, or that the volume failed; which one is known here.
+    fn name_what_failed(&self, error: CliError, image: &ImageSource) -> CliError {
+        match error {
+            CliError::Image(ImageError::NoSpace) => {
+                let needed = format!("up to {}", image.size());
+                DatastoreError::Full { path: self.path.clone(), needed }.into()
+            }
+            CliError::Image(ImageError::Disk(error)) => CliError::Transfer { path: self.path.clone(), error },
+            error => error,
+        }
     }
 }
 
@@ -159,26 +139,4 @@ fn open_image(path: &Path) -> Result<File, CliError> {
         return Err(CliError::Usage(format!("{} is neither a file nor a block device", path.display())));
     }
     FileOptions::new().read(true).open(path).map_err(failed)
-}
-
-fn raw_size_bytes(mut file: &File, path: &Path) -> Result<u64, CliError> {
-    // Of a block device, only seeking tells the size.
-    file.seek(SeekFrom::End(0)).map_err(|error| CliError::File {
-        action: "examine",
-        path: path.to_owned(),
-        error,
-    })
-}
-
-fn volume_size(size_bytes: u64, format: Format, path: &Path) -> Result<VolumeSize, CliError> {
-    VolumeSize::new(size_bytes).map_err(|error| {
-        let next = match (&error, format) {
-            (SizeError::Sector(_), Format::Raw) => {
-                let padded = size_bytes.next_multiple_of(SECTOR_BYTES);
-                format!("; if it is a whole disk, pad it with: truncate -s {padded} {}", path.display())
-            }
-            _ => String::new(),
-        };
-        CliError::Size { path: path.to_owned(), error, next }
-    })
 }

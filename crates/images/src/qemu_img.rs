@@ -10,10 +10,7 @@ use strongroom_io::{Disk, Plain};
 
 use super::sandbox::{Finished, Sandbox};
 use super::socket::{PrivateServer, SOCKET_NAME};
-use super::{Format, ImageError};
-use crate::error::CliError;
-use crate::output::printable;
-use crate::signals::Signals;
+use super::{Format, ImageError, Stop};
 
 const QEMU_IMG: &str = "/usr/bin/qemu-img";
 /// The image in the sandbox: the program's stdin.
@@ -100,9 +97,9 @@ pub fn import(
     file: &File,
     path: &Path,
     disk: Arc<dyn Disk<Plain>>,
-    signals: &Signals,
+    stop: Stop<'_>,
     report: &mut dyn FnMut(u64),
-) -> Result<(), CliError> {
+) -> Result<(), ImageError> {
     let size_bytes = disk.limits().size_bytes;
     let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes)).with_input(file)?;
     let server = PrivateServer::start(disk, sandbox.user())?;
@@ -112,7 +109,7 @@ pub fn import(
     // Many requests at once and in any order: the server is not a spinning disk.
     let how = ["-n", "--target-is-zero", "-W", "-m", "16", INPUT, &target];
     let program: Vec<&OsStr> = from.into_iter().chain(how).map(OsStr::new).collect();
-    let finished = sandbox.run(&program, Some(signals), &mut Percentage::new(size_bytes, report).listener());
+    let finished = sandbox.run(&program, Some(stop), &mut Percentage::new(size_bytes, report).listener());
     // Also after a failure: the disk must be let go of before the volume can be deleted.
     let stopped = server.stop();
     succeeded(finished?, "read", path)?;
@@ -124,9 +121,9 @@ pub fn export(
     disk: Arc<dyn Disk<Plain>>,
     format: Format,
     path: &Path,
-    signals: &Signals,
+    stop: Stop<'_>,
     report: &mut dyn FnMut(u64),
-) -> Result<(), CliError> {
+) -> Result<(), ImageError> {
     require_qemu_img()?;
     let size_bytes = disk.limits().size_bytes;
     let server = PrivateServer::start(disk, None)?;
@@ -138,7 +135,7 @@ pub fn export(
     let source = OsString::from(served_disk());
     let verb = [QEMU_IMG, "convert", "-p", "-f", "raw", "-O", format.name(), "-m", "16"].map(OsStr::new);
     let program: Vec<&OsStr> = verb.into_iter().chain([source.as_os_str(), inside.as_os_str()]).collect();
-    let finished = sandbox.run(&program, Some(signals), &mut Percentage::new(size_bytes, report).listener());
+    let finished = sandbox.run(&program, Some(stop), &mut Percentage::new(size_bytes, report).listener());
     let stopped = server.stop();
     succeeded(finished?, "write", path)?;
     stopped
@@ -184,7 +181,16 @@ fn shortened(stderr: &str, path: &Path) -> String {
     if characters.next().is_some() {
         shown.push_str(" ...");
     }
-    printable(&shown).into_owned()
+    printable(&shown)
+}
+
+/// The text without what would steer a terminal: it may repeat names out of an image that another wrote.
+fn printable(text: &str) -> String {
+    let escape = |character: char| match character.is_control() {
+        true => character.escape_default().collect::<String>(),
+        false => character.to_string(),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// Reads `qemu-img -p`: `    (12.34/100%)` and a carriage return, again and again.

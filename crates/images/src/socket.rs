@@ -11,8 +11,7 @@ use strongroom_frontend::nbd::{Export, LANE_DEPTH, NbdConfig, NbdServer};
 use strongroom_io::{Disk, Plain};
 use strongroom_ring::Lanes;
 
-use super::ImageError;
-use crate::error::CliError;
+use super::{ImageError, ServeError};
 
 /// The socket's name in its directory.
 pub const SOCKET_NAME: &str = "nbd";
@@ -29,14 +28,17 @@ pub struct PrivateServer {
 
 impl PrivateServer {
     /// Serves `disk` to processes of this user, or of `user` (user and group).
-    pub fn start(disk: Arc<dyn Disk<Plain>>, user: Option<(u32, u32)>) -> Result<Self, CliError> {
+    pub fn start(disk: Arc<dyn Disk<Plain>>, user: Option<(u32, u32)>) -> Result<Self, ImageError> {
         let failed = |error| ImageError::Sandbox { action: "make a private directory", error };
         let directory = PrivateDirectory::make().map_err(failed)?;
         let socket = directory.path.join(SOCKET_NAME);
         let config = NbdConfig::new(Export { name: String::new(), description: String::new() });
-        let lanes = Lanes::start("nbd", config.lanes(), LANE_DEPTH)?;
-        let listener = Listener::bind(&Address::Unix(socket.clone()))?;
-        let server = NbdServer::start(config, listener, disk, lanes)?;
+        let serve = || -> Result<NbdServer, ServeError> {
+            let lanes = Lanes::start("nbd", config.lanes(), LANE_DEPTH)?;
+            let listener = Listener::bind(&Address::Unix(socket.clone()))?;
+            Ok(NbdServer::start(config, listener, disk, lanes)?)
+        };
+        let server = serve()?;
         if let Some((user, group)) = user {
             chown(&socket, Some(user), Some(group)).map_err(failed)?;
             chown(&directory.path, Some(user), Some(group)).map_err(failed)?;
@@ -50,8 +52,8 @@ impl PrivateServer {
     }
 
     /// Ends the server, and makes durable what came.
-    pub fn stop(self) -> Result<(), CliError> {
-        Ok(self.server.stop()?)
+    pub fn stop(self) -> Result<(), ImageError> {
+        Ok(self.server.stop().map_err(ServeError::from)?)
     }
 }
 

@@ -16,8 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::ImageError;
-use crate::signals::Signals;
+use super::{ImageError, Stop};
 
 /// Bubblewrap; the only program that runs outside of the sandbox.
 const BWRAP: &str = "/usr/bin/bwrap";
@@ -107,12 +106,12 @@ impl Sandbox {
         self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
     }
 
-    /// Runs a program in it to the end, or to the first of `signals`; where none are caught, they end us and it.
+    /// Runs a program in it to the end, or until it is to `stop`.
     /// What it says on stdout goes to `heard` as it comes.
     pub fn run(
         mut self,
         program: &[&OsStr],
-        signals: Option<&Signals>,
+        stop: Option<Stop<'_>>,
         heard: &mut dyn FnMut(&[u8]),
     ) -> Result<Finished, ImageError> {
         let limits = format!(
@@ -137,7 +136,7 @@ impl Sandbox {
             io::ErrorKind::NotFound => ImageError::Missing { program: "bwrap", package: "bubblewrap" },
             _ => ImageError::Sandbox { action: "start bwrap", error },
         })?;
-        Running { child }.finish(signals, heard)
+        Running { child }.finish(stop, heard)
     }
 }
 
@@ -157,7 +156,7 @@ struct Running {
 impl Running {
     fn finish(
         mut self,
-        signals: Option<&Signals>,
+        stop: Option<Stop<'_>>,
         heard: &mut dyn FnMut(&[u8]),
     ) -> Result<Finished, ImageError> {
         let failed = |error: io::Error| ImageError::Sandbox { action: "wait for qemu-img", error };
@@ -165,8 +164,8 @@ impl Running {
         let mut complaint = Vec::new();
         let mut bytes = vec![0; READ_BYTES];
         while stdout.is_some() || stderr.is_some() {
-            let readable = wait_for(stdout.as_ref(), stderr.as_ref(), signals).map_err(failed)?;
-            if signals.is_some_and(Signals::came) {
+            let readable = wait_for(stdout.as_ref(), stderr.as_ref(), stop).map_err(failed)?;
+            if stop.is_some_and(|stop| stop.came()) {
                 return Err(ImageError::Interrupted);
             }
             if readable[0] {
@@ -193,16 +192,16 @@ impl Drop for Running {
     }
 }
 
-/// Waits until one of the pipes, which may be closed already, has something or a signal comes.
+/// Waits until one of the pipes, which may be closed already, has something or it is to stop.
 fn wait_for(
     stdout: Option<&impl AsFd>,
     stderr: Option<&impl AsFd>,
-    signals: Option<&Signals>,
+    stop: Option<Stop<'_>>,
 ) -> io::Result<[bool; 2]> {
     let mut watched = Vec::with_capacity(3);
     watched.extend(stdout.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
     watched.extend(stderr.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-    watched.extend(signals.map(|signals| PollFd::new(signals, PollFlags::IN)));
+    watched.extend(stop.as_ref().map(|stop| PollFd::new(&stop.wake, PollFlags::IN)));
     match poll(&mut watched, None) {
         Ok(_) => {}
         Err(Errno::INTR) => return Ok([false; 2]),

@@ -7,21 +7,46 @@
 //!
 //! - [`format`](mod@format): which format an image has, and when that must be said.
 //! - [`references`]: what an image says about other files, read by us before anything else opens it.
-//! - [`qemu_img`]: the verbs of `qemu-img` that are used, and how its answers are read.
+//! - [`source`]: an image that was examined, and its content into a disk. [`qemu_img`]: the verbs of `qemu-img` that are
+//!   used, and how its answers are read.
+#![forbid(unsafe_code)]
 
 pub mod format;
 pub mod qemu_img;
 mod references;
 mod sandbox;
 mod socket;
+mod source;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use strongroom_frontend::listen::ListenError;
+use strongroom_frontend::nbd::{StartError, StopError};
+use strongroom_ring::RingError;
+use strongroom_types::SizeError;
+use strongroom_worker::TransferError;
 use thiserror::Error;
 
 pub use format::{Format, FormatChoice};
-pub use references::refuse_references;
+pub use source::ImageSource;
+
+/// How whoever waits for a copy says that it is not wanted any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop<'a> {
+    /// Set then.
+    pub flag: &'a AtomicBool,
+    /// Readable then, from after the flag is set.
+    pub wake: BorrowedFd<'a>,
+}
+
+impl Stop<'_> {
+    fn came(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+}
 
 /// Why an image is not read or written.
 #[derive(Debug, Error)]
@@ -102,9 +127,52 @@ pub enum ImageError {
         /// Why not.
         error: io::Error,
     },
-    /// A signal came.
+    /// It cannot be read.
+    #[error("cannot {action} {path}: {error}")]
+    File {
+        /// What was tried, as in "examine".
+        action: &'static str,
+        /// The image.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// No volume has the size of its disk.
+    #[error("{path} cannot become a volume: {error}{next}")]
+    Size {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: SizeError,
+        /// What to do about it, if anything.
+        next: String,
+    },
+    /// The disk that is read or written fails.
+    #[error("the volume failed: {0}")]
+    Disk(TransferError),
+    /// The disk cannot be served to `qemu-img`.
+    #[error("cannot serve the volume to qemu-img: {0}")]
+    Serve(#[from] ServeError),
+    /// It is not wanted any more.
     #[error("interrupted")]
     Interrupted,
+}
+
+/// Why a disk cannot be served to `qemu-img`, or did not end well.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// No socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// No threads.
+    #[error(transparent)]
+    Lanes(#[from] RingError),
+    /// It does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// What was written is not durable.
+    #[error(transparent)]
+    Stop(#[from] StopError),
 }
 
 impl ImageError {
@@ -120,6 +188,10 @@ impl ImageError {
             Self::QemuImg { .. } => "qemu_img",
             Self::NoSpace => "full",
             Self::Sandbox { .. } => "sandbox",
+            Self::File { .. } => "file",
+            Self::Size { .. } => "size",
+            Self::Disk(_) => "transfer",
+            Self::Serve(_) => "start",
             Self::Interrupted => "interrupted",
         }
     }

@@ -14,40 +14,51 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
+use std::str::FromStr;
 
-use clap::ValueEnum;
+use thiserror::Error;
 
 use super::ImageError;
 
 /// The format of an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// The disk's bytes, one after another
+    /// The disk's bytes, one after another.
     Raw,
-    /// QEMU's format
+    /// QEMU's format.
     Qcow2,
-    /// VMware's format
+    /// VMware's format, in one self-contained file.
     Vmdk,
-    /// Hyper-V's format
+    /// Hyper-V's format.
     Vhdx,
 }
 
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|format| format.name() == text).ok_or(UnknownFormat)
+    }
+}
+
+/// No format is called so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("is no format of disk images; these are: raw, qcow2, vmdk, vhdx")]
+pub struct UnknownFormat;
+
 /// A format, or the wish to have it found out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatChoice {
-    /// From the image's name and first bytes, where both agree
+    /// From the image's name and first bytes, where both agree.
     Auto,
-    /// The disk's bytes, one after another
-    Raw,
-    /// QEMU's format
-    Qcow2,
-    /// VMware's format, in one self-contained file
-    Vmdk,
-    /// Hyper-V's format
-    Vhdx,
+    /// As it is said.
+    Said(Format),
 }
 
 impl Format {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Raw, Self::Qcow2, Self::Vmdk, Self::Vhdx];
+
     /// As `qemu-img` calls it.
     pub fn name(self) -> &'static str {
         match self {
@@ -81,10 +92,8 @@ impl FormatChoice {
     pub fn decide(self, file: &File, path: &Path) -> Result<Format, ImageError> {
         let said = match self {
             Self::Auto => return guess(file, path),
-            Self::Raw => return Ok(Format::Raw),
-            Self::Qcow2 => Format::Qcow2,
-            Self::Vmdk => Format::Vmdk,
-            Self::Vhdx => Format::Vhdx,
+            Self::Said(Format::Raw) => return Ok(Format::Raw),
+            Self::Said(format) => format,
         };
         if mark_of(file) == Some(said) {
             return Ok(said);
@@ -161,8 +170,9 @@ mod tests {
 
     #[test]
     fn what_is_said_is_believed_but_must_fit() {
-        assert_eq!(decided(FormatChoice::Raw, "disk.qcow2", b"QFI\xfb"), Some(Format::Raw));
-        assert_eq!(decided(FormatChoice::Qcow2, "disk.img", b"QFI\xfb"), Some(Format::Qcow2));
-        assert_eq!(decided(FormatChoice::Vhdx, "disk.img", b"QFI\xfb"), None);
+        let said = |format, name, content| decided(FormatChoice::Said(format), name, content);
+        assert_eq!(said(Format::Raw, "disk.qcow2", b"QFI\xfb"), Some(Format::Raw));
+        assert_eq!(said(Format::Qcow2, "disk.img", b"QFI\xfb"), Some(Format::Qcow2));
+        assert_eq!(said(Format::Vhdx, "disk.img", b"QFI\xfb"), None);
     }
 }

@@ -1,0 +1,55 @@
+//! Formats of disk images on the command line.
+
+use clap::ValueEnum;
+use strongroom_images::{Format, FormatChoice};
+
+/// A format, or the wish to have it found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormatArgument {
+    /// From the image's name and first bytes, where both agree
+    Auto,
+    /// The disk's bytes, one after another
+    Raw,
+    /// QEMU's format
+    Qcow2,
+    /// VMware's format, in one self-contained file
+    Vmdk,
+    /// Hyper-V's format
+    Vhdx,
+}
+
+impl From<FormatArgument> for FormatChoice {
+    fn from(argument: FormatArgument) -> Self {
+        match argument {
+            FormatArgument::Auto => Self::Auto,
+            FormatArgument::Raw => Self::Said(Format::Raw),
+            FormatArgument::Qcow2 => Self::Said(Format::Qcow2),
+            FormatArgument::Vmdk => Self::Said(Format::Vmdk),
+            FormatArgument::Vhdx => Self::Said(Format::Vhdx),
+        }
+    }
+}
+
+/// The format of an image that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NewFormatArgument {
+    /// The disk's bytes, one after another
+    Raw,
+    /// QEMU's format
+    Qcow2,
+    /// VMware's format
+    Vmdk,
+    /// Hyper-V's format
+    Vhdx,
+}
+
+impl From<NewFormatArgument> for Format {
+    fn from(argument: NewFormatArgument) -> Self {
+        match argument {
+            NewFormatArgument::Raw => Self::Raw,
+            NewFormatArgument::Qcow2 => Self::Qcow2,
+            NewFormatArgument::Vmdk => Self::Vmdk,
+            NewFormatArgument::Vhdx => Self::Vhdx,
+        }
+    }
+}
