@@ -75,7 +75,8 @@ impl Lab {
 
     fn in_directory(path: &Path) -> Self {
         let user = rustix::process::geteuid().is_root().then_some((USER, USER));
-        let program = QemuProgram::probe(Path::new(DEFAULT_PROGRAM)).unwrap();
+        let program = std::env::var_os("STRONGROOM_QEMU").unwrap_or_else(|| DEFAULT_PROGRAM.into());
+        let program = QemuProgram::probe(Path::new(&program)).unwrap();
         let launcher = Launcher::this_program([LAUNCH]);
         std::fs::create_dir_all(path.join("disks")).unwrap();
         Self { path: path.to_owned(), _directory: None, program, launcher, user }
