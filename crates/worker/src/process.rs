@@ -1,9 +1,13 @@
 //! Making a process fit to hold keys.
 
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use strongroom_crypto::CryptoError;
 use strongroom_memory::secret::{SecretBytes, SecretError};
 use thiserror::Error;
+
+/// The limit at which the kernel writes no core file, and starts no program for one either (core(5): a limit of 0 does not
+/// stop a core that is piped to a program, and 1 does).
+const CORE_LIMIT_BYTES: u64 = 1;
 
 /// Why a process must not touch a key.
 #[derive(Debug, Error)]
@@ -21,14 +25,16 @@ pub enum ProcessError {
 
 /// Makes the calling process fit to hold keys; called before the first one is read.
 ///
-/// - It is not dumpable: no core file, and no other process of the same user reads its memory or attaches to it. A
-///   limit on core files alone would not do: it does not stop a `core_pattern` that is a pipe.
+/// - It is not dumpable: no core file, and no other process of the same user reads its memory or attaches to it. What it
+///   starts may be dumpable again, and has the limit.
 /// - Its ciphers give the known answers.
 ///
 /// Warns where secrets cannot be locked into memory: they still work, but could be swapped out.
 pub fn prepare_for_keys() -> Result<(), ProcessError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(ProcessError::Dumpable)?;
-    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
+    // Whoever started us may have had less, and it takes a right to have more again.
+    let most = getrlimit(Resource::Core).maximum.map_or(CORE_LIMIT_BYTES, |most| most.min(CORE_LIMIT_BYTES));
+    setrlimit(Resource::Core, Rlimit { current: Some(most), maximum: Some(most) })
         .map_err(ProcessError::Dumpable)?;
     strongroom_crypto::self_test::self_test().map_err(ProcessError::SelfTest)?;
     if !SecretBytes::zeroed(1)?.is_locked() {
@@ -49,6 +55,6 @@ mod tests {
         prepare_for_keys().unwrap();
         assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
         let core = rustix::process::getrlimit(Resource::Core);
-        assert_eq!((core.current, core.maximum), (Some(0), Some(0)));
+        assert!(core.current <= Some(CORE_LIMIT_BYTES) && core.maximum == core.current, "{core:?}");
     }
 }

@@ -27,7 +27,9 @@ use strongroom_types::VolumeSize;
 use strongroom_worker::birth::{BirthSocket, Frontend, Keys, Order, Report};
 use strongroom_worker::condition::{Condition, Parked, State};
 use strongroom_worker::control::{Answer, Client, NewKek, Request, Status};
-use strongroom_worker::supervise::{Birthright, Exposure, Program, SuperviseError, Supervisor, VolumeKek};
+use strongroom_worker::supervise::{
+    Birthright, Exposure, Program, Quarters, SuperviseError, Supervisor, VolumeKek,
+};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// What is closed here is free a moment later: a worker that another test starts has it until it is another program.
@@ -217,6 +219,7 @@ fn supervisor(
             name: "vm1".to_owned(),
         },
         program: Program::at(&directory.join("program"), arguments).unwrap(),
+        quarters: Quarters::OfItsOwn,
     };
     Supervisor::start(exposure, layer, deks)
 }

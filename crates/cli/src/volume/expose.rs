@@ -14,7 +14,7 @@ use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_types::display_bytes;
 use strongroom_worker::birth::Frontend;
-use strongroom_worker::supervise::{Birthright, Exposure, Program, Supervisor, VolumeKek};
+use strongroom_worker::supervise::{Birthright, Exposure, Program, Quarters, Supervisor, VolumeKek};
 
 use super::attach::{Attachment, Show, shell_word};
 use super::key_events;
@@ -178,6 +178,7 @@ impl ExposeArguments {
             listener,
             birthright: Birthright { frontend, tls_key, name },
             program: worker_program(log)?,
+            quarters: Quarters::OfItsOwn,
         };
         let supervisor = Supervisor::start(exposure, layer, deks)?;
         output.answer(&Exposed {

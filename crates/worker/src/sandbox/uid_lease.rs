@@ -6,12 +6,13 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use thiserror::Error;
 
 /// The first number. From here to the end of the positive 32-bit numbers nothing hands out users: distributions,
@@ -40,6 +41,14 @@ pub enum LeaseError {
     /// Every number has a running worker.
     #[error("all {COUNT} users for workers are taken")]
     Exhausted,
+    /// A process that was to have a lease has none.
+    #[error("process {pid} does not hold the lease of user {number}")]
+    NotHeld {
+        /// Which process.
+        pid: u32,
+        /// Which user.
+        number: u32,
+    },
 }
 
 /// A user and group number that nobody else has while this, or a duplicate of its descriptor, is open.
@@ -76,6 +85,28 @@ impl UidLease {
             }
         }
         Err(LeaseError::Exhausted)
+    }
+
+    /// The one that a running process has the descriptor of, for somebody else who works for the same VM: of QEMU, whose
+    /// supervisor has died. It takes the right to have a descriptor of that process (`pidfd_getfd(2)`).
+    pub fn join(directory: &Path, number: u32, pid: u32) -> Result<Self, LeaseError> {
+        let failed = |error| LeaseError::Directory { path: directory.to_owned(), error };
+        let not_held = || LeaseError::NotHeld { pid, number };
+        let wanted = std::fs::symlink_metadata(directory.join(number.to_string())).map_err(failed)?;
+        let process = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(not_held)?;
+        let pidfd = pidfd_open(process, PidfdFlags::empty()).map_err(|_| not_held())?;
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).map_err(failed)?.flatten() {
+            let same = |found: std::fs::Metadata| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
+            let descriptor = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(descriptor) = descriptor
+                && std::fs::metadata(entry.path()).is_ok_and(same)
+            {
+                let lock: OwnedFd = pidfd_getfd(&pidfd, descriptor, PidfdGetfdFlags::empty())
+                    .map_err(|errno| failed(errno.into()))?;
+                return Ok(Self { lock: lock.into(), number });
+            }
+        }
+        Err(not_held())
     }
 
     /// The user and group, as [`super::Confinement`] takes them.
@@ -117,6 +148,19 @@ mod tests {
         drop(lease);
         assert_eq!(UidLease::take(directory.path()).unwrap().number, FIRST + 1);
         drop(held);
+        assert_eq!(UidLease::take(directory.path()).unwrap().number, FIRST);
+    }
+
+    #[test]
+    fn a_lease_is_joined_through_a_process_that_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let lease = UidLease::take(directory.path()).unwrap();
+        let joined = UidLease::join(directory.path(), FIRST, std::process::id()).unwrap();
+        drop(lease);
+        assert_eq!(UidLease::take(directory.path()).unwrap().number, FIRST + 1);
+        drop(joined);
+        let joined = UidLease::join(directory.path(), FIRST, std::process::id());
+        assert!(matches!(joined, Err(LeaseError::NotHeld { .. })));
         assert_eq!(UidLease::take(directory.path()).unwrap().number, FIRST);
     }
 

@@ -16,9 +16,10 @@ use thiserror::Error;
 
 use super::kek::VolumeKek;
 use super::program::Program;
+use super::quarters::{Place, Quarters};
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report, Start};
 use crate::condition::Condition;
-use crate::sandbox::{Cgroup, TASKS_MAX, UidLease};
+use crate::sandbox::UidLease;
 
 /// From a worker's start to the report that it is confined: tens of milliseconds, and more where many start at once.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -124,9 +125,8 @@ pub struct WorkerProcess {
     silent: bool,
     /// It was killed and does not end.
     hangs: bool,
-    /// In this order: a user is free when its process is gone, and a cgroup can be removed then.
-    _lease: Option<UidLease>,
-    _cgroup: Option<Cgroup>,
+    /// Free when the process is gone.
+    _place: Place,
 }
 
 impl WorkerProcess {
@@ -135,7 +135,7 @@ impl WorkerProcess {
         program: &Program,
         birthright: &Birthright,
         listener: BorrowedFd<'_>,
-        lease: Option<UidLease>,
+        quarters: &Quarters,
     ) -> Result<Self, ChildError> {
         let (socket, theirs) = BirthSocket::pair()?;
         let failed = |error| ChildError::Spawn { path: program.path().to_owned(), error };
@@ -151,7 +151,8 @@ impl WorkerProcess {
                 return Err(failed(errno.into()));
             }
         };
-        let cgroup = cgroup_for(pid, birthright);
+        let place = quarters.admit(pid, &birthright.name);
+        let lease = place.user();
         let mut worker = Self {
             child,
             pidfd,
@@ -161,11 +162,10 @@ impl WorkerProcess {
             news: false,
             silent: false,
             hangs: false,
-            _lease: lease,
-            _cgroup: cgroup,
+            _place: place,
         };
-        let user = worker._lease.as_ref().map(UidLease::user);
-        let lease_file = worker._lease.as_ref().map(UidLease::as_fd);
+        let user = lease.as_deref().map(UidLease::user);
+        let lease_file = lease.as_deref().map(UidLease::as_fd);
         let files: Vec<_> = std::iter::once(listener).chain(lease_file).collect();
         let start = Order::Start(Start { frontend: birthright.frontend.clone(), user });
         let sent = worker.socket.send(&start, &files);
@@ -392,22 +392,4 @@ pub fn timespec(duration: Duration) -> Timespec {
     // Rounded up to a millisecond, so that a deadline is over when poll says so.
     let duration = duration + Duration::from_micros(999);
     Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
-}
-
-/// A cgroup with this process in it, where there can be one.
-fn cgroup_for(pid: Pid, birthright: &Birthright) -> Option<Cgroup> {
-    let name = format!("{}-{}", birthright.name, pid.as_raw_nonzero());
-    let cgroup = Cgroup::create(&name, TASKS_MAX).and_then(|cgroup| cgroup.add(pid).map(|()| cgroup));
-    match cgroup {
-        Ok(cgroup) => {
-            for warning in cgroup.warnings() {
-                tracing::info!("the worker's cgroup: {warning}");
-            }
-            Some(cgroup)
-        }
-        Err(error) => {
-            tracing::info!("the worker has no cgroup of its own: {error}");
-            None
-        }
-    }
 }

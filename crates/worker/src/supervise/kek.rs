@@ -49,6 +49,11 @@ impl VolumeKek {
         Ok(Self { place, leases })
     }
 
+    /// A provider's key of this id, which is held under a lease already, as where several volumes have the same one.
+    pub fn leased(key: ProviderKey, id: KekId, leases: Arc<dyn Leases>) -> Self {
+        Self { place: Place::Leased { key, id }, leases }
+    }
+
     /// Whether there is none.
     pub(super) fn is_clear(&self) -> bool {
         matches!(self.place, Place::Nowhere)

@@ -18,6 +18,7 @@ mod control_socket;
 mod herald;
 mod kek;
 mod program;
+mod quarters;
 mod restart;
 mod rewrap;
 mod upgrade;
@@ -42,12 +43,12 @@ use self::restart::{Crashes, Outage};
 use self::rewrap::PendingRewrap;
 use crate::birth::Frontend;
 use crate::control::{Answer, Request, Status};
-use crate::sandbox::{RUN_DIRECTORY, UidLease};
 
 pub(crate) use self::child::timespec;
 pub use self::child::{Birthright, End};
 pub use self::kek::VolumeKek;
 pub use self::program::Program;
+pub use self::quarters::Quarters;
 
 /// What a worker may take to drain and flush, beyond what its frontend gives its clients twice.
 const DRAIN_MARGIN: Duration = Duration::from_secs(10);
@@ -67,7 +68,12 @@ pub struct Exposure {
     pub birthright: Birthright,
     /// The program that workers run.
     pub program: Program,
+    /// As whom they run.
+    pub quarters: Quarters,
 }
+
+/// Whoever wants to know at once how a volume fares.
+type Observer = Box<dyn FnMut(&Status) + Send>;
 
 /// Why a volume is not, or no longer, exposed.
 #[derive(Debug, Error)]
@@ -96,7 +102,6 @@ pub enum SuperviseError {
 }
 
 /// A volume that is served.
-#[derive(Debug)]
 pub struct Supervisor {
     /// Before the head: it is removed while the volume is still ours.
     control: Option<ControlSocket>,
@@ -107,6 +112,16 @@ pub struct Supervisor {
     herald: Herald,
     /// A move to another KEK that waits for keys, and whose answer is waited for.
     rewrap: Option<PendingRewrap>,
+    observer: Option<(Observer, Option<Status>)>,
+}
+
+impl std::fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervisor")
+            .field("phase", &self.phase)
+            .field("exposure", &self.exposure)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -139,7 +154,25 @@ impl Supervisor {
             tracing::info!("no space is kept for the volume's next descriptor: {error}");
         }
         let phase = Phase::Serving(worker);
-        Ok(Self { control, phase, exposure, restarts: 0, crashes, herald, rewrap: None })
+        Ok(Self { control, phase, exposure, restarts: 0, crashes, herald, rewrap: None, observer: None })
+    }
+
+    /// The same, which tells how the volume fares: now, and whenever that has changed. `observer` runs on the thread that
+    /// keeps the volume served, and does not wait for anything.
+    #[must_use]
+    pub fn observed_by(mut self, observer: impl FnMut(&Status) + Send + 'static) -> Self {
+        self.observer = Some((Box::new(observer), None));
+        self.tell_observer();
+        self
+    }
+
+    fn tell_observer(&mut self) {
+        let Some((mut observer, told)) = self.observer.take() else { return };
+        let status = self.status();
+        if told.as_ref() != Some(&status) {
+            observer(&status);
+        }
+        self.observer = Some((observer, Some(status)));
     }
 
     /// The process that serves, if there is one now.
@@ -180,6 +213,7 @@ impl Supervisor {
             self.restart()?;
             self.answer_requests();
             self.hear();
+            self.tell_observer();
         }
     }
 
@@ -329,16 +363,9 @@ fn drain_deadline(exposure: &Exposure) -> Duration {
     2 * given + DRAIN_MARGIN
 }
 
-/// Starts a worker, with a user of its own where we can give one.
+/// Starts a worker.
 fn start_worker(exposure: &Exposure, program: &Program) -> Result<WorkerProcess, ChildError> {
-    let lease = if rustix::process::geteuid().is_root() {
-        UidLease::take(RUN_DIRECTORY.as_ref())
-            .inspect_err(|error| tracing::warn!("the worker gets no user of its own: {error}"))
-            .ok()
-    } else {
-        None
-    };
-    WorkerProcess::start(program, &exposure.birthright, exposure.listener.as_fd(), lease)
+    WorkerProcess::start(program, &exposure.birthright, exposure.listener.as_fd(), &exposure.quarters)
 }
 
 fn refuse(error: &DatastoreError) -> Answer {
