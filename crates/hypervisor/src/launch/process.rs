@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::message::{Become, Plan, Report, receive, send};
+use super::message::{Plan, Report, receive, send};
 use super::{Files, Isolation, LaunchError, Measure, Shortfall};
 
 /// From fork to exec: milliseconds, and more where many start at once.
@@ -37,7 +37,7 @@ pub(crate) struct Process {
 
 /// Starts a process that becomes what `plan` says.
 pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> Result<Process, LaunchError> {
-    let program = || plan.becomes.to_string();
+    let program = || plan.program.clone();
     let spawn = |error| LaunchError::Spawn { program: program(), error };
     let step = |step: &'static str| {
         move |reason: Errno| LaunchError::Step {
@@ -67,36 +67,33 @@ pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> R
     }
     let lease = isolation.lease.into_iter();
     let sent: Vec<BorrowedFd<'_>> = files.as_slice().iter().map(AsFd::as_fd).chain(lease).collect();
-    send(&ours, &Plan { files: sent.len(), ..plan.clone() }, &sent)
-        .map_err(step("tell it what to become"))?;
+    let plan = Plan { files: sent.len(), ..plan.clone() };
+    send(&ours, &plan, &sent).map_err(step("tell it what to become"))?;
     let deadline = Instant::now() + LAUNCHES_WITHIN;
     let mut confined = false;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if !readable(ours.as_fd(), left).map_err(step("wait for it"))? {
-            return Err(LaunchError::Silent { program: program(), within: LAUNCHES_WITHIN });
+            return Err(LaunchError::Silent { program: plan.program, within: LAUNCHES_WITHIN });
         }
         match receive(&ours).map_err(step("hear from it"))? {
             Some((Report::Confined { shortfalls }, _)) => {
                 confined = true;
                 process.shortfalls.extend(shortfalls);
-                if matches!(plan.becomes, Become::FrameFilter) {
-                    break;
-                }
             }
             Some((Report::Lacks { shortfall }, _)) => {
-                return Err(LaunchError::Lacks { program: program(), shortfall });
+                return Err(LaunchError::Lacks { program: plan.program, shortfall });
             }
             Some((Report::Failed { step, reason }, _)) => {
-                return Err(LaunchError::Step { program: program(), step, reason });
+                return Err(LaunchError::Step { program: plan.program, step, reason });
             }
-            // The socket closes by itself as another program begins.
+            // The socket closes by itself as the program begins.
             None if confined => break,
-            None => return Err(LaunchError::Ended { program: program(), said: process.said() }),
+            None => return Err(LaunchError::Ended { program: plan.program, said: process.said() }),
         }
     }
     for shortfall in &process.shortfalls {
-        tracing::warn!("{} runs without {shortfall}", plan.becomes);
+        tracing::warn!("{} runs without {shortfall}", plan.program.display());
     }
     process.child = child.0.take();
     Ok(process)

@@ -80,10 +80,6 @@ pub enum SpecError {
         /// Which.
         path: PathBuf,
     },
-    /// What QEMU would let run into each other: the log of a TPM lies where it puts an initial root file system, and the
-    /// guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's `hw/i386/pc.c` knows nothing of it).
-    #[error("a machine with a TPM, a kernel that QEMU loads and an initial root file system takes UEFI")]
-    TpmBelowInitrd,
     /// A number of queues.
     #[error("a disk has 1 to {QUEUES_MAX} queues, not {0}")]
     Queues(u16),
@@ -107,9 +103,6 @@ impl MachineSpec {
             path(kernel)?;
             initrd.as_deref().map_or(Ok(()), path)?;
             text("the kernel's arguments", arguments, KERNEL_ARGUMENTS_BYTES_MAX)?;
-            if self.tpm.is_some() && initrd.is_some() && self.firmware == Firmware::Bios {
-                return Err(SpecError::TpmBelowInitrd);
-            }
         }
         self.tpm.as_ref().map_or(Ok(()), |tpm| socket_path(&tpm.0))
     }

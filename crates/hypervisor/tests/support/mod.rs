@@ -1,24 +1,14 @@
 //! Machines for tests, and the launcher that starts them.
 
-#![allow(dead_code, reason = "each test program uses a part")]
-
-pub mod guest;
-pub mod servers;
-
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use strongroom_hypervisor::launch::process_main;
 use strongroom_hypervisor::machine::{Accelerator, MachineSpec, MachineType};
 use strongroom_hypervisor::qemu::DEFAULT_PROGRAM;
-use strongroom_hypervisor::{
-    Isolation, Launcher, PowerEvent, Qemu, QemuIdentity, QemuProgram, Qmp, RunDirectory,
-};
+use strongroom_hypervisor::{Isolation, Launcher, PowerEvent, Qemu, QemuProgram, Qmp, RunDirectory};
 use strongroom_types::VmId;
 use tempfile::TempDir;
 
@@ -29,22 +19,11 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// A user for a machine, where tests run as root: no other test or service has it.
 const USER: u32 = 0x7100_0000;
 
-/// The argument with which this program is a supervisor, which starts a machine in the directory that follows.
-const SUPERVISE: &str = "supervise-for-test";
-
 /// The tests of a program, or what it was called for by one of them.
 pub fn run(trials: Vec<Trial>) -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some(LAUNCH) => {
-            eprintln!("{}", process_main());
-            return ExitCode::FAILURE;
-        }
-        Some(SUPERVISE) => {
-            let directory = std::env::args().nth(2).unwrap();
-            supervise(Path::new(&directory));
-            return ExitCode::SUCCESS;
-        }
-        _ => {}
+    if std::env::args().nth(1).as_deref() == Some(LAUNCH) {
+        eprintln!("{}", process_main());
+        return ExitCode::FAILURE;
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -59,8 +38,7 @@ pub fn trial(name: &str, test: fn()) -> Trial {
 
 /// What machines of a test are made with.
 pub struct Lab {
-    path: PathBuf,
-    _directory: Option<TempDir>,
+    pub directory: TempDir,
     pub program: QemuProgram,
     pub launcher: Launcher,
     pub user: Option<(u32, u32)>,
@@ -69,30 +47,14 @@ pub struct Lab {
 impl Lab {
     pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let lab = Self::in_directory(directory.path());
-        Self { _directory: Some(directory), ..lab }
-    }
-
-    fn in_directory(path: &Path) -> Self {
+        // Not as other users' programs see it, if the machine's user is not ours.
         let user = rustix::process::geteuid().is_root().then_some((USER, USER));
-        let program = std::env::var_os("STRONGROOM_QEMU").unwrap_or_else(|| DEFAULT_PROGRAM.into());
-        let program = QemuProgram::probe(Path::new(&program)).unwrap();
-        let launcher = Launcher::this_program([LAUNCH]);
-        std::fs::create_dir_all(path.join("disks")).unwrap();
-        Self { path: path.to_owned(), _directory: None, program, launcher, user }
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// A path among the sockets of disks.
-    pub fn disk(&self, name: &str) -> PathBuf {
-        self.run_directory().disks().join(name)
+        let program = QemuProgram::probe(Path::new(DEFAULT_PROGRAM)).unwrap();
+        Self { directory, program, launcher: Launcher::this_program([LAUNCH]), user }
     }
 
     pub fn run_directory(&self) -> RunDirectory {
-        RunDirectory::create(&self.path, self.user).unwrap()
+        RunDirectory::create(self.directory.path(), self.user).unwrap()
     }
 
     pub fn isolation(&self) -> Isolation<'_> {
@@ -118,45 +80,6 @@ pub fn small(machine: MachineType) -> MachineSpec {
     }
 }
 
-/// Starts a machine as a supervisor of its own would, says who it is, and stays.
-fn supervise(directory: &Path) {
-    let lab = Lab::in_directory(directory);
-    let qemu =
-        Qemu::start(&lab.program, &small(MachineType::Q35), &lab.run_directory(), &lab.isolation()).unwrap();
-    serde_json::to_writer(std::io::stdout(), &qemu.identity()).unwrap();
-    std::io::stdout().write_all(b"\n").unwrap();
-    let _ = std::io::stdin().read_line(&mut String::new());
-}
-
-/// A supervisor in a process of its own.
-pub struct OtherSupervisor {
-    child: Child,
-    pub qemu: QemuIdentity,
-}
-
-impl OtherSupervisor {
-    /// One that runs as this user, or as ours.
-    pub fn start(lab: &Lab, user: Option<u32>) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg(SUPERVISE).arg(lab.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if let Some(user) = user {
-            std::os::unix::fs::chown(lab.path(), Some(user), Some(user)).unwrap();
-            command.uid(user).gid(user);
-        }
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let qemu = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
-        Self { child, qemu }
-    }
-
-    pub fn kill(mut self) -> QemuIdentity {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.qemu
-    }
-}
-
 /// A machine that ends with its test.
 pub struct Machine(pub Qemu);
 
@@ -178,20 +101,6 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.0.kill();
     }
-}
-
-/// A pipe with a key in it.
-pub fn key(byte: u8) -> OwnedFd {
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    writer.write_all(&[byte; 32]).unwrap();
-    reader.into()
-}
-
-/// A directory for a TPM's state.
-pub fn state_directory(lab: &Lab) -> PathBuf {
-    let state = lab.path().join("vtpm");
-    std::fs::create_dir_all(&state).unwrap();
-    state
 }
 
 /// Waits for an event.
