@@ -1,9 +1,20 @@
 //! hostd, the daemon of one host, and the VM supervisor, a process for each running VM.
 //!
 //! - [`protocol`]: what hostd is asked and answers, as types. [`client`]: how it is asked.
+//! - [`daemon`]: hostd. [`supervisor`]: the process of one VM.
+//! - [`run_directory`], [`vm_directory`]: where a VM is, while it runs and for good; [`vm_lock`]: one at a time.
+//! - [`process`], [`proof`], [`wire`]: how processes of one host know each other and speak.
 //!
 //! hostd holds no key and sees no guest data. What needs a key is done by the VM supervisor of that VM, which fetches it.
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod daemon;
+pub mod process;
+pub mod proof;
 pub mod protocol;
+pub mod run_directory;
+pub mod supervisor;
+pub mod vm_directory;
+pub mod vm_lock;
+pub mod wire;

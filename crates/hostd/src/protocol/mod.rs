@@ -54,7 +54,7 @@ pub use ticket::{GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest};
 pub const FORMAT: u32 = 1;
 
 /// The longest body of a request, in bytes: the longest VM with the longest grants is far below.
-pub const REQUEST_BYTES_MAX: usize = 256 << 10;
+pub const REQUEST_BYTES_MAX: usize = 128 << 10;
 
 /// The longest body of an answer, in bytes: all VMs of a full host.
 pub const ANSWER_BYTES_MAX: usize = 64 << 20;

@@ -1,0 +1,139 @@
+//! What this host has, and how much of it is left.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use strongroom_datastore::file::identity;
+
+use super::config::DatastoreConfig;
+use crate::protocol::{Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreState, Topology};
+
+/// Below this, nothing new fits, in bytes: a volume's own files, and room for what is deleted.
+const FULL_BELOW_BYTES: u64 = 64 << 20;
+
+/// The processors that this process may use.
+pub fn cpus() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
+}
+
+/// All memory, and what can be had without taking it from anyone, in bytes.
+pub fn memory_bytes() -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    (field_kib(&text, "MemTotal:") * 1024, field_kib(&text, "MemAvailable:") * 1024)
+}
+
+fn field_kib(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+/// How processors and memory lie.
+pub fn topology() -> Topology {
+    let read = |path: &Path| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
+    let (mut sockets, mut cores, mut threads) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for number in numbered(Path::new("/sys/devices/system/cpu"), "cpu") {
+        let topology = Path::new("/sys/devices/system/cpu").join(format!("cpu{number}/topology"));
+        let Some(socket) = read(&topology.join("physical_package_id")) else { continue };
+        cores.insert((socket.clone(), read(&topology.join("core_id"))));
+        sockets.insert(socket);
+        threads += 1;
+    }
+    let nodes = numbered(Path::new("/sys/devices/system/node"), "node").into_iter();
+    let node_memory_bytes = nodes
+        .filter_map(|number| {
+            let text = read(&Path::new("/sys/devices/system/node").join(format!("node{number}/meminfo")))?;
+            Some(field_kib(&text, &format!("Node {number} MemTotal:")) * 1024)
+        })
+        .collect();
+    let count = |found: usize| u32::try_from(found).unwrap_or(u32::MAX);
+    Topology { sockets: count(sockets.len()), cores: count(cores.len()), threads, node_memory_bytes }
+}
+
+/// The numbers of what is called so with a number.
+fn numbered(directory: &Path, prefix: &str) -> BTreeSet<u32> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
+}
+
+/// What guests run on, as far as that can be told without starting one.
+pub fn accelerator() -> Accelerator {
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
+    if opened.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg }
+}
+
+/// How a datastore is.
+pub fn datastore(config: &DatastoreConfig) -> Datastore {
+    let path = config.path.clone();
+    let missing = |reason: String| Datastore {
+        path: config.path.clone(),
+        id: None,
+        total_bytes: 0,
+        free_bytes: 0,
+        state: DatastoreState::Missing,
+        reason: Some(reason),
+    };
+    match identity(&path) {
+        Ok(Some(id)) if id == config.id => {}
+        Ok(Some(id)) => return missing(format!("another datastore ({id}) is there now")),
+        Ok(None) => return missing("the directory is no datastore now; is its disk mounted?".to_owned()),
+        Err(error) => return missing(error.to_string()),
+    }
+    let space = match rustix::fs::statvfs(&path) {
+        Ok(space) => space,
+        Err(errno) => return missing(errno.to_string()),
+    };
+    let (total_bytes, free_bytes) = (space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize);
+    let full = free_bytes < FULL_BELOW_BYTES;
+    let state = if full { DatastoreState::Full } else { DatastoreState::Ready };
+    let reason = full.then(|| "there is no room for anything new".to_owned());
+    Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason }
+}
+
+/// Whether what is in memory stays there.
+pub fn crypto_safe() -> CryptoSafe {
+    let mut reasons = Vec::new();
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    for device in swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
+        if !is_sealed_or_memory(device) {
+            reasons.push(format!("memory is swapped out to {device}, which is not encrypted"));
+        }
+    }
+    let loaded = std::fs::read_to_string("/sys/kernel/kexec_crash_loaded").unwrap_or_default();
+    if loaded.trim() == "1" {
+        reasons.push("a kernel that crashes writes its memory out (kdump)".to_owned());
+    }
+    let state = if reasons.is_empty() { CryptoSafeState::Prepared } else { CryptoSafeState::Incapable };
+    CryptoSafe { state, reasons }
+}
+
+/// Whether a swap device is compressed memory, or sealed by dm-crypt.
+fn is_sealed_or_memory(device: &str) -> bool {
+    let real = std::fs::canonicalize(device).unwrap_or_else(|_| device.into());
+    let Some(name) = real.file_name().and_then(|name| name.to_str()) else { return false };
+    let mapped = std::fs::read_to_string(format!("/sys/class/block/{name}/dm/uuid")).unwrap_or_default();
+    name.starts_with("zram") || mapped.starts_with("CRYPT-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_has_processors_and_memory() {
+        let (total, available) = memory_bytes();
+        assert!(cpus() > 0 && total >= available && available > 0, "{total} {available}");
+        assert_eq!(field_kib("Node 0 MemTotal:       17 kB\n", "Node 0 MemTotal:"), 17);
+    }
+
+    #[test]
+    fn a_datastore_that_is_another_one_is_missing() {
+        let scratch = tempfile::tempdir().unwrap();
+        let id = strongroom_datastore::file::identify(scratch.path()).unwrap();
+        let config = DatastoreConfig { path: scratch.path().to_owned(), id };
+        let found = datastore(&config);
+        assert_ne!(found.state, DatastoreState::Missing);
+        assert!(found.total_bytes >= found.free_bytes && found.total_bytes > 0);
+        let other = DatastoreConfig { id: strongroom_types::DatastoreId::random(), ..config };
+        assert_eq!(datastore(&other).state, DatastoreState::Missing);
+    }
+}

@@ -1,0 +1,115 @@
+//! What has changed, numbered, for whoever waits for it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::protocol::{Change, ChangedObject, Changes, Epoch};
+
+/// Objects whose last change is known: more than a host has VMs, and its operations of the last while.
+const KNOWN_MAX: usize = 20_000;
+
+/// The changes of one run of hostd.
+#[derive(Debug)]
+pub struct ChangeLog {
+    epoch: Epoch,
+    known: Mutex<Known>,
+    number: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    number: u64,
+    by_number: BTreeMap<u64, ChangedObject>,
+    by_object: HashMap<ChangedObject, u64>,
+    /// The last change that was forgotten.
+    forgotten: u64,
+}
+
+impl ChangeLog {
+    /// Nothing has changed yet.
+    pub fn new() -> Self {
+        Self { epoch: Epoch(uuid::Uuid::new_v4()), known: Mutex::default(), number: watch::Sender::new(0) }
+    }
+
+    /// Of which run.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The last one.
+    pub fn number(&self) -> u64 {
+        self.lock().number
+    }
+
+    /// Something has changed.
+    pub fn add(&self, object: ChangedObject) {
+        let mut known = self.lock();
+        known.number += 1;
+        let number = known.number;
+        if let Some(before) = known.by_object.insert(object, number) {
+            known.by_number.remove(&before);
+        }
+        known.by_number.insert(number, object);
+        if known.by_number.len() > KNOWN_MAX
+            && let Some((oldest, object)) = known.by_number.pop_first()
+        {
+            known.by_object.remove(&object);
+            known.forgotten = oldest;
+        }
+        drop(known);
+        self.number.send_replace(number);
+    }
+
+    /// Those after a number, as soon as there are some, and at the latest after `wait`.
+    pub async fn after(&self, after: u64, wait: Duration) -> Changes {
+        let mut number = self.number.subscribe();
+        // Of an epoch before, a number may be above ours: all is to be read again, at once.
+        if after <= self.number() {
+            let _ = tokio::time::timeout(wait, number.wait_for(|number| *number > after)).await;
+        }
+        let known = self.lock();
+        let changes = known.by_number.range(after.saturating_add(1)..);
+        let changes = changes.map(|(number, object)| Change { number: *number, object: *object }).collect();
+        let read_all = after < known.forgotten || after > known.number;
+        Changes { epoch: self.epoch, number: known.number, read_all, changes }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_types::VmId;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn changes_are_waited_for_and_one_that_comes_often_is_there_once() {
+        let (log, vm) = (ChangeLog::new(), VmId::random());
+        assert!(log.after(0, Duration::ZERO).await.changes.is_empty());
+        let waiting = async { log.after(0, Duration::from_secs(60)).await };
+        let (found, ()) = tokio::join!(waiting, async { log.add(ChangedObject::Vm(vm)) });
+        assert_eq!((found.number, found.changes.len(), found.read_all), (1, 1, false));
+        log.add(ChangedObject::Host);
+        log.add(ChangedObject::Vm(vm));
+        let numbers: Vec<u64> = log.after(0, Duration::ZERO).await.changes.iter().map(|c| c.number).collect();
+        assert_eq!(numbers, [2, 3]);
+        assert!(log.after(17, Duration::from_secs(60)).await.read_all, "of another epoch");
+    }
+
+    #[tokio::test]
+    async fn what_is_forgotten_is_said() {
+        let log = ChangeLog::new();
+        for _ in 0..=KNOWN_MAX {
+            log.add(ChangedObject::Vm(VmId::random()));
+        }
+        assert!(log.after(0, Duration::ZERO).await.read_all);
+        let late = log.after(1, Duration::ZERO).await;
+        assert_eq!((late.read_all, late.changes.len()), (false, KNOWN_MAX));
+    }
+}

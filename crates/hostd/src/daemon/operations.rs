@@ -1,0 +1,346 @@
+//! How operations are done.
+
+use std::os::fd::OwnedFd;
+use std::process::Child;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strongroom_types::VmId;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use super::queue::{Failure, Job};
+use super::vms::{is_allowed, no_such_vm};
+use super::{Hostd, link};
+use crate::protocol::{
+    ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, TicketRequest, VmSpec, VolumeFacts,
+};
+use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
+use crate::vm_directory::{VmDirectoryError, VmRecord, delete_vm};
+use crate::vm_lock::VmLock;
+use crate::wire::{Wire, WireError};
+
+/// What a start may take until its guest runs or it is known that it waits for a key.
+const START_WITHIN: Duration = Duration::from_secs(180);
+/// What a VM that is cut off may take to be off: its volumes drain.
+const OFF_WITHIN: Duration = Duration::from_secs(180);
+/// How often it is looked whether a job is wanted any more.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How long a job of a hostd that was killed may take to notice.
+const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+type Outcome = Result<Option<OperationOutcome>, Failure>;
+
+/// Does an operation.
+pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
+    let vm = job.vm;
+    if let Some(spec) = job.request.kind.spec() {
+        hostd.check_spec(vm, spec)?;
+    }
+    match job.request.kind.clone() {
+        OperationKind::Create { spec } => create(hostd, job, *spec).await,
+        OperationKind::Configure { spec } => configure(hostd, job, *spec).await,
+        OperationKind::Delete => delete(hostd, vm).await,
+        OperationKind::Start { spec } => start(hostd, job, *spec).await,
+        OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
+        OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
+        OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
+        OperationKind::Reset => ask(hostd, job, RequestKind::Reset).await,
+        OperationKind::SupplyGrants => ask(hostd, job, RequestKind::Grants(job.request.grants.clone())).await,
+        OperationKind::ImportDisk { disk, ticket, format } => {
+            let observed = off(hostd, vm)?;
+            let spec = observed.spec.ok_or_else(|| no_such_vm(vm))?;
+            let wanted = TicketRequest::Upload { disk: disk.clone() };
+            let image = hostd.tickets.image(&ticket, vm, &wanted).await?;
+            let volumes = do_job(hostd, job, Task::Import { spec, disk, format }, vec![image]).await?;
+            Ok(Some(OperationOutcome::Volumes(volumes)))
+        }
+    }
+}
+
+async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    if let Some(other) = hostd.vms.get(spec.id).filter(|other| other.directory != spec.directory()) {
+        let message = format!("VM {} is in {} already", spec.id, other.directory.display());
+        return Err(Problem::new("exists_elsewhere", message).into());
+    }
+    let volumes = do_job(hostd, job, Task::Create(Box::new(spec.clone())), Vec::new()).await?;
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    let observed = hostd.vms.get(spec.id).ok_or_else(|| no_such_vm(spec.id))?;
+    if observed.directory != spec.directory() {
+        let message = "a VM keeps its name and its datastore";
+        return Err(Problem::new("other_directory", message).into());
+    }
+    let volumes = do_job(hostd, job, Task::Configure(Box::new(spec.clone())), Vec::new()).await?;
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+/// Reads what a job has written.
+async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
+    let (directory, vm) = (spec.directory(), spec.id);
+    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
+    match hostd.vms.get(vm) {
+        Some(_) => hostd.vms.is_configured(record.spec),
+        None => hostd.vms.is_off(record.spec, record.generation, None),
+    }
+    Ok(())
+}
+
+async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
+    let places = match hostd.vms.get(vm) {
+        Some(_) => vec![off(hostd, vm)?.directory],
+        // Also what a creation that was killed has left.
+        None => {
+            hostd.config().datastores.iter().map(|datastore| datastore.path.join(vm.to_string())).collect()
+        }
+    };
+    let run = hostd.run.clone();
+    blocking(move || {
+        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN)
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        places.iter().try_for_each(|place| {
+            delete_vm(place.parent().unwrap_or(place), place, vm).map_err(directory_problem)
+        })
+    })
+    .await??;
+    hostd.vms.forget(vm);
+    Ok(None)
+}
+
+async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    let (vm, generation) = (job.vm, job.request.generation);
+    if let Some(now) = hostd.vms.get(vm)
+        && !is_off(&now)
+    {
+        if now.generation != generation {
+            let message = format!("the VM runs already, as its start {}", now.generation);
+            return Err(Problem::new("already_running", message).into());
+        }
+        return started(hostd, job).await;
+    }
+    let directory = spec.directory();
+    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
+    if generation <= record.generation {
+        let message =
+            format!("start {generation} of this VM is over; the last one was {}", record.generation);
+        return Err(Problem::new("generation_used", message).into());
+    }
+    let (theirs, grants) = (Arc::clone(hostd), job.request.grants.clone());
+    blocking(move || link::start(&theirs, &spec, generation, grants)).await??;
+    started(hostd, job).await
+}
+
+/// Waits until the guest runs, or it is known why it does not.
+async fn started(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
+    let mut watch = hostd.vms.watch(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    let decided =
+        wait_for(&mut watch, |now| !matches!(now.power, PowerState::Starting | PowerState::Stopping));
+    let now = tokio::select! {
+        decided = tokio::time::timeout(START_WITHIN, decided) => match decided {
+            Ok(Some(now)) => now,
+            Ok(None) => return Err(no_such_vm(job.vm).into()),
+            Err(_) => {
+                let message = format!("the VM has not started within {START_WITHIN:?}; it may still");
+                return Err(Problem::new("start_timeout", message).into());
+            }
+        },
+        () = job.cancelled() => {
+            cut_off(hostd, job.vm).await?;
+            return Err(Failure::Cancelled);
+        }
+    };
+    match now.power {
+        PowerState::Stopped | PowerState::Crashed | PowerState::Stopping => {
+            let reason = now.reason.map_or_else(|| "it ended at once".to_owned(), |reason| reason.message);
+            Err(Problem::new("start_failed", format!("the VM did not start: {reason}")).into())
+        }
+        PowerState::KeyUnavailable => {
+            Ok(now.waiting_for.first().map(|waiting| OperationOutcome::KeyUnavailable(waiting.key.clone())))
+        }
+        PowerState::Starting | PowerState::Running | PowerState::Paused => Ok(None),
+    }
+}
+
+async fn stop(hostd: &Arc<Hostd>, job: &Arc<Job>, force: bool, timeout_s: u32) -> Outcome {
+    let Some(now) = hostd.vms.get(job.vm) else { return Err(no_such_vm(job.vm).into()) };
+    if is_off(&now) {
+        return Ok(None);
+    }
+    let link = match hostd.vms.link(job.vm) {
+        Ok(link) => link,
+        Err(problem) if problem.code == "supervisor_away" => link_again(hostd, job.vm).await?,
+        Err(problem) => return Err(problem.into()),
+    };
+    link.ask(RequestKind::Stop { force, timeout_s }, &[]).await?;
+    let within = OFF_WITHIN + Duration::from_secs(if force { 0 } else { timeout_s.into() });
+    tokio::select! {
+        off = await_off(hostd, job.vm, within) => off.map(|()| None).map_err(Failure::from),
+        () = job.cancelled() => Err(Failure::Cancelled),
+    }
+}
+
+/// The supervisor that takes over from one that died.
+async fn link_again(hostd: &Arc<Hostd>, vm: VmId) -> Result<Arc<link::Link>, Problem> {
+    let mut watch = hostd.vms.watch(vm).ok_or_else(|| no_such_vm(vm))?;
+    let deadline = tokio::time::Instant::now() + START_WITHIN;
+    loop {
+        match hostd.vms.link(vm) {
+            Err(problem) if problem.code == "supervisor_away" => {}
+            found => return found,
+        }
+        if tokio::time::timeout_at(deadline, watch.changed()).await.is_err() {
+            return hostd.vms.link(vm);
+        }
+    }
+}
+
+async fn await_off(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<(), Problem> {
+    let Some(mut watch) = hostd.vms.watch(vm) else { return Ok(()) };
+    match tokio::time::timeout(within, wait_for(&mut watch, is_off)).await {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            Err(Problem::new("stop_timeout", format!("the VM is not off after {within:?}; it may still end")))
+        }
+    }
+}
+
+/// How the VM is, once it is so; nothing if it is gone.
+async fn wait_for(
+    watch: &mut watch::Receiver<ObservedVm>,
+    so: impl FnMut(&ObservedVm) -> bool,
+) -> Option<ObservedVm> {
+    watch.wait_for(so).await.ok().map(|now| now.clone())
+}
+
+async fn cut_off(hostd: &Arc<Hostd>, vm: VmId) -> Result<(), Problem> {
+    match hostd.vms.link(vm) {
+        Ok(link) => link.ask(RequestKind::Stop { force: true, timeout_s: 0 }, &[]).await?,
+        Err(problem) if problem.code == "not_running" => return Ok(()),
+        Err(problem) => return Err(problem),
+    }
+    await_off(hostd, vm, OFF_WITHIN).await
+}
+
+async fn ask(hostd: &Arc<Hostd>, job: &Arc<Job>, kind: RequestKind) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    if now.generation != job.request.generation && !is_off(&now) {
+        let message = format!(
+            "it was meant for start {} of the VM, and this is {}",
+            job.request.generation, now.generation
+        );
+        return Err(Problem::new("other_generation", message).into());
+    }
+    hostd.vms.link(job.vm)?.ask(kind, &[]).await?;
+    Ok(None)
+}
+
+fn off(hostd: &Hostd, vm: VmId) -> Result<ObservedVm, Problem> {
+    let now = hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
+    if is_off(&now) {
+        return Ok(now);
+    }
+    Err(Problem::new("running", format!("VM {} is not off", now.name)).with_next_step("stop it first"))
+}
+
+fn is_off(now: &ObservedVm) -> bool {
+    matches!(now.power, PowerState::Stopped | PowerState::Crashed)
+}
+
+/// Has a supervisor of its own do a job, which is ended with the operation.
+async fn do_job(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    task: Task,
+    files: Vec<OwnedFd>,
+) -> Result<Vec<VolumeFacts>, Failure> {
+    let birth = Birth {
+        home: hostd.home.clone(),
+        run: hostd.run.path().to_owned(),
+        qemu: hostd.config().qemu,
+        grants: job.request.grants.clone(),
+        task,
+    };
+    let (hostd, job) = (Arc::clone(hostd), Arc::clone(job));
+    blocking(move || {
+        let (wire, mut child) = hostd.supervisor.start(&birth, &files)?;
+        drop(birth);
+        let told = hear_job(&hostd, &job, &wire, &mut child);
+        if told.is_err() {
+            // What failed has ended; what was cancelled ends now.
+            let _ = child.kill();
+        }
+        let _ = child.wait();
+        told
+    })
+    .await?
+}
+
+fn hear_job(
+    hostd: &Hostd,
+    job: &Arc<Job>,
+    wire: &Wire,
+    child: &mut Child,
+) -> Result<Vec<VolumeFacts>, Failure> {
+    let begun = Instant::now();
+    loop {
+        match wire.receive_within::<Report>(LOOK_EVERY) {
+            Ok((Report::Done(volumes), _)) => return Ok(volumes),
+            Ok((Report::Failed(problem), _)) => return Err(problem.into()),
+            Ok((Report::Progress(progress), _)) => hostd.queue.progress(job, progress),
+            Ok(_) => {}
+            Err(WireError::Silent(_)) if job.is_cancelled() => return Err(Failure::Cancelled),
+            Err(WireError::Silent(_)) => {}
+            Err(error) => {
+                let how = child.wait().map_or_else(|error| error.to_string(), |how| how.to_string());
+                let message =
+                    format!("the process that did it ended after {:?} ({how}): {error}", begun.elapsed());
+                return Err(Problem::new("job_died", message).with_next_step("try it again").into());
+            }
+        }
+        if job.is_cancelled() {
+            return Err(Failure::Cancelled);
+        }
+    }
+}
+
+/// Does what waits for a disk on a thread that may.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    spawn_blocking(work).await.map_err(|error| Problem::new("internal", error.to_string()))
+}
+
+fn directory_problem(error: VmDirectoryError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+impl Hostd {
+    /// Whether this host can do something with it.
+    fn check_spec(&self, vm: VmId, spec: &VmSpec) -> Result<(), Problem> {
+        spec.check().map_err(|error| Problem::new("bad_spec", error.to_string()))?;
+        if spec.id != vm {
+            return Err(Problem::new(
+                "bad_spec",
+                format!("the configuration is of VM {}, not of VM {vm}", spec.id),
+            ));
+        }
+        let config = self.config();
+        if config.datastore(&spec.datastore).is_none() {
+            let message = format!("this host has no datastore {}", spec.datastore.display());
+            return Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"));
+        }
+        let Some(kernel) = &spec.kernel else { return Ok(()) };
+        let files = std::iter::once(&kernel.kernel).chain(&kernel.initrd);
+        for file in files {
+            if !is_allowed(file, &config.boot_directories) {
+                let message = format!("{} is in no directory for kernels of this host", file.display());
+                let next = "put it there, or add its directory to boot_directories in host.json";
+                return Err(Problem::new("kernel_not_allowed", message).with_next_step(next));
+            }
+        }
+        Ok(())
+    }
+}

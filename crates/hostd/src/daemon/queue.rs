@@ -1,0 +1,339 @@
+//! The queue of operations: at most sixteen at once, one at a time for a VM, and no VM before the others twice.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use strongroom_types::VmId;
+use tokio::sync::watch;
+
+use super::changes::ChangeLog;
+use crate::protocol::{
+    ChangedObject, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    Problem, Progress,
+};
+
+/// Operations at once.
+pub const RUNNING_MAX: usize = 16;
+/// Operations that wait for one VM: what a control plane has to ask of one VM before the first of it is done.
+const WAITING_PER_VM_MAX: usize = 16;
+/// Operations that wait in all.
+const WAITING_MAX: usize = 16_384;
+/// Operations that are over and still known.
+const FINISHED_MAX: usize = 4096;
+
+/// An operation, and whoever waits for it.
+#[derive(Debug)]
+pub struct Job {
+    /// On which VM.
+    pub vm: VmId,
+    /// What was asked for.
+    pub request: OperationRequest,
+    now: watch::Sender<Operation>,
+    cancelled: watch::Sender<bool>,
+}
+
+impl Job {
+    fn new(vm: VmId, request: OperationRequest) -> Self {
+        let now = Operation {
+            operation: request.operation,
+            vm,
+            kind: request.kind.name().to_owned(),
+            state: OperationState::Queued,
+            progress: None,
+            error: None,
+            outcome: None,
+        };
+        Self { vm, request, now: watch::Sender::new(now), cancelled: watch::Sender::new(false) }
+    }
+
+    /// How far it is.
+    pub fn now(&self) -> Operation {
+        self.now.borrow().clone()
+    }
+
+    /// Whether somebody wants it to end early.
+    pub fn is_cancelled(&self) -> bool {
+        *self.cancelled.borrow()
+    }
+
+    /// Returns when somebody does.
+    pub async fn cancelled(&self) {
+        let mut cancelled = self.cancelled.subscribe();
+        // It cannot fail while we have the sender.
+        let _ = cancelled.wait_for(|cancelled| *cancelled).await;
+    }
+
+    fn is_forced_stop(&self) -> bool {
+        matches!(self.request.kind, OperationKind::Stop { force: true, .. })
+    }
+}
+
+/// How an operation ended that was not done.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed.
+    Problem(Problem),
+    /// Somebody ended it early.
+    Cancelled,
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue {
+    lanes: Mutex<Lanes>,
+    changes: Arc<ChangeLog>,
+}
+
+#[derive(Debug, Default)]
+struct Lanes {
+    known: HashMap<OperationId, Arc<Job>>,
+    finished: VecDeque<OperationId>,
+    waiting: HashMap<VmId, VecDeque<Arc<Job>>>,
+    waiting_count: usize,
+    /// VMs that have something waiting and nothing running, in the order of their turn.
+    turns: VecDeque<VmId>,
+    running: HashMap<VmId, Arc<Job>>,
+    closed: bool,
+}
+
+impl Queue {
+    /// An empty one.
+    pub fn new(changes: Arc<ChangeLog>) -> Self {
+        Self { lanes: Mutex::default(), changes }
+    }
+
+    /// Takes an operation up, or finds it again. A forced stop goes before everything that waits for its VM, and ends a
+    /// graceful stop or a start that runs.
+    ///
+    /// # Errors
+    /// If too many wait; if another operation has that id.
+    pub fn submit(&self, vm: VmId, request: OperationRequest) -> Result<Operation, Problem> {
+        let mut lanes = self.lock();
+        if let Some(known) = lanes.known.get(&request.operation) {
+            if known.vm == vm && known.request.kind == request.kind {
+                return Ok(known.now());
+            }
+            return Err(Problem::new(
+                "operation_id_taken",
+                "another operation has this id; choose a new one",
+            ));
+        }
+        let waiting = lanes.waiting.get(&vm).map_or(0, VecDeque::len);
+        if waiting >= WAITING_PER_VM_MAX || lanes.waiting_count >= WAITING_MAX {
+            let message = "too many operations wait";
+            return Err(Problem::new("busy", message).with_next_step("wait until some of them are done"));
+        }
+        let id = request.operation;
+        let job = Arc::new(Job::new(vm, request));
+        lanes.known.insert(id, Arc::clone(&job));
+        lanes.waiting_count += 1;
+        let running = lanes.running.get(&vm).cloned();
+        let lane = lanes.waiting.entry(vm).or_default();
+        if job.is_forced_stop() {
+            lane.push_front(Arc::clone(&job));
+            if let Some(running) = &running
+                && matches!(running.request.kind, OperationKind::Stop { .. } | OperationKind::Start { .. })
+            {
+                running.cancelled.send_replace(true);
+            }
+        } else {
+            lane.push_back(Arc::clone(&job));
+        }
+        if running.is_none() && !lanes.turns.contains(&vm) {
+            lanes.turns.push_back(vm);
+        }
+        drop(lanes);
+        self.changes.add(ChangedObject::Operation(id));
+        Ok(job.now())
+    }
+
+    /// The next operation to do, if there is a place for one. It is running from then on.
+    pub fn next(&self) -> Option<Arc<Job>> {
+        let mut lanes = self.lock();
+        if lanes.closed || lanes.running.len() >= RUNNING_MAX {
+            return None;
+        }
+        let vm = lanes.turns.pop_front()?;
+        let lane = lanes.waiting.get_mut(&vm)?;
+        let job = lane.pop_front()?;
+        if lane.is_empty() {
+            lanes.waiting.remove(&vm);
+        }
+        lanes.waiting_count -= 1;
+        lanes.running.insert(vm, Arc::clone(&job));
+        drop(lanes);
+        self.change(&job, |now| now.state = OperationState::Running);
+        Some(job)
+    }
+
+    /// An operation that was running is over.
+    pub fn finish(&self, job: &Arc<Job>, ended: Result<Option<OperationOutcome>, Failure>) {
+        let mut lanes = self.lock();
+        lanes.running.remove(&job.vm);
+        if lanes.waiting.contains_key(&job.vm) {
+            // Behind all others that wait for their turn.
+            lanes.turns.push_back(job.vm);
+        }
+        lanes.forget_oldest(job.request.operation);
+        drop(lanes);
+        self.change(job, |now| match ended {
+            Ok(outcome) => (now.state, now.outcome) = (OperationState::Done, outcome),
+            Err(Failure::Problem(problem)) => {
+                (now.state, now.error) = (OperationState::Failed, Some(problem))
+            }
+            Err(Failure::Cancelled) => now.state = OperationState::Cancelled,
+        });
+    }
+
+    /// Says how much of an operation is done.
+    pub fn progress(&self, job: &Job, progress: Progress) {
+        self.change(job, |now| now.progress = Some(progress));
+    }
+
+    /// How far an operation is.
+    pub fn get(&self, operation: OperationId) -> Option<Operation> {
+        self.lock().known.get(&operation).map(|job| job.now())
+    }
+
+    /// Ends an operation early: at once if it waits, else as soon as it can.
+    pub fn cancel(&self, operation: OperationId) -> Option<Operation> {
+        let mut lanes = self.lock();
+        let job = Arc::clone(lanes.known.get(&operation)?);
+        let lane = lanes.waiting.get_mut(&job.vm);
+        let waited = lane.and_then(|lane| {
+            let place = lane.iter().position(|waiting| Arc::ptr_eq(waiting, &job))?;
+            lane.remove(place)
+        });
+        if waited.is_none() {
+            drop(lanes);
+            job.cancelled.send_replace(true);
+            return Some(job.now());
+        }
+        lanes.waiting_count -= 1;
+        if lanes.waiting.get(&job.vm).is_some_and(VecDeque::is_empty) {
+            lanes.waiting.remove(&job.vm);
+            lanes.turns.retain(|vm| *vm != job.vm);
+        }
+        lanes.forget_oldest(operation);
+        drop(lanes);
+        self.change(&job, |now| now.state = OperationState::Cancelled);
+        Some(job.now())
+    }
+
+    /// How many run, and how many wait.
+    pub fn counts(&self) -> (usize, usize) {
+        let lanes = self.lock();
+        (lanes.running.len(), lanes.waiting_count)
+    }
+
+    /// Begins no more.
+    pub fn close(&self) {
+        self.lock().closed = true;
+    }
+
+    fn change(&self, job: &Job, change: impl FnOnce(&mut Operation)) {
+        job.now.send_modify(change);
+        self.changes.add(ChangedObject::Operation(job.request.operation));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lanes {
+    fn forget_oldest(&mut self, finished: OperationId) {
+        self.finished.push_back(finished);
+        if self.finished.len() > FINISHED_MAX
+            && let Some(oldest) = self.finished.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::VmGeneration;
+
+    fn request(kind: OperationKind) -> OperationRequest {
+        OperationRequest {
+            operation: OperationId::random(),
+            generation: VmGeneration(1),
+            kind,
+            grants: Vec::new(),
+        }
+    }
+
+    fn queue() -> Queue {
+        Queue::new(Arc::new(ChangeLog::new()))
+    }
+
+    #[test]
+    fn sixteen_run_at_once_one_for_a_vm_and_every_vm_has_its_turn() {
+        let queue = queue();
+        let vms: Vec<VmId> = (0..20).map(|_| VmId::random()).collect();
+        // The first VM has asked for much before the others came.
+        for _ in 0..WAITING_PER_VM_MAX {
+            queue.submit(vms[0], request(OperationKind::Pause)).unwrap();
+        }
+        assert_eq!(queue.submit(vms[0], request(OperationKind::Pause)).unwrap_err().code, "busy");
+        for vm in &vms[1..] {
+            queue.submit(*vm, request(OperationKind::Pause)).unwrap();
+        }
+        let running: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
+        assert_eq!(running.iter().map(|job| job.vm).collect::<Vec<_>>(), vms[..RUNNING_MAX]);
+        assert_eq!(queue.counts(), (RUNNING_MAX, WAITING_PER_VM_MAX - 1 + 4));
+        queue.finish(&running[0], Ok(None));
+        let order: Vec<VmId> = std::iter::from_fn(|| {
+            let job = queue.next()?;
+            queue.finish(&job, Ok(None));
+            Some(job.vm)
+        })
+        .collect();
+        assert_eq!(order[..4], vms[16..], "the others come before the first one's second");
+        assert_eq!(order.len(), 4 + WAITING_PER_VM_MAX - 1);
+        assert!(order[4..].iter().all(|vm| *vm == vms[0]));
+    }
+
+    #[test]
+    fn an_operation_is_known_by_its_id() {
+        let (queue, vm) = (queue(), VmId::random());
+        let pause = request(OperationKind::Pause);
+        queue.submit(vm, pause.clone()).unwrap();
+        queue.submit(vm, pause.clone()).unwrap();
+        let job = queue.next().unwrap();
+        assert!(queue.next().is_none());
+        queue.finish(&job, Err(Problem::new("no", "no").into()));
+        let again = queue.submit(vm, pause.clone()).unwrap();
+        assert_eq!((again.state, again.error.unwrap().code.as_str()), (OperationState::Failed, "no"));
+        let other = OperationRequest { kind: OperationKind::Resume, ..pause };
+        assert_eq!(queue.submit(vm, other).unwrap_err().code, "operation_id_taken");
+    }
+
+    #[test]
+    fn what_waits_is_cancelled_at_once_and_a_forced_stop_goes_first() {
+        let (queue, vm) = (queue(), VmId::random());
+        let stop = |force| request(OperationKind::Stop { force, timeout_s: 60 });
+        queue.submit(vm, stop(false)).unwrap();
+        let graceful = queue.next().unwrap();
+        let pause = queue.submit(vm, request(OperationKind::Pause)).unwrap();
+        let waiting = queue.submit(vm, request(OperationKind::Resume)).unwrap();
+        queue.submit(vm, stop(true)).unwrap();
+        assert!(graceful.is_cancelled());
+        assert_eq!(queue.cancel(pause.operation).unwrap().state, OperationState::Cancelled);
+        queue.finish(&graceful, Err(Failure::Cancelled));
+        let forced = queue.next().unwrap();
+        assert!(forced.is_forced_stop());
+        queue.finish(&forced, Ok(None));
+        assert_eq!(queue.next().unwrap().request.operation, waiting.operation);
+        assert!(queue.cancel(OperationId::random()).is_none());
+    }
+}

@@ -1,0 +1,234 @@
+//! The VMs of this host: those in its datastores, and those that are not off.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use strongroom_types::VmId;
+use tokio::sync::watch;
+
+use super::changes::ChangeLog;
+use super::link::Link;
+use crate::protocol::{
+    ChangedObject, ObservedVm, OffReason, PowerState, Problem, VmGeneration, VmReason, VmSpec,
+};
+use crate::supervisor::state_file::Off;
+use crate::vm_directory::VmRecord;
+
+/// All VMs.
+#[derive(Debug)]
+pub struct Vms {
+    known: Mutex<BTreeMap<VmId, Entry>>,
+    changes: Arc<ChangeLog>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    observed: watch::Sender<ObservedVm>,
+    link: Option<Arc<Link>>,
+}
+
+impl Vms {
+    /// None yet.
+    pub fn new(changes: Arc<ChangeLog>) -> Self {
+        Self { known: Mutex::default(), changes }
+    }
+
+    /// Takes up the VMs that have directories in a datastore. One that cannot be read hides no other.
+    pub fn scan(&self, datastore: &Path) {
+        let entries = match std::fs::read_dir(datastore) {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!("{} cannot be looked through: {error}", datastore.display());
+                return;
+            }
+        };
+        for entry in entries.flatten().filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
+        {
+            match VmRecord::read(&entry.path()) {
+                Ok(None) => {}
+                Ok(Some(mut record)) => {
+                    // Where it is now is what counts.
+                    record.spec.datastore = datastore.to_owned();
+                    self.found(&entry.path(), record);
+                }
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+    }
+
+    fn found(&self, directory: &Path, record: VmRecord) {
+        let vm = record.spec.id;
+        if directory.file_name().and_then(|name| name.to_str()) != Some(record.spec.name.as_str()) {
+            tracing::warn!(
+                "{} is named otherwise than VM {} in it; it is left alone",
+                directory.display(),
+                record.spec.name
+            );
+            return;
+        }
+        if let Some(other) = self.get(vm).filter(|other| other.directory != directory) {
+            let (directory, other) = (directory.display(), other.directory.display());
+            tracing::error!("VM {vm} is in {directory} and in {other}: a copy. The second one is left alone");
+            return;
+        }
+        self.is_off(record.spec, record.generation, None);
+    }
+
+    /// How a VM is.
+    pub fn get(&self, vm: VmId) -> Option<ObservedVm> {
+        self.lock().get(&vm).map(|entry| entry.observed.borrow().clone())
+    }
+
+    /// How all are, by id.
+    pub fn all(&self) -> Vec<ObservedVm> {
+        self.lock().values().map(|entry| entry.observed.borrow().clone()).collect()
+    }
+
+    /// VMs that are not off.
+    pub fn running(&self) -> usize {
+        let off = |power| matches!(power, PowerState::Stopped | PowerState::Crashed);
+        self.lock().values().filter(|entry| !off(entry.observed.borrow().power)).count()
+    }
+
+    /// Told whenever a VM is otherwise than before.
+    pub fn watch(&self, vm: VmId) -> Option<watch::Receiver<ObservedVm>> {
+        self.lock().get(&vm).map(|entry| entry.observed.subscribe())
+    }
+
+    /// What answers for a VM that is not off.
+    ///
+    /// # Errors
+    /// If it is off; if its supervisor has died and another one is on its way.
+    pub fn link(&self, vm: VmId) -> Result<Arc<Link>, Problem> {
+        let known = self.lock();
+        let entry = known.get(&vm).ok_or_else(|| no_such_vm(vm))?;
+        entry.link.clone().ok_or_else(|| match entry.observed.borrow().power {
+            PowerState::Stopped | PowerState::Crashed => Problem::new("not_running", "the VM is off"),
+            _ => Problem::new(
+                "supervisor_away",
+                "the VM's supervisor is being replaced; try again in a moment",
+            ),
+        })
+    }
+
+    /// What answers for it from now on; or nothing does.
+    pub fn set_link(&self, vm: VmId, link: Option<Arc<Link>>) {
+        if let Some(entry) = self.lock().get_mut(&vm) {
+            entry.link = link;
+        }
+    }
+
+    /// What its supervisor says.
+    pub fn observe(&self, vm: VmId, mut observed: ObservedVm) {
+        if observed.vm != vm {
+            tracing::error!("the supervisor of VM {vm} speaks of VM {}", observed.vm);
+            return;
+        }
+        // What is off is said when its supervisor is gone, and its place free.
+        if matches!(observed.power, PowerState::Stopped | PowerState::Crashed) {
+            return;
+        }
+        self.change(vm, |now| {
+            observed.spec = now.spec.take();
+            *now = observed;
+        });
+    }
+
+    /// It is being started, as this.
+    pub fn is_starting(&self, spec: &VmSpec, generation: VmGeneration) {
+        let mut starting = self.off_as(spec.clone(), generation, None);
+        (starting.power, starting.reason) = (PowerState::Starting, None);
+        self.set(starting);
+    }
+
+    /// Its supervisor is gone, and another one takes over.
+    pub fn is_orphaned(&self, vm: VmId) {
+        self.change(vm, |now| {
+            now.supervisor_pid = None;
+            now.power = PowerState::Starting;
+            let message = "its supervisor died; another one takes it over, and its guest waits for its disks";
+            now.reason = Some(VmReason { code: "adopting".to_owned(), message: message.to_owned() });
+        });
+    }
+
+    /// It is off.
+    pub fn is_off(&self, spec: VmSpec, generation: VmGeneration, off: Option<&Off>) {
+        self.set(self.off_as(spec, generation, off));
+    }
+
+    /// It is gone.
+    pub fn forget(&self, vm: VmId) {
+        if self.lock().remove(&vm).is_some() {
+            self.changes.add(ChangedObject::Vm(vm));
+        }
+    }
+
+    /// It is, or will be at its next start, this.
+    pub fn is_configured(&self, spec: VmSpec) {
+        self.change(spec.id, |now| now.spec = Some(Box::new(spec)));
+    }
+
+    fn off_as(&self, spec: VmSpec, generation: VmGeneration, off: Option<&Off>) -> ObservedVm {
+        let never = generation == VmGeneration(0);
+        let reason =
+            off.map_or(if never { OffReason::NeverStarted } else { OffReason::Stopped }, |off| off.reason);
+        let message = off.map(|off| off.message.clone());
+        ObservedVm {
+            vm: spec.id,
+            name: spec.name.clone(),
+            directory: spec.directory(),
+            generation,
+            power: reason.power(),
+            since_unix_seconds: off.map_or_else(now_unix_seconds, |off| off.at_unix_seconds),
+            supervisor_pid: None,
+            qemu_pid: None,
+            volumes: Vec::new(),
+            reason: message.map(|message| VmReason { code: reason.code().to_owned(), message }),
+            waiting_for: Vec::new(),
+            spec: Some(Box::new(spec)),
+        }
+    }
+
+    fn set(&self, observed: ObservedVm) {
+        let vm = observed.vm;
+        let mut known = self.lock();
+        match known.get_mut(&vm) {
+            Some(entry) => drop(entry.observed.send_replace(observed)),
+            None => drop(known.insert(vm, Entry { observed: watch::Sender::new(observed), link: None })),
+        }
+        drop(known);
+        self.changes.add(ChangedObject::Vm(vm));
+    }
+
+    fn change(&self, vm: VmId, change: impl FnOnce(&mut ObservedVm)) {
+        if let Some(entry) = self.lock().get(&vm) {
+            entry.observed.send_modify(change);
+        }
+        self.changes.add(ChangedObject::Vm(vm));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<VmId, Entry>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// There is none.
+pub fn no_such_vm(vm: VmId) -> Problem {
+    Problem::new("no_such_vm", format!("this host knows no VM {vm}"))
+}
+
+/// The time.
+pub fn now_unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Whether a kernel's file is where this host allows such files to be, whatever links it goes through.
+pub fn is_allowed(file: &Path, directories: &[PathBuf]) -> bool {
+    let Ok(real) = std::fs::canonicalize(file) else { return false };
+    directories
+        .iter()
+        .filter_map(|directory| std::fs::canonicalize(directory).ok())
+        .any(|allowed| real.starts_with(allowed))
+}

@@ -1,0 +1,197 @@
+//! Where a host keeps what lasts as long as its processes: sockets, secrets, who runs.
+//!
+//! ```text
+//! <run>/hostd/control.sock   guest.sock
+//! <run>/vms/<vm>/supervisor.sock   secret   state.json
+//!                disks/0.sock ...  (of workers, for QEMU)
+//!                qemu/             (of QEMU: `strongroom_hypervisor::RunDirectory`)
+//! ```
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use strongroom_types::VmId;
+
+/// The longest path of a run directory, in bytes: with what is below, sockets' paths stay below the kernel's 108.
+pub const RUN_BYTES_MAX: usize = 48;
+
+/// The run directory of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRunDirectory(PathBuf);
+
+impl HostRunDirectory {
+    /// The one at `path`, which is made if it is not there, for us alone.
+    ///
+    /// # Errors
+    /// If it cannot be made, belongs to another user, others can write to it, or its path is too long.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let path = std::path::absolute(path)?;
+        if path.as_os_str().len() > RUN_BYTES_MAX {
+            let path = path.display();
+            return Err(io::Error::other(format!(
+                "the run directory's path {path} is longer than {RUN_BYTES_MAX} bytes, and a socket's path below it would \
+                 be too long; choose another one with --run"
+            )));
+        }
+        let run = Self(path);
+        for (directory, mode) in
+            [(run.0.clone(), 0o711), (run.0.join("hostd"), 0o700), (run.0.join("vms"), 0o711)]
+        {
+            make(&directory, mode)?;
+        }
+        Ok(run)
+    }
+
+    /// Itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where hostd listens.
+    pub fn control_socket(&self) -> PathBuf {
+        self.0.join("hostd/control.sock")
+    }
+
+    /// Where guests' data passes.
+    pub fn guest_socket(&self) -> PathBuf {
+        self.0.join("hostd/guest.sock")
+    }
+
+    /// Held by the one hostd.
+    pub fn lock_file(&self) -> PathBuf {
+        self.0.join("hostd/lock")
+    }
+
+    /// Held by whoever changes a VM's directory.
+    pub fn vm_lock(&self, vm: VmId) -> PathBuf {
+        self.0.join(format!("hostd/{vm}.lock"))
+    }
+
+    /// Where the run directories of VMs are.
+    pub fn vms(&self) -> PathBuf {
+        self.0.join("vms")
+    }
+
+    /// Of one VM.
+    pub fn vm(&self, vm: VmId) -> VmRunDirectory {
+        VmRunDirectory(self.vms().join(vm.to_string()))
+    }
+
+    /// The VMs that have one.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn vms_found(&self) -> io::Result<Vec<VmId>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(self.vms())? {
+            found.extend(entry?.file_name().to_str().and_then(|name| name.parse::<VmId>().ok()));
+        }
+        Ok(found)
+    }
+}
+
+/// The run directory of a VM that is not off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmRunDirectory(PathBuf);
+
+impl VmRunDirectory {
+    /// The one at `path`, of whoever made it.
+    pub fn existing(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// Makes it, if it is not there.
+    ///
+    /// # Errors
+    /// As [`HostRunDirectory::at`].
+    pub fn make(&self) -> io::Result<()> {
+        make(&self.0, 0o700)?;
+        // QEMU, as another user, sees this one alone.
+        make(&self.disks(), 0o711)
+    }
+
+    /// Removes it with everything in it.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn remove(&self) -> io::Result<()> {
+        match std::fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Where the supervisor listens.
+    pub fn supervisor_socket(&self) -> PathBuf {
+        self.0.join("supervisor.sock")
+    }
+
+    /// What proves who it is.
+    pub fn secret(&self) -> PathBuf {
+        self.0.join("secret")
+    }
+
+    /// Who runs.
+    pub fn state(&self) -> PathBuf {
+        self.0.join("state.json")
+    }
+
+    fn disks(&self) -> PathBuf {
+        self.0.join("disks")
+    }
+
+    /// Where a disk is served: short, whatever the disk is called.
+    pub fn disk_socket(&self, index: usize) -> PathBuf {
+        self.disks().join(format!("{index}.sock"))
+    }
+}
+
+/// Makes a directory that nobody else can write to.
+fn make(directory: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(mode).create(directory)?;
+    let metadata = std::fs::symlink_metadata(directory)?;
+    let ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    if !metadata.is_dir() || !ours || metadata.mode() & 0o022 != 0 {
+        let directory = directory.display();
+        return Err(io::Error::other(format!(
+            "{directory} belongs to another user, or others can write to it; remove it"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_longest_socket_fits_into_an_address() {
+        let run = HostRunDirectory(PathBuf::from("/").join("r".repeat(RUN_BYTES_MAX - 1)));
+        let longest = run.vm(VmId::random()).supervisor_socket();
+        assert!(longest.as_os_str().len() < 107, "{}", longest.display());
+        assert!(HostRunDirectory::at(Path::new(&format!("/tmp/{}", "r".repeat(RUN_BYTES_MAX)))).is_err());
+    }
+
+    #[test]
+    fn a_run_directory_is_ours_alone_and_vms_in_it_are_found() {
+        let scratch = tempfile::tempdir().unwrap();
+        let run = HostRunDirectory::at(&scratch.path().join("run")).unwrap();
+        let vm = VmId::random();
+        run.vm(vm).make().unwrap();
+        assert_eq!(run.vms_found().unwrap(), [vm]);
+        run.vm(vm).remove().unwrap();
+        run.vm(vm).remove().unwrap();
+        assert!(run.vms_found().unwrap().is_empty());
+        std::fs::set_permissions(run.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(HostRunDirectory::at(run.path()).is_err());
+    }
+}

@@ -1,0 +1,265 @@
+//! Jobs that need a VM's keys while it is off: making its volumes, and filling them.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use strongroom_datastore::file::{
+    Access, CreateOptions, DatastoreError, OpenOptions, Protection, Provisioning, create as make_volume,
+    delete, describe, open, rename,
+};
+use strongroom_keys::{Kek, KeyError, ProviderKey};
+use strongroom_worker::{Progress as Transfer, assemble_destaged, import_file};
+
+use super::keys::VmKeys;
+use super::orders::{Report, Task};
+use crate::protocol::{
+    Disk, DiskKey, DiskName, Grant, ImageFormat, Problem, Progress, ProgressUnit, VmSpec, VolumeFacts,
+};
+use crate::run_directory::HostRunDirectory;
+use crate::vm_directory::{StagedVm, VmDirectoryError, VmRecord};
+use crate::vm_lock::VmLock;
+use crate::wire::Wire;
+
+/// How often it is told how far a job is.
+const TELLS_EVERY: Duration = Duration::from_millis(500);
+/// How long the last I/O of whoever had a volume may take.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How the name ends of a volume that is being filled.
+const IMPORTING: &str = ".importing";
+
+/// How long a job of a hostd that was killed may take to notice.
+const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Does a job, when nobody else is at work on the VM's directory.
+pub fn run(
+    home: &Path,
+    run: &Path,
+    grants: Vec<Grant>,
+    task: Task,
+    files: Vec<OwnedFd>,
+    wire: &Wire,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let (Task::Create(spec) | Task::Configure(spec) | Task::Import { spec, .. }) = &task else {
+        return Err(Problem::new("internal", "that is no job"));
+    };
+    let system = |error: std::io::Error| Problem::new("system", error.to_string());
+    let run = HostRunDirectory::at(run).map_err(system)?;
+    let _lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(system)?;
+    match &task {
+        Task::Create(spec) => create(home, grants, spec, wire),
+        Task::Configure(spec) => configure(home, grants, spec, wire),
+        Task::Import { spec, disk, format } => import(home, grants, (spec, disk, *format), files, wire),
+        Task::Run(_) => Err(Problem::new("internal", "that is no job")),
+    }
+}
+
+/// Makes a VM's directory with its volumes; does nothing if it is there.
+fn create(home: &Path, grants: Vec<Grant>, spec: &VmSpec, wire: &Wire) -> Result<Vec<VolumeFacts>, Problem> {
+    let Some(staged) = StagedVm::begin(spec).map_err(directory_problem)? else {
+        return facts(spec);
+    };
+    let mut makers = Makers::new(home, grants, spec)?;
+    let mut spec = spec.clone();
+    let total = spec.disks.len();
+    for (done, disk) in spec.disks.iter_mut().enumerate() {
+        tell(wire, done, total)?;
+        makers.make(&staged.path().join(disk.name.as_str()), disk)?;
+    }
+    staged.finish(&VmRecord::new(spec.clone())).map_err(directory_problem)?;
+    facts(&spec)
+}
+
+/// Writes another configuration into a VM's directory, and makes the volumes that it names and that are not there.
+fn configure(
+    home: &Path,
+    grants: Vec<Grant>,
+    spec: &VmSpec,
+    wire: &Wire,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let directory = spec.directory();
+    let before = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
+    let mut makers = Makers::new(home, grants, spec)?;
+    let mut spec = spec.clone();
+    let total = spec.disks.len();
+    for (done, disk) in spec.disks.iter_mut().enumerate() {
+        tell(wire, done, total)?;
+        let path = directory.join(disk.name.as_str());
+        if path.symlink_metadata().is_err() {
+            makers.make(&path, disk)?;
+        }
+    }
+    let mut record = before;
+    record.spec = spec.clone();
+    record.write(&directory).map_err(directory_problem)?;
+    facts(&spec)
+}
+
+/// Fills a disk with an image. It is filled beside its place, so that what it held is there until the image is complete.
+fn import(
+    home: &Path,
+    grants: Vec<Grant>,
+    (spec, disk, format): (&VmSpec, &DiskName, ImageFormat),
+    files: Vec<OwnedFd>,
+    wire: &Wire,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let no_disk = || Problem::new("no_such_disk", format!("VM {} has no disk {disk}", spec.name));
+    let mut wanted = spec.disk(disk).ok_or_else(no_disk)?.clone();
+    let image = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no image came"))?;
+    let (image, size_bytes) = raw_image(File::from(image), format)?;
+    if size_bytes > wanted.size_bytes.bytes() {
+        let message =
+            format!("the image has {size_bytes} bytes, and disk {disk} has {}", wanted.size_bytes.bytes());
+        return Err(Problem::new("image_too_large", message).with_next_step("make the disk larger"));
+    }
+    let place = spec.volume_path(disk);
+    let staged = staged_path(&place);
+    if staged.symlink_metadata().is_ok() {
+        delete(&staged, LOCK_WAIT).map_err(datastore_problem)?;
+    }
+    let mut makers = Makers::new(home, grants, spec)?;
+    makers.make(&staged, &mut wanted)?;
+    let filled = makers.fill(&staged, &wanted, &image, size_bytes, wire);
+    if let Err(problem) = filled {
+        let _ = delete(&staged, LOCK_WAIT);
+        return Err(problem);
+    }
+    // From here on only the image counts: what is interrupted now is done again, and finds no disk or the new one.
+    if place.symlink_metadata().is_ok() {
+        delete(&place, LOCK_WAIT).map_err(datastore_problem)?;
+    }
+    rename(&staged, &place).map_err(datastore_problem)?;
+    facts(spec).map(|facts| facts.into_iter().filter(|facts| facts.disk == *disk).collect())
+}
+
+fn staged_path(place: &Path) -> PathBuf {
+    let mut name = place.to_owned().into_os_string();
+    name.push(IMPORTING);
+    name.into()
+}
+
+/// Makes volumes, with keys that are fetched once each.
+struct Makers {
+    keys: VmKeys,
+    fetched: Vec<(ProviderKey, Kek)>,
+}
+
+impl Makers {
+    fn new(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Self, Problem> {
+        let keys =
+            VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+        keys.add_grants(grants);
+        Ok(Self { keys, fetched: Vec::new() })
+    }
+
+    fn kek(&mut self, key: &ProviderKey) -> Result<&Kek, KeyError> {
+        let found = match self.fetched.iter().position(|(fetched, _)| fetched == key) {
+            Some(found) => found,
+            None => {
+                self.fetched.push((key.clone(), self.keys.fetch_to_seal(key)?));
+                self.fetched.len() - 1
+            }
+        };
+        Ok(&self.fetched[found].1)
+    }
+
+    /// Makes the volume, and notes under which key.
+    fn make(&mut self, path: &Path, disk: &mut Disk) -> Result<(), Problem> {
+        let (size, integrity) = (disk.size_bytes, disk.integrity);
+        let provisioning = if disk.thick { Provisioning::Thick } else { Provisioning::Thin };
+        let protection = self.protection(disk)?;
+        let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity };
+        make_volume(path, &options).map_err(datastore_problem)?;
+        if let DiskKey::Provider { key, kek } = &mut disk.key {
+            *kek = Some(self.kek(&key.clone()).map_err(key_problem)?.id());
+        }
+        Ok(())
+    }
+
+    fn protection(&mut self, disk: &Disk) -> Result<Protection<'_>, Problem> {
+        let DiskKey::Provider { key, kek: expected } = &disk.key else { return Ok(Protection::Unencrypted) };
+        let kek = self.kek(key).map_err(key_problem)?;
+        if let Some(expected) = expected {
+            kek.expect_id(*expected).map_err(key_problem)?;
+        }
+        Ok(Protection::Encrypted(kek))
+    }
+
+    fn fill(
+        &mut self,
+        path: &Path,
+        disk: &Disk,
+        image: &File,
+        size_bytes: u64,
+        wire: &Wire,
+    ) -> Result<(), Problem> {
+        let protection = self.protection(disk)?;
+        let options =
+            OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
+        let volume = open(path, &options).map_err(datastore_problem)?;
+        let filled = |error: String| Problem::new("import", error);
+        let disk = assemble_destaged(volume).map_err(|error| filled(error.to_string()))?;
+        let (stop, mut told) = (AtomicBool::new(false), None::<Instant>);
+        let mut report = |done| {
+            if told.is_some_and(|told| told.elapsed() < TELLS_EVERY) {
+                return;
+            }
+            told = Some(Instant::now());
+            let progress = Progress { done, total: size_bytes, unit: ProgressUnit::Bytes };
+            if wire.send(&Report::Progress(progress), &[]).is_err() {
+                // Nobody waits for it any more.
+                stop.store(true, Ordering::Relaxed);
+            }
+        };
+        let mut progress = Transfer { stop: &stop, report: &mut report };
+        import_file(image, size_bytes, &*disk, &mut progress).map_err(|error| filled(error.to_string()))
+    }
+}
+
+/// An image as its bytes are, and how many.
+fn raw_image(mut image: File, format: ImageFormat) -> Result<(File, u64), Problem> {
+    if !matches!(format, ImageFormat::Raw) {
+        return Err(Problem::new("unsupported", "this version imports raw images alone")
+            .with_next_step("convert it with qemu-img"));
+    }
+    let unreadable =
+        |error: std::io::Error| Problem::new("image", format!("the image cannot be read: {error}"));
+    let size_bytes = image.seek(SeekFrom::End(0)).map_err(unreadable)?;
+    Ok((image, size_bytes))
+}
+
+/// What the volumes of a VM are.
+fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+    let facts = |disk: &Disk| {
+        let descriptor = describe(&spec.volume_path(&disk.name)).map_err(datastore_problem)?.descriptor;
+        Ok(VolumeFacts {
+            disk: disk.name.clone(),
+            volume: descriptor.volume,
+            kek: descriptor.encryption.as_ref().map(|encryption| encryption.kek.id),
+            generation: descriptor.generation,
+        })
+    };
+    spec.disks.iter().map(facts).collect()
+}
+
+/// Says how far it is. When nobody hears it any more, the next hostd asks for all of it again.
+fn tell(wire: &Wire, done: usize, total: usize) -> Result<(), Problem> {
+    let progress = Progress { done: done as u64, total: total as u64, unit: ProgressUnit::Volumes };
+    let told = wire.send(&Report::Progress(progress), &[]);
+    told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
+}
+
+fn directory_problem(error: VmDirectoryError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn datastore_problem(error: DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn key_problem(error: KeyError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}

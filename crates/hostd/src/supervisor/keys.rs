@@ -1,0 +1,202 @@
+//! The keys of one VM: fetched under its grants, once for all its volumes, and held under leases.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use rustix::event::{EventfdFlags, eventfd};
+use strongroom_keys::{Kek, KeyError, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation, ProviderKey};
+use strongroom_providers::{
+    GrantSource, GrantWallet, HolderEvent, KeyGrant, ProviderKeyring, ProviderLeases,
+};
+
+use crate::protocol::{Grant, VmName, WaitingFor};
+
+/// The keys of a VM.
+pub struct VmKeys {
+    keyring: Arc<ProviderKeyring>,
+    leases: Arc<ProviderLeases>,
+    wallet: Arc<GrantWallet>,
+    readers: Arc<Mutex<Vec<Weak<OwnedFd>>>>,
+    /// Whether keys come under grants here.
+    granted: Mutex<bool>,
+    /// Held while a key is fetched: a grant is good once, and two who want the same key take turns.
+    fetching: Mutex<HashMap<ProviderKey, ()>>,
+}
+
+impl VmKeys {
+    /// No keys yet. What becomes of leases is logged as the VM's of this name.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn new(home: &Path, name: &VmName) -> io::Result<Self> {
+        let wallet = Arc::new(GrantWallet::new());
+        let grants = Arc::clone(&wallet) as Arc<dyn GrantSource>;
+        let keyring = Arc::new(ProviderKeyring::of_home(home).with_grants(Some(grants)));
+        let readers: Arc<Mutex<Vec<Weak<OwnedFd>>>> = Arc::default();
+        let (told, name) = (Arc::clone(&readers), name.clone());
+        let leases = ProviderLeases::new(Arc::clone(&keyring), move |event| {
+            tell(&name, event);
+            for reader in lock(&told).iter().filter_map(Weak::upgrade) {
+                // Full of changes that nobody has looked at, it is readable already.
+                let _ = rustix::io::write(&reader, &1_u64.to_ne_bytes());
+            }
+        })?;
+        Ok(Self {
+            keyring,
+            leases: Arc::new(leases),
+            wallet,
+            readers,
+            granted: Mutex::new(false),
+            fetching: Mutex::default(),
+        })
+    }
+
+    /// Adds leave to fetch keys.
+    pub fn add_grants(&self, grants: Vec<Grant>) {
+        *lock(&self.granted) |= !grants.is_empty();
+        for grant in grants {
+            let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(grant.expires_unix_seconds));
+            let expires = expires.unwrap_or(SystemTime::UNIX_EPOCH);
+            self.wallet.add(KeyGrant::new(grant.bytes.to_vec(), grant.keys, expires));
+        }
+    }
+
+    /// Whatever reaches the providers.
+    pub fn keyring(&self) -> Arc<dyn Keyring> {
+        Arc::clone(&self.keyring) as _
+    }
+
+    /// The key, held from now on. It waits for the provider unless it is held already.
+    ///
+    /// # Errors
+    /// [`KeyError::Unavailable`] while it cannot be had.
+    pub fn hold(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
+        let _turn = lock(&self.fetching);
+        if let Some(kek) = self.leases.kek(key) {
+            return Ok(kek);
+        }
+        self.leases.hold(self.keyring.fetch(key)?)?;
+        self.leases.kek(key).ok_or_else(|| KeyError::Unavailable {
+            key: Box::new(key.clone()),
+            reason: "it was revoked as it came".to_owned(),
+            may_come_back: false,
+        })
+    }
+
+    /// The key for something new; held by nobody.
+    ///
+    /// # Errors
+    /// Also if the key seals nothing new.
+    pub fn fetch_to_seal(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        self.keyring.fetch_to_seal(key)
+    }
+
+    /// The leases as one of several users sees them: each hears of every change.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn leases(&self) -> io::Result<Arc<dyn Leases>> {
+        let changed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        lock(&self.readers).push(Arc::downgrade(&changed));
+        Ok(Arc::new(OneOfSeveral { leases: Arc::clone(&self.leases), changed }))
+    }
+
+    /// What is missing, as the control plane is told.
+    pub fn waiting_for(&self, key: &ProviderKey, reason: &str) -> WaitingFor {
+        WaitingFor { key: key.clone(), reason: reason.to_owned(), grant_wanted: self.wants_grant(key) }
+    }
+
+    /// The same of a key that was held: nothing if it is.
+    pub fn missing(&self, key: &ProviderKey) -> Option<WaitingFor> {
+        let status = self.leases.status(key)?;
+        let reason = status.reason.unwrap_or_else(|| "it is being asked for".to_owned());
+        (status.state == LeaseState::Waiting).then(|| self.waiting_for(key, &reason))
+    }
+
+    fn wants_grant(&self, key: &ProviderKey) -> bool {
+        if !*lock(&self.granted) {
+            return true;
+        }
+        match self.wallet.take(&key.key) {
+            Some(grant) => {
+                self.wallet.put_back(grant);
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+impl fmt::Debug for VmKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VmKeys({:?})", self.leases)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug)]
+struct OneOfSeveral {
+    leases: Arc<ProviderLeases>,
+    changed: Arc<OwnedFd>,
+}
+
+impl Leases for OneOfSeveral {
+    fn hold(&self, kek: Kek) -> Result<(), KeyError> {
+        self.leases.hold(kek)
+    }
+
+    fn hold_when_back(&self, key: &ProviderKey) {
+        self.leases.hold_when_back(key);
+    }
+
+    fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
+        self.leases.kek(key)
+    }
+
+    fn forget(&self, key: &ProviderKey) {
+        self.leases.forget(key);
+    }
+
+    fn status(&self, key: &ProviderKey) -> Option<LeaseStatus> {
+        self.leases.status(key)
+    }
+
+    fn on_revocation(&self, key: &ProviderKey) -> OnRevocation {
+        self.leases.on_revocation(key)
+    }
+
+    fn changed(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.changed.as_fd())
+    }
+
+    fn take_changes(&self) -> bool {
+        rustix::io::read(&self.changed, &mut [0; 8]).is_ok()
+    }
+}
+
+fn tell(name: &VmName, event: &HolderEvent) {
+    match event {
+        HolderEvent::Outage { key, reason } => {
+            tracing::warn!("VM {name}: the {key}, cannot be confirmed: {reason}. The VM runs on");
+        }
+        HolderEvent::Back { key } => tracing::warn!("VM {name}: the {key}, is held and confirmed again"),
+        HolderEvent::LeaseEnded { key } => tracing::error!(
+            "VM {name}: the lease of the {key}, has ended, and the key was wiped. The VM runs on; what needs the key, such as \
+             another worker, waits until the provider answers"
+        ),
+        HolderEvent::Expired { key, .. } => {
+            tracing::warn!("VM {name}: the {key}, is out of its time; replace it");
+        }
+        HolderEvent::Revoked { key, how } => {
+            tracing::error!("VM {name}: the {key}, was {how}, and was wiped here");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What hostd and the supervisor of a VM say to each other.
+//!
+//! A supervisor is born with a socket, over which it is told, once, what it is to do ([`Birth`]). One that runs a VM
+//! afterwards takes requests there and on its own socket, whoever is connected, and tells all of them how the VM is
+//! whenever that has changed. One that does a job tells how far it is, and ends.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::{
+    DiskName, Grant, ImageFormat, ObservedVm, Problem, Progress, VmGeneration, VmSpec, VolumeFacts,
+};
+
+/// The first packet. Beside an import comes the image's file.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Birth {
+    /// Where the key providers of this machine are set up.
+    pub home: PathBuf,
+    /// The VM's run directory; of a job, the host's.
+    pub run: PathBuf,
+    /// The QEMU of this host.
+    pub qemu: PathBuf,
+    /// Leave to fetch keys.
+    pub grants: Vec<Grant>,
+    /// What to do.
+    pub task: Task,
+}
+
+/// What a supervisor is for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Task {
+    /// Runs a VM until it is off.
+    Run(RunTask),
+    /// Makes a VM's directory and volumes, and ends.
+    Create(Box<VmSpec>),
+    /// Writes another configuration of a VM that is there, makes its new volumes, and ends.
+    Configure(Box<VmSpec>),
+    /// Fills a volume with an image, and ends.
+    Import {
+        /// Of which VM.
+        spec: Box<VmSpec>,
+        /// Which volume.
+        disk: DiskName,
+        /// What is in the image.
+        format: ImageFormat,
+    },
+}
+
+/// Which VM to run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunTask {
+    /// What it is.
+    pub spec: Box<VmSpec>,
+    /// Which start of it this is.
+    pub generation: VmGeneration,
+    /// Its QEMU runs already, and its supervisor has died.
+    pub adopt: Option<Orphan>,
+}
+
+/// A QEMU without a supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orphan {
+    /// What it is known by.
+    pub qemu: strongroom_hypervisor::QemuIdentity,
+    /// Whether somebody had asked for its processors to be halted.
+    pub paused_by_request: bool,
+}
+
+/// What hostd asks a supervisor that runs a VM.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// Which; the answer has it too.
+    pub id: u64,
+    /// What.
+    pub kind: RequestKind,
+}
+
+/// What it may ask.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum RequestKind {
+    /// Halt the processors.
+    Pause,
+    /// Have them go on.
+    Resume,
+    /// As the reset button does.
+    Reset,
+    /// End. Answered when that has begun; the end is seen as a state.
+    Stop {
+        /// At once.
+        force: bool,
+        /// How long the guest may take, in seconds.
+        timeout_s: u32,
+    },
+    /// More grants.
+    Grants(Vec<Grant>),
+    /// A client of the console, whose socket comes beside.
+    Console {
+        /// It does not want to write.
+        read_only: bool,
+    },
+    /// A client of the VNC server, whose socket comes beside.
+    Vnc,
+}
+
+/// What a supervisor says.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// How the VM is, without its configuration.
+    State(Box<ObservedVm>),
+    /// The answer to a request.
+    Answer {
+        /// Which.
+        id: u64,
+        /// Why it was not done, if it was not.
+        problem: Option<Problem>,
+    },
+    /// How far a job is.
+    Progress(Progress),
+    /// A job is done: what the volumes are that it made.
+    Done(Vec<VolumeFacts>),
+    /// A job, or the birth, has failed.
+    Failed(Problem),
+}

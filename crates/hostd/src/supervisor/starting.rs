@@ -1,0 +1,245 @@
+//! From a configuration to a machine: keys, volumes, QEMU; on a thread of its own, because each of them may take its time.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use strongroom_hypervisor::{Isolation, Launcher, Qemu, QemuProgram, RunDirectory};
+use strongroom_worker::sandbox::{Cgroup, RUN_DIRECTORY, TASKS_MAX, UidLease};
+use strongroom_worker::supervise::Quarters;
+
+use super::Programs;
+use super::keys::VmKeys;
+use super::machine::machine_spec;
+use super::orders::{Orphan, RunTask};
+use super::vm::Event;
+use super::volumes::{ServedVolume, VolumeError, VolumeHost, VolumeNews};
+use crate::protocol::{Disk, Problem, WaitingFor};
+use crate::run_directory::VmRunDirectory;
+use crate::vm_directory::VmRecord;
+
+/// How often a key that cannot be had is asked for.
+const KEY_RETRY: Duration = Duration::from_secs(2);
+/// The same while there is no grant to ask with: each time is an entry in the key server's audit log.
+const KEY_RETRY_WITHOUT_GRANT: Duration = Duration::from_secs(30);
+
+/// What is started.
+#[derive(Debug)]
+pub struct Started {
+    /// The volumes, in the order of the configuration.
+    pub volumes: Vec<ServedVolume>,
+    /// Its processors stand still, unless it was adopted.
+    pub qemu: Qemu,
+}
+
+/// What a VM shares: its user and its cgroup.
+#[derive(Clone, Debug, Default)]
+pub struct Belongings {
+    /// As whom everything of it runs, where that is another user than ours.
+    pub user: Option<Arc<UidLease>>,
+    /// What bounds it.
+    pub cgroup: Option<Arc<Cgroup>>,
+}
+
+impl Belongings {
+    /// New ones, as far as they can be had. Those of a machine that runs already are as they were.
+    pub fn take(task: &RunTask) -> Self {
+        let name = format!("vm-{}", task.spec.name);
+        let cgroup = Cgroup::create(&name, TASKS_MAX)
+            .inspect_err(|error| tracing::info!("the VM has no cgroup of its own: {error}"))
+            .ok()
+            .map(Arc::new);
+        if !rustix::process::geteuid().is_root() {
+            return Self { user: None, cgroup };
+        }
+        let user = match &task.adopt {
+            None => UidLease::take(RUN_DIRECTORY.as_ref()),
+            Some(Orphan { qemu, .. }) => UidLease::join(RUN_DIRECTORY.as_ref(), qemu.uid, qemu.pid),
+        };
+        let user = user
+            .inspect_err(|error| tracing::warn!("the VM gets no user of its own: {error}"))
+            .ok()
+            .map(Arc::new);
+        Self { user, cgroup }
+    }
+
+    fn quarters(&self) -> Quarters {
+        Quarters::Shared { user: self.user.clone(), cgroup: self.cgroup.clone() }
+    }
+}
+
+/// Everything that it takes.
+pub struct Starting {
+    /// Which VM.
+    pub task: RunTask,
+    /// Its run directory.
+    pub run: VmRunDirectory,
+    /// Its keys.
+    pub keys: Arc<VmKeys>,
+    /// Its user and cgroup.
+    pub belongings: Belongings,
+    /// How its processes are started.
+    pub programs: Programs,
+    /// QEMU's program.
+    pub qemu: PathBuf,
+    /// Who is told.
+    pub events: Sender<Event>,
+    /// Told when there are new grants.
+    pub nudged: Receiver<()>,
+    /// Set when nobody wants it any more.
+    pub abandoned: Arc<AtomicBool>,
+}
+
+impl Starting {
+    /// Starts the machine, and tells of it.
+    pub fn run(self) {
+        let started = self.start();
+        let _ = self.events.send(Event::Started(started.map(Box::new)));
+    }
+
+    fn start(&self) -> Result<Started, Problem> {
+        let spec = &self.task.spec;
+        let machine = machine_spec(spec, &self.run)?;
+        let mut volumes = Vec::with_capacity(spec.disks.len());
+        for (index, disk) in spec.disks.iter().enumerate() {
+            match self.serve_when_key_is_there(index, disk) {
+                Ok(volume) => volumes.push(volume),
+                Err(problem) => {
+                    volumes.iter().for_each(ServedVolume::stop);
+                    return Err(problem);
+                }
+            }
+        }
+        let qemu = match self.task.adopt {
+            Some(Orphan { qemu, .. }) => self.adopt(qemu),
+            None => self.record_start().and_then(|()| self.launch(&machine)),
+        };
+        qemu.map(|qemu| Started { volumes: std::mem::take(&mut volumes), qemu }).inspect_err(|_| {
+            volumes.iter().for_each(ServedVolume::stop);
+        })
+    }
+
+    /// From here on this start of the VM counts, and no repetition of its order starts it again.
+    fn record_start(&self) -> Result<(), Problem> {
+        let mut record = VmRecord::new(self.task.spec.as_ref().clone());
+        record.generation = self.task.generation;
+        record
+            .write(&self.task.spec.directory())
+            .map_err(|error| Problem::new(error.code(), error.to_string()))
+    }
+
+    fn launch(&self, machine: &strongroom_hypervisor::MachineSpec) -> Result<Qemu, Problem> {
+        let failed = |error: &dyn std::fmt::Display| Problem::new("qemu", error.to_string());
+        let program = QemuProgram::probe(&self.qemu).map_err(|error| failed(&error))?;
+        let lease = self.belongings.user.as_deref();
+        let run = RunDirectory::create(self.run.path(), lease.map(UidLease::user))
+            .map_err(|error| failed(&error))?;
+        let launcher = Launcher::this_program(self.programs.launcher.iter().cloned());
+        let isolation = Isolation {
+            user: lease.map(UidLease::user),
+            lease: lease.map(std::os::fd::AsFd::as_fd),
+            cgroup: self.belongings.cgroup.as_ref().map(|cgroup| cgroup.path()),
+            ..Isolation::of_caller(&launcher)
+        };
+        Qemu::start(&program, machine, &run, &isolation).map_err(|error| failed(&error))
+    }
+
+    fn adopt(&self, identity: strongroom_hypervisor::QemuIdentity) -> Result<Qemu, Problem> {
+        let failed = |error: &dyn std::fmt::Display| Problem::new("qemu", error.to_string());
+        let run = RunDirectory::open(self.run.path()).map_err(|error| failed(&error))?;
+        Qemu::adopt(&run, identity).map_err(|error| failed(&error))
+    }
+
+    /// Serves a disk, as soon as its key can be had.
+    fn serve_when_key_is_there(&self, index: usize, disk: &Disk) -> Result<ServedVolume, Problem> {
+        let quarters = self.belongings.quarters();
+        let host = VolumeHost {
+            keys: &self.keys,
+            quarters: &quarters,
+            user: self.belongings.user.as_deref(),
+            worker: &(self.programs.this.clone(), self.programs.worker.clone()),
+        };
+        let socket: PathBuf = self.run.disk_socket(index);
+        let mut waits = false;
+        loop {
+            if self.abandoned.load(Ordering::Relaxed) {
+                return Err(Problem::new("abandoned", "it was stopped before it had started"));
+            }
+            match host.serve(&self.task.spec, disk, &socket) {
+                Ok(supervisor) => {
+                    if waits {
+                        let _ = self.events.send(Event::KeyMissing(None));
+                    }
+                    return self
+                        .keep(index, supervisor, disk)
+                        .map_err(|error| Problem::new("system", error.to_string()));
+                }
+                Err(error) => {
+                    let waiting = self.missing(&error).ok_or_else(|| error.problem())?;
+                    waits = true;
+                    self.wait(waiting);
+                }
+            }
+        }
+    }
+
+    fn missing(&self, error: &VolumeError) -> Option<WaitingFor> {
+        let (key, reason) = error.missing_key()?;
+        Some(self.keys.waiting_for(key, reason))
+    }
+
+    fn wait(&self, waiting: WaitingFor) {
+        let pause = if waiting.grant_wanted { KEY_RETRY_WITHOUT_GRANT } else { KEY_RETRY };
+        let _ = self.events.send(Event::KeyMissing(Some(waiting)));
+        match self.nudged.recv_timeout(pause) {
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => self.abandoned.store(true, Ordering::Relaxed),
+        }
+    }
+
+    fn keep(
+        &self,
+        index: usize,
+        supervisor: strongroom_worker::supervise::Supervisor,
+        disk: &Disk,
+    ) -> io::Result<ServedVolume> {
+        let events = Mutex::new(self.events.clone());
+        let events = Arc::new(events);
+        let tell = move |news: VolumeNews| {
+            let events = events.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = events.send(Event::Volume(index, news));
+        };
+        ServedVolume::run(supervisor, disk.name.as_str(), tell)
+    }
+}
+
+/// Kills what a supervisor that died in the middle of a start may have left: a QEMU that nobody wrote down. It listens, or
+/// will in a moment.
+pub fn kill_unrecorded(run: &VmRunDirectory, within: Duration) {
+    let Ok(qemu) = RunDirectory::open(run.path()) else { return };
+    if !qemu.path().exists() {
+        return;
+    }
+    let until = Instant::now() + within;
+    loop {
+        if let Ok(socket) = std::os::unix::net::UnixStream::connect(qemu.qmp()) {
+            let peer = rustix::net::sockopt::socket_peercred(&socket).ok();
+            let pid = peer.map(|peer| peer.pid.as_raw_nonzero().get().cast_unsigned());
+            if let Some(identity) = pid.and_then(crate::process::ProcessIdentity::of) {
+                tracing::warn!(
+                    "QEMU {} was left by a supervisor that died while it started; it is killed",
+                    identity.pid
+                );
+                let _ = identity.kill();
+            }
+            return;
+        }
+        if Instant::now() >= until {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,653 @@
+//! The life of one VM, as one thread decides it.
+//!
+//! ```text
+//! Starting --(key missing)--> KeyUnavailable --(key back)--> Starting --> Running <--> Paused
+//!     any of these --> Stopping --> off: volumes closed in order, written down, told, and the process ends
+//! ```
+//!
+//! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
+//! This thread waits for nothing else.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use strongroom_hypervisor::{PowerEvent, QmpError, RunDirectory};
+use strongroom_worker::control::Status;
+use strongroom_worker::supervise::SuperviseError;
+
+use super::console::{Console, relay};
+use super::door::Connection;
+use super::keys::VmKeys;
+use super::machine::{Machine, MachineNews};
+use super::observe;
+use super::orders::{Report, Request, RequestKind, RunTask};
+use super::starting::{Belongings, Started, Starting};
+use super::state_file::{Off, StateFile};
+use super::volumes::{ServedVolume, VolumeNews};
+use super::{Programs, SupervisorError};
+use crate::process::ProcessIdentity;
+use crate::protocol::{ObservedVm, ObservedVolume, OffReason, PowerState, Problem, VmReason, WaitingFor};
+use crate::run_directory::VmRunDirectory;
+
+/// What the volumes of a VM that is off may take to drain: their own deadlines, and room.
+const VOLUMES_END_WITHIN: Duration = Duration::from_secs(120);
+/// How long a guest may take when the host itself goes down.
+const HOST_SHUTDOWN_S: u32 = 60;
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// Somebody is there.
+    Connected(Connection),
+    /// And gone.
+    Gone(u64),
+    /// Somebody asks.
+    Request {
+        /// Who.
+        connection: Connection,
+        /// What.
+        request: Request,
+        /// With these files.
+        files: Vec<OwnedFd>,
+    },
+    /// A key is missing, or was and is not.
+    KeyMissing(Option<WaitingFor>),
+    /// The machine is there, or will not be.
+    Started(Result<Box<Started>, Problem>),
+    /// Of the volume of that number.
+    Volume(usize, VolumeNews),
+    /// Of the machine.
+    Machine(MachineNews),
+    /// The host goes down.
+    HostEnds,
+}
+
+/// A VM, until it is off.
+pub struct Vm {
+    task: RunTask,
+    run: VmRunDirectory,
+    keys: Arc<VmKeys>,
+    events: Sender<Event>,
+    inbox: Receiver<Event>,
+    hosts: Vec<Connection>,
+    told: Option<ObservedVm>,
+    power: PowerState,
+    since: SystemTime,
+    reason: Option<VmReason>,
+    missing: Option<WaitingFor>,
+    volumes: Vec<Volume>,
+    machine: Option<Machine>,
+    console: Option<Console>,
+    state: StateFile,
+    halted: Halted,
+    stop: Option<Stop>,
+    abandoned: Arc<AtomicBool>,
+    nudge: SyncSender<()>,
+    /// Before the processes that have it are gone, it is nobody else's.
+    _belongings: Belongings,
+}
+
+/// Why the processors are to stand still.
+#[derive(Debug, Default)]
+struct Halted {
+    by_request: bool,
+    for_room: bool,
+}
+
+/// That the VM is to end.
+#[derive(Debug)]
+struct Stop {
+    reason: OffReason,
+    message: String,
+    /// When it is cut off.
+    deadline: Option<Instant>,
+    /// Whether the guest itself has ended.
+    guest_ended: bool,
+}
+
+/// A volume, as far as it is.
+#[derive(Debug)]
+struct Volume {
+    served: Option<ServedVolume>,
+    observed: ObservedVolume,
+    ended: bool,
+}
+
+impl Vm {
+    /// Begins to start it. `events` are what `inbox` gives.
+    pub fn start(
+        task: RunTask,
+        run: VmRunDirectory,
+        keys: VmKeys,
+        (programs, qemu): (Programs, std::path::PathBuf),
+        (events, inbox): (Sender<Event>, Receiver<Event>),
+    ) -> Result<Self, SupervisorError> {
+        let own = ProcessIdentity::own().ok_or(SupervisorError::Proc)?;
+        let mut state = StateFile::new(task.generation, task.spec.as_ref().clone(), own);
+        let by_request = task.adopt.is_some_and(|orphan| orphan.paused_by_request);
+        state.qemu = task.adopt.map(|orphan| orphan.qemu);
+        state.paused_by_request = by_request;
+        state.write(&run)?;
+        let (nudge, nudged) = sync_channel(1);
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let belongings = Belongings::take(&task);
+        let keys = Arc::new(keys);
+        let starting = Starting {
+            task: task.clone(),
+            run: run.clone(),
+            keys: Arc::clone(&keys),
+            belongings: belongings.clone(),
+            programs,
+            qemu,
+            events: events.clone(),
+            nudged,
+            abandoned: Arc::clone(&abandoned),
+        };
+        thread::Builder::new().name("start".to_owned()).spawn(move || starting.run())?;
+        let opening = |disk| Volume { served: None, observed: observe::opening(disk), ended: false };
+        let volumes = task.spec.disks.iter().map(opening).collect();
+        let adopting = task.adopt.is_some();
+        Ok(Self {
+            reason: adopting.then(observe::adopting),
+            task,
+            run,
+            keys,
+            events,
+            inbox,
+            hosts: Vec::new(),
+            told: None,
+            power: PowerState::Starting,
+            since: SystemTime::now(),
+            missing: None,
+            volumes,
+            machine: None,
+            console: None,
+            state,
+            halted: Halted { by_request, for_room: false },
+            stop: None,
+            abandoned,
+            nudge,
+            _belongings: belongings,
+        })
+    }
+
+    /// Lives until the VM is off, and everything of it in order.
+    pub fn run(mut self) -> Result<(), SupervisorError> {
+        let off = loop {
+            self.tell();
+            let event = match self.stop.as_ref().and_then(|stop| stop.deadline) {
+                Some(deadline) => self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+                None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(event) => {
+                    if let Some(off) = self.happened(event) {
+                        break off;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => self.cut_off(),
+                // Not while we have a sender ourselves.
+                Err(RecvTimeoutError::Disconnected) => return Err(SupervisorError::Proc),
+            }
+        };
+        self.end(off)
+    }
+
+    /// What follows from an event; why the VM is off, once it is.
+    fn happened(&mut self, event: Event) -> Option<(OffReason, String)> {
+        match event {
+            Event::Connected(connection) => {
+                self.hosts.push(connection);
+                // It has been told nothing yet.
+                self.told = None;
+            }
+            Event::Gone(id) => self.hosts.retain(|connection| connection.id != id),
+            Event::Request { connection, request, files } => self.asked(&connection, request, files),
+            Event::KeyMissing(missing) => self.key_missing(missing),
+            Event::Started(Ok(started)) => return self.started(*started),
+            Event::Started(Err(problem)) => return Some(self.not_started(&problem)),
+            Event::Volume(index, news) => self.volume_news(index, news),
+            Event::Machine(MachineNews::Event(event)) => self.machine_event(event),
+            Event::Machine(MachineNews::Ended(said)) => return Some(self.machine_ended(&said)),
+            Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
+        }
+        None
+    }
+
+    fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
+        let problem = self.carry_out(request.kind, files).err();
+        let answer = Report::Answer { id: request.id, problem };
+        // What it asked for is to be seen before the answer is.
+        self.tell();
+        if connection.wire.send(&answer, &[]).is_err() {
+            connection.wire.hang_up();
+        }
+    }
+
+    fn carry_out(&mut self, kind: RequestKind, files: Vec<OwnedFd>) -> Result<(), Problem> {
+        match kind {
+            RequestKind::Stop { force, timeout_s } => {
+                self.ask_to_stop(force, timeout_s);
+                Ok(())
+            }
+            RequestKind::Grants(grants) => {
+                self.keys.add_grants(grants);
+                let _ = self.nudge.try_send(());
+                Ok(())
+            }
+            RequestKind::Pause => {
+                self.machine()?;
+                self.halted.by_request = true;
+                self.remember_pause();
+                self.halt_or_go_on()
+            }
+            RequestKind::Resume => {
+                self.machine()?;
+                self.halted.by_request = false;
+                self.remember_pause();
+                self.halt_or_go_on()
+            }
+            RequestKind::Reset => {
+                let machine = self.machine()?;
+                machine.qemu().qmp().reset().map_err(|error| qmp_problem(&error))?;
+                // A guest that gave up stands still until somebody does this.
+                self.halt_or_go_on()
+            }
+            RequestKind::Console { read_only } => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                self.console()?.attach(client, read_only);
+                Ok(())
+            }
+            RequestKind::Vnc => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                self.vnc(client)
+            }
+        }
+    }
+
+    fn machine(&self) -> Result<Machine, Problem> {
+        if self.power == PowerState::Stopping {
+            return Err(Problem::new("stopping", "the VM is stopping"));
+        }
+        self.machine.clone().ok_or_else(|| Problem::new("not_running", "the VM does not run yet"))
+    }
+
+    fn console(&mut self) -> Result<&Console, Problem> {
+        self.console.as_ref().ok_or_else(|| Problem::new("not_running", "the VM has no console now"))
+    }
+
+    fn vnc(&self, client: OwnedFd) -> Result<(), Problem> {
+        let failed = |error: std::io::Error| {
+            Problem::new("vnc", format!("the VM's screen cannot be reached: {error}"))
+        };
+        if !self.task.spec.vnc {
+            return Err(Problem::new("no_screen", "the VM has no screen"));
+        }
+        self.machine()?;
+        let run =
+            RunDirectory::open(self.run.path()).map_err(|error| failed(std::io::Error::other(error)))?;
+        let server = std::os::unix::net::UnixStream::connect(run.vnc()).map_err(failed)?;
+        relay(client, server).map_err(failed)
+    }
+
+    fn key_missing(&mut self, missing: Option<WaitingFor>) {
+        if self.power == PowerState::Stopping {
+            return;
+        }
+        match &missing {
+            Some(waiting) => {
+                if self.missing.is_none() {
+                    tracing::warn!(
+                        "VM {}: waiting for {}: {}",
+                        self.task.spec.name,
+                        waiting.key,
+                        waiting.reason
+                    );
+                }
+                self.is(PowerState::KeyUnavailable, Some(observe::waiting(waiting)));
+            }
+            None => self.is(PowerState::Starting, None),
+        }
+        self.missing = missing;
+    }
+
+    fn started(&mut self, started: Started) -> Option<(OffReason, String)> {
+        self.missing = None;
+        for (volume, served) in self.volumes.iter_mut().zip(started.volumes) {
+            if volume.ended {
+                continue;
+            }
+            volume.served = Some(served);
+        }
+        let events = self.events.clone();
+        let identity = started.qemu.identity();
+        let tell = move |news| drop(events.send(Event::Machine(news)));
+        let machine = match Machine::of(started.qemu, tell) {
+            Ok(machine) => machine,
+            Err(error) => return Some((OffReason::StartFailed, error.to_string())),
+        };
+        self.state.qemu = Some(identity);
+        self.machine = Some(machine);
+        if let Err(error) = self.state.write(&self.run) {
+            // Nobody could find it again.
+            self.end_because(OffReason::StartFailed, format!("the VM's state cannot be written: {error}"));
+            return None;
+        }
+        self.console = RunDirectory::open(self.run.path())
+            .map_err(std::io::Error::other)
+            .and_then(|run| Console::start(&run.console()))
+            .inspect_err(|error| tracing::warn!("VM {}: no console: {error}", self.task.spec.name))
+            .ok();
+        if self.stop.is_some() {
+            self.cut_off();
+        } else if let Some(lost) = self.volumes.iter().find(|volume| volume.ended) {
+            let message = format!("{} is not served any more", lost.observed.disk);
+            self.end_because(OffReason::VolumeLost, message);
+        } else if let Err(problem) = self.halt_or_go_on() {
+            self.end_because(OffReason::StartFailed, problem.to_string());
+        }
+        None
+    }
+
+    fn not_started(&mut self, problem: &Problem) -> (OffReason, String) {
+        if let Some(stop) = &self.stop {
+            return (stop.reason, stop.message.clone());
+        }
+        if let Some(orphan) = &self.task.adopt {
+            // Without its disks it would only wait for ever.
+            let identity =
+                ProcessIdentity { pid: orphan.qemu.pid, start_ticks: orphan.qemu.start_time_ticks };
+            let _ = identity.kill();
+        }
+        (OffReason::StartFailed, problem.to_string())
+    }
+
+    /// Has the processors stand still, or go on, as is wanted.
+    fn halt_or_go_on(&mut self) -> Result<(), Problem> {
+        let machine = self.machine()?;
+        let qmp = machine.qemu().qmp();
+        let reason = self.halted.reason();
+        match &reason {
+            Some(_) => qmp.stop().map_err(|error| qmp_problem(&error))?,
+            None => qmp.cont().map_err(|error| qmp_problem(&error))?,
+        }
+        let power = if reason.is_some() { PowerState::Paused } else { PowerState::Running };
+        self.is(power, reason);
+        Ok(())
+    }
+
+    fn remember_pause(&mut self) {
+        self.state.paused_by_request = self.halted.by_request;
+        if let Err(error) = self.state.write(&self.run) {
+            tracing::warn!("VM {}: its state cannot be written: {error}", self.task.spec.name);
+        }
+    }
+
+    fn machine_event(&mut self, event: PowerEvent) {
+        if matches!(self.power, PowerState::Stopping) && !matches!(event, PowerEvent::Shutdown { .. }) {
+            return;
+        }
+        match event {
+            PowerEvent::Shutdown { guest: true, .. } => {
+                let stop = self.stop.get_or_insert_with(|| Stop {
+                    reason: OffReason::GuestShutdown,
+                    message: "the guest shut down".to_owned(),
+                    deadline: None,
+                    guest_ended: true,
+                });
+                stop.guest_ended = true;
+                self.is(PowerState::Stopping, None);
+            }
+            PowerEvent::Panicked => {
+                tracing::error!("VM {}: its guest's system has given up", self.task.spec.name);
+                self.is(PowerState::Paused, Some(observe::panicked()));
+            }
+            PowerEvent::IoError { device, stopped: true } => {
+                self.is(PowerState::Paused, Some(observe::io_error(&device)));
+            }
+            PowerEvent::Resumed if self.power == PowerState::Paused && self.halted.reason().is_none() => {
+                self.is(PowerState::Running, None);
+            }
+            PowerEvent::Stopped if self.power == PowerState::Running => {
+                self.is(PowerState::Paused, None);
+            }
+            PowerEvent::Missed => self.look_again(),
+            _ => {}
+        }
+    }
+
+    fn look_again(&mut self) {
+        let Some(machine) = &self.machine else { return };
+        match machine.qemu().qmp().status() {
+            Ok(status) if status.running => self.is(PowerState::Running, None),
+            Ok(_) => self.is(PowerState::Paused, self.halted.reason()),
+            Err(error) => tracing::warn!("VM {}: {error}", self.task.spec.name),
+        }
+    }
+
+    fn volume_news(&mut self, index: usize, news: VolumeNews) {
+        let Some(volume) = self.volumes.get_mut(index) else { return };
+        match news {
+            VolumeNews::Status(status) => {
+                observe::learn(&mut volume.observed, &status);
+                self.missing_key(&status);
+                self.room_changed();
+            }
+            VolumeNews::Ended(ended) => {
+                volume.ended = true;
+                volume.observed.state = crate::protocol::VolumeState::Closed;
+                volume.observed.worker_pid = None;
+                if self.stop.is_none() {
+                    let (reason, message) = why_lost(&volume.observed, ended);
+                    self.end_because(reason, message);
+                } else if let Err(error) = ended {
+                    tracing::error!("VM {}: {}: {error}", self.task.spec.name, volume.observed.disk);
+                }
+            }
+        }
+    }
+
+    /// While the VM runs, a key is missed only by workers to come.
+    fn missing_key(&mut self, status: &Status) {
+        if self.machine.is_none() {
+            return;
+        }
+        let Some(key) = &status.key else { return };
+        let found = self.task.spec.disks.iter().filter_map(|disk| disk.key.provider_key());
+        let key =
+            found.into_iter().find(|found| found.key == key.key && found.provider == key.provider).cloned();
+        self.missing = key.and_then(|key| self.keys.missing(&key));
+    }
+
+    /// A guest whose disk waits for room stands still, so that its own deadlines do not pass meanwhile.
+    fn room_changed(&mut self) {
+        let parked =
+            self.volumes.iter().any(|volume| volume.observed.state == crate::protocol::VolumeState::Parked);
+        if parked == self.halted.for_room || self.machine.is_none() || self.stop.is_some() {
+            return;
+        }
+        self.halted.for_room = parked;
+        if let Err(problem) = self.halt_or_go_on() {
+            tracing::error!("VM {}: {problem}", self.task.spec.name);
+        }
+    }
+
+    fn ask_to_stop(&mut self, force: bool, timeout_s: u32) {
+        let deadline = Instant::now().checked_add(Duration::from_secs(timeout_s.into()));
+        let asked = match (&self.machine, force) {
+            (Some(machine), false) => {
+                let qmp = machine.qemu().qmp();
+                // A guest that stands still would not see the button.
+                let awake = if self.power == PowerState::Paused { qmp.cont() } else { Ok(()) };
+                awake.and_then(|()| qmp.press_power_button()).is_ok()
+            }
+            _ => false,
+        };
+        let (reason, message) = match force {
+            true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
+            false => (OffReason::Stopped, "it was stopped, as was asked for"),
+        };
+        self.stop = Some(Stop { reason, message: message.to_owned(), deadline, guest_ended: false });
+        self.is(PowerState::Stopping, None);
+        if !asked {
+            self.cut_off();
+        }
+    }
+
+    fn end_because(&mut self, reason: OffReason, message: String) {
+        tracing::error!("VM {}: it is cut off: {message}", self.task.spec.name);
+        self.stop = Some(Stop { reason, message, deadline: None, guest_ended: false });
+        self.is(PowerState::Stopping, None);
+        self.cut_off();
+    }
+
+    /// Ends the machine now. One that is not there yet is ended when it is.
+    fn cut_off(&mut self) {
+        if let Some(stop) = &mut self.stop
+            && stop.deadline.take().is_some_and(|deadline| deadline <= Instant::now())
+            && stop.reason == OffReason::Stopped
+        {
+            stop.reason = OffReason::ForcedOff;
+            stop.message = "its guest did not end in time, and it was cut off".to_owned();
+        }
+        self.abandoned.store(true, Ordering::Relaxed);
+        let _ = self.nudge.try_send(());
+        if let Some(machine) = &self.machine
+            && let Err(error) = machine.cut_off()
+        {
+            tracing::error!("VM {}: it cannot be cut off: {error}", self.task.spec.name);
+        }
+    }
+
+    fn machine_ended(&mut self, said: &str) -> (OffReason, String) {
+        match &self.stop {
+            Some(stop) => (stop.reason, stop.message.clone()),
+            None => {
+                let said = said.trim();
+                let message = match said.lines().last() {
+                    Some(last) => format!("QEMU has ended by itself, or was killed; it said last: {last}"),
+                    None => "QEMU has ended by itself, or was killed".to_owned(),
+                };
+                (OffReason::QemuDied, message)
+            }
+        }
+    }
+
+    /// Closes the volumes in order, wipes the keys, and leaves word.
+    fn end(mut self, (reason, message): (OffReason, String)) -> Result<(), SupervisorError> {
+        self.is(PowerState::Stopping, None);
+        self.console = None;
+        self.machine = None;
+        if self.stop.is_none() {
+            self.stop = Some(Stop { reason, message: message.clone(), deadline: None, guest_ended: false });
+        }
+        self.tell();
+        for volume in &mut self.volumes {
+            match &volume.served {
+                Some(served) => served.stop(),
+                // Of those that were told to stop when the start failed, the end comes as news too.
+                None => volume.ended |= volume.observed.worker_pid.is_none(),
+            }
+        }
+        let deadline = Instant::now() + VOLUMES_END_WITHIN;
+        while self.volumes.iter().any(|volume| !volume.ended) {
+            match self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(event) => drop(self.happened(event)),
+                Err(_) => {
+                    tracing::error!(
+                        "VM {}: a volume does not end: its disk does not answer",
+                        self.task.spec.name
+                    );
+                    break;
+                }
+            }
+        }
+        tracing::info!("VM {}: off: {message}", self.task.spec.name);
+        let at_unix_seconds = unix_seconds(SystemTime::now());
+        self.state.off = Some(Off { reason, message: message.clone(), at_unix_seconds });
+        self.state.qemu = None;
+        let written = self.state.write(&self.run);
+        self.volumes.clear();
+        self.missing = None;
+        self.is(reason.power(), Some(VmReason { code: reason.code().to_owned(), message }));
+        self.tell();
+        Ok(written?)
+    }
+
+    fn is(&mut self, power: PowerState, reason: Option<VmReason>) {
+        if self.power != power {
+            self.since = SystemTime::now();
+        }
+        (self.power, self.reason) = (power, reason);
+    }
+
+    /// Tells everybody how it is, if that is not what they were told.
+    fn tell(&mut self) {
+        let now = ObservedVm {
+            vm: self.task.spec.id,
+            name: self.task.spec.name.clone(),
+            directory: self.task.spec.directory(),
+            generation: self.task.generation,
+            power: self.power,
+            since_unix_seconds: unix_seconds(self.since),
+            supervisor_pid: Some(std::process::id()),
+            qemu_pid: self.machine.as_ref().map(|machine| machine.qemu().identity().pid),
+            volumes: self.volumes.iter().map(|volume| volume.observed.clone()).collect(),
+            reason: self.reason.clone(),
+            waiting_for: self.missing.iter().cloned().collect(),
+            spec: None,
+        };
+        if self.told.as_ref() == Some(&now) {
+            return;
+        }
+        let report = Report::State(Box::new(now));
+        for host in &self.hosts {
+            if host.wire.send(&report, &[]).is_err() {
+                // Its thread notices, and it is forgotten. A hostd that lives connects again, and is told all.
+                host.wire.hang_up();
+            }
+        }
+        if let Report::State(now) = report {
+            self.told = Some(*now);
+        }
+    }
+}
+
+impl Halted {
+    fn reason(&self) -> Option<VmReason> {
+        match self {
+            Self { for_room: true, .. } => Some(observe::no_room()),
+            Self { by_request: true, .. } => Some(observe::paused_by_request()),
+            _ => None,
+        }
+    }
+}
+
+fn why_lost(volume: &ObservedVolume, ended: Result<(), SuperviseError>) -> (OffReason, String) {
+    match ended {
+        Ok(()) => (OffReason::VolumeLost, format!("{} is not served any more", volume.disk)),
+        Err(error @ SuperviseError::Revoked { .. }) => {
+            (OffReason::KeyRevoked, format!("{}: {error}", volume.disk))
+        }
+        Err(error) => (OffReason::VolumeLost, format!("{}: {error}", volume.disk)),
+    }
+}
+
+fn qmp_problem(error: &QmpError) -> Problem {
+    Problem::new("qemu", error.to_string())
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A way to tell events.
+pub fn channel_of_events() -> (Sender<Event>, Receiver<Event>) {
+    channel()
+}

@@ -1,0 +1,200 @@
+//! A whole host: hostd, supervisors, workers and real QEMUs, each of which is killed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod support;
+
+use std::process::ExitCode;
+
+use strongroom_hostd::client::ClientError;
+use strongroom_hostd::protocol::{
+    OperationKind, OperationOutcome, OperationState, PowerState, TicketRequest, VmSpec, VolumeState,
+};
+
+use self::support::{Host, boot_sector, kill, run, trial};
+
+fn main() -> ExitCode {
+    run(vec![
+        trial("a_vm_lives_and_everything_can_be_asked_twice", a_vm_lives),
+        trial("whoever_is_killed_the_guest_goes_on_or_the_vm_starts_again", everybody_is_killed),
+        trial("many_are_made_and_deleted_at_once_and_a_killed_hostd_goes_on", many_at_once),
+        trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
+    ])
+}
+
+const FORCED: OperationKind = OperationKind::Stop { force: true, timeout_s: 0 };
+
+fn a_vm_lives() {
+    let host = Host::start();
+    let spec = host.spec("web1", 1);
+    let OperationOutcome::Volumes(made) = host.done(&spec, 0, host.create(&spec)).unwrap() else { panic!() };
+    assert_eq!(made.len(), 1);
+    // Asked again by somebody who did not hear the answer.
+    let again = host.done(&spec, 0, host.create(&spec)).unwrap();
+    assert_eq!(again, OperationOutcome::Volumes(made));
+    let other = VmSpec { id: strongroom_types::VmId::random(), ..spec.clone() };
+    assert_eq!(host.refused(&other, 0, host.create(&other)).code, "name_taken");
+    host.import(&spec, &boot_sector());
+
+    let start = |generation| (generation, OperationKind::Start { spec: Box::new(spec.clone()) });
+    let done = |(generation, kind)| host.done(&spec, generation, kind);
+    assert_eq!(done(start(1)), None);
+    assert_eq!(done(start(1)), None, "it runs already");
+    let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    assert_eq!((running.volumes.len(), running.volumes[0].state), (1, VolumeState::Serving));
+    let mut console = host.console(&spec);
+    console.await_line("ready");
+    console.say("a");
+    console.await_text("a");
+    let mut late = host.console(&spec);
+    late.await_line("ready");
+
+    assert_eq!(host.refused(&spec, 1, OperationKind::Delete).code, "running");
+    assert_eq!(host.refused(&spec, 7, OperationKind::Pause).code, "other_generation");
+    done((1, OperationKind::Pause));
+    let paused = host.await_vm(&spec, |vm| vm.power == PowerState::Paused);
+    assert_eq!(paused.reason.unwrap().code, "paused_by_request");
+    done((1, OperationKind::Resume));
+    console.say("b");
+    console.await_text("b");
+    done((1, OperationKind::Reset));
+    console.await_line("ready");
+
+    // The guest switches itself off.
+    console.say("q");
+    let off = host.await_vm(&spec, |vm| vm.power == PowerState::Stopped);
+    assert_eq!((off.reason.unwrap().code.as_str(), off.qemu_pid), ("guest_shutdown", None));
+    assert_eq!(host.refused(&spec, 1, start(1).1).code, "generation_used");
+    assert!(matches!(host.ticket(&spec, TicketRequest::Vnc), Err(ClientError::Refused { .. })));
+
+    assert_eq!(done(start(2)), None);
+    // It does not hear the button, so it is cut off in the end.
+    done((2, OperationKind::Stop { force: false, timeout_s: 1 }));
+    let off = host.await_vm(&spec, |vm| vm.power == PowerState::Stopped);
+    assert_eq!((off.reason.unwrap().code.as_str(), off.generation.0), ("forced_off", 2));
+    done((2, FORCED));
+    done((0, OperationKind::Delete));
+    done((0, OperationKind::Delete));
+    assert_eq!(std::fs::read_dir(&spec.datastore).unwrap().count(), 1, "the mark");
+    host.assert_nobody_left();
+}
+
+fn everybody_is_killed() {
+    let mut host = Host::start();
+    let spec = host.spec("web1", 1);
+    host.done(&spec, 0, host.create(&spec));
+    host.import(&spec, &boot_sector());
+    let start = |host: &Host, generation| {
+        host.done(&spec, generation, OperationKind::Start { spec: Box::new(spec.clone()) })
+    };
+    start(&host, 1);
+    let first = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    host.console(&spec).await_line("ready");
+
+    kill(first.volumes[0].worker_pid.unwrap());
+    let replaced = host.await_vm(&spec, |vm| {
+        vm.volumes.iter().any(|volume| volume.restarts == 1 && volume.state == VolumeState::Serving)
+    });
+    assert_eq!(replaced.qemu_pid, first.qemu_pid);
+
+    host.kill_hostd();
+    host.start_hostd();
+    let found = host.await_vm(&spec, |vm| vm.power == PowerState::Running && vm.qemu_pid.is_some());
+    assert_eq!((found.qemu_pid, found.supervisor_pid), (first.qemu_pid, first.supervisor_pid));
+    // The guest reads its disk: its reset goes through the worker.
+    host.done(&spec, 1, OperationKind::Reset);
+    host.console(&spec).await_line("ready");
+
+    kill(found.supervisor_pid.unwrap());
+    let adopted = host.await_vm(&spec, |vm| {
+        vm.power == PowerState::Running
+            && vm.supervisor_pid != found.supervisor_pid
+            && vm.volumes.iter().all(|volume| volume.state == VolumeState::Serving)
+    });
+    assert_eq!((adopted.qemu_pid, adopted.generation.0), (first.qemu_pid, 1));
+    host.done(&spec, 1, OperationKind::Reset);
+    host.console(&spec).await_line("ready");
+
+    // Nobody is there who could take it over at once.
+    host.kill_hostd();
+    kill(adopted.supervisor_pid.unwrap());
+    host.start_hostd();
+    let adopted = host.await_vm(&spec, |vm| {
+        vm.power == PowerState::Running && vm.supervisor_pid.is_some() && !vm.volumes.is_empty()
+    });
+    assert_eq!(adopted.qemu_pid, first.qemu_pid);
+
+    kill(adopted.qemu_pid.unwrap());
+    let crashed = host.await_vm(&spec, |vm| vm.power == PowerState::Crashed);
+    assert_eq!(crashed.reason.unwrap().code, "qemu_died");
+    start(&host, 2);
+    let second = host.await_vm(&spec, |vm| vm.power == PowerState::Running && vm.qemu_pid.is_some());
+    host.console(&spec).await_line("ready");
+
+    host.kill_hostd();
+    kill(second.supervisor_pid.unwrap());
+    kill(second.qemu_pid.unwrap());
+    host.start_hostd();
+    let lost = host.await_vm(&spec, |vm| vm.power == PowerState::Crashed);
+    assert_eq!(lost.reason.unwrap().code, "host_lost");
+    start(&host, 3);
+    host.console(&spec).await_line("ready");
+    host.done(&spec, 3, FORCED);
+    host.assert_nobody_left();
+}
+
+fn many_at_once() {
+    const VMS: usize = 24;
+    let mut host = Host::start();
+    let specs: Vec<VmSpec> = (0..VMS).map(|number| host.spec(&format!("vm{number}"), 2)).collect();
+    let asked: Vec<_> = specs.iter().map(|spec| host.request(0, host.create(spec))).collect();
+    for (spec, request) in specs.iter().zip(&asked) {
+        host.operate(spec, request).unwrap();
+    }
+    let busy = host.host();
+    assert!(busy.operations_running <= 16, "{busy:?}");
+    // Some are made, some are half made, and some wait.
+    host.await_operation(asked[0].operation);
+    host.kill_hostd();
+    host.start_hostd();
+    for (spec, request) in specs.iter().zip(&asked) {
+        host.operate(spec, request).unwrap();
+    }
+    for request in &asked {
+        let ended = host.await_operation(request.operation);
+        assert_eq!(ended.state, OperationState::Done, "{ended:?}");
+    }
+    assert_eq!(host.vms().vms.len(), VMS);
+    let gone: Vec<_> = specs.iter().map(|spec| (spec, host.request(0, OperationKind::Delete))).collect();
+    for (spec, request) in &gone {
+        host.operate(spec, request).unwrap();
+    }
+    for (_, request) in &gone {
+        assert_eq!(host.await_operation(request.operation).state, OperationState::Done);
+    }
+    assert!(host.vms().vms.is_empty());
+    assert_eq!(std::fs::read_dir(&specs[0].datastore).unwrap().count(), 1, "the mark");
+    host.assert_nobody_left();
+}
+
+fn key_unavailable() {
+    let host = Host::start();
+    let spec = host.encrypted_vm("secret1");
+    let outcome = host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()) }).unwrap();
+    let OperationOutcome::KeyUnavailable(key) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((key.provider.as_str(), key.key.as_str()), ("away", "4711"));
+    let waiting = host.await_vm(&spec, |vm| vm.power == PowerState::KeyUnavailable);
+    assert_eq!(waiting.reason.unwrap().code, "key_unavailable");
+    assert_eq!(waiting.waiting_for[0].key, key);
+    assert!(waiting.qemu_pid.is_none());
+    host.done(&spec, 1, OperationKind::SupplyGrants);
+    assert_eq!(host.refused(&spec, 1, OperationKind::Pause).code, "not_running");
+    host.done(&spec, 1, FORCED);
+    let off = host.await_vm(&spec, |vm| vm.power == PowerState::Stopped);
+    assert_eq!(off.generation.0, 1);
+    // What never ran can be asked for again.
+    let again = host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()) });
+    assert!(matches!(again, Some(OperationOutcome::KeyUnavailable(_))));
+    host.done(&spec, 1, FORCED);
+    host.assert_nobody_left();
+}
