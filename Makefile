@@ -28,7 +28,7 @@ test-full: ## the same, the long whole-system tests, libvirt, and every supporte
 	scripts/install-packages full
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
-	cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full
+	cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full
 	scripts/test-file-systems
 
 power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the store and the audit log on a simulated file system; some three minutes
@@ -46,6 +46,8 @@ test-newer-qemu: ## guests again, under the newest QEMU that Debian 12 has
 	scripts/install-packages test
 	STRONGROOM_QEMU=$$(scripts/newer-qemu) cargo test --package strongroom-system-tests --features full \
 	  --test boots_from_vhost_user --test killed_under_a_guest --test migrates --test hot_plug --test live_resize
+	STRONGROOM_QEMU=$$(scripts/newer-qemu) cargo test --package strongroom-hypervisor --features full \
+	  --test machines --test guests
 
 measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some fifteen minutes
 	scripts/install-packages test

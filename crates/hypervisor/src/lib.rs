@@ -3,20 +3,26 @@
 //! - [`machine`]: what a machine is made of, and the arguments of QEMU that make it so.
 //! - [`qemu`]: the process: started paused, confined and found again by a fresh supervisor.
 //! - [`qmp`]: what is said to it, and what it says.
+//! - [`swtpm`]: its TPM; [`network`]: what its network cards are connected to; [`firmware`]: UEFI; [`kvm`]: whether the
+//!   hardware runs it.
 //! - [`launch`]: the moment between fork and QEMU in which the process gives up what it does not need.
 //!
 //! It knows sockets of disks, and nothing of volumes, keys or whoever asks for the machine. It blocks with deadlines, and
 //! has a thread for each QMP connection and no other. What a guest or a captured QEMU can say is bounded before it takes
 //! memory here.
 #![forbid(unsafe_code)]
-#![allow(dead_code)]
 
+pub mod firmware;
+pub mod kvm;
 pub mod launch;
 pub mod machine;
+pub mod network;
 pub mod qemu;
 pub mod qmp;
+pub mod swtpm;
 
 pub use launch::{Isolation, Launcher};
 pub use machine::MachineSpec;
 pub use qemu::{Qemu, QemuError, QemuIdentity, QemuProgram, RunDirectory};
 pub use qmp::{PowerEvent, Qmp, QmpError};
+pub use swtpm::Swtpm;

@@ -1,18 +1,39 @@
-//! Real QEMUs: what they are told, and that it is so.
+//! Real QEMUs whose guests do not run: what they are told is so, and what they may not, they cannot.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::ExitCode;
 
-use strongroom_hypervisor::PowerEvent;
-use strongroom_hypervisor::machine::MachineType;
+use serde_json::json;
+use strongroom_hypervisor::machine::{
+    CpuTopology, DiskAttachment, Firmware, MacAddress, MachineSpec, MachineType, NbdExport, Nic, NicBackend,
+    NumaNode,
+};
+use strongroom_hypervisor::network::NetworkState;
+use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
+use strongroom_hypervisor::swtpm::SwtpmError;
+use strongroom_hypervisor::{PowerEvent, Qemu, QemuError, QmpError, Swtpm};
 
-use self::support::{Lab, SOON, await_event, run, small, trial};
+use self::support::servers::{Server, file};
+use self::support::{Lab, Machine, OtherSupervisor, SOON, await_event, key, run, small, state_directory};
 
 fn main() -> ExitCode {
-    run(vec![trial("a_machine_is_started_paused_runs_resets_and_ends", a_machine_lives)])
+    run(vec![
+        ("a_machine_is_started_paused_runs_resets_and_ends", a_machine_lives),
+        ("a_machine_with_everything_is_what_it_was_said_to_be", everything),
+        ("qemu_is_confined", qemu_is_confined),
+        ("a_machine_is_adopted_when_its_supervisor_was_killed", adopted),
+        ("an_ordinary_users_machine_is_adopted_too", adopted_by_an_ordinary_user),
+        ("a_killed_qemu_is_seen_and_its_sockets_are_replaced", killed),
+        ("disks_and_network_cards_are_plugged_in", plugged),
+        ("what_qemu_does_not_like_is_told", refused),
+        ("a_tpms_state_is_sealed_with_its_key", sealed_tpm),
+    ])
 }
 
 fn a_machine_lives() {
@@ -32,11 +53,256 @@ fn a_machine_lives() {
         qmp.press_power_button().unwrap();
         await_event(qmp, |event| *event == PowerEvent::PowerDownRequested);
         qmp.quit().unwrap();
-        await_event(
-            qmp,
-            |event| matches!(event, PowerEvent::Shutdown { guest: false, reason } if reason == "host-qmp-quit"),
-        );
+        let quit = |event: &PowerEvent| matches!(event, PowerEvent::Shutdown { guest: false, reason } if reason == "host-qmp-quit");
+        await_event(qmp, quit);
         assert!(qemu.wait(SOON));
-        println!("{machine:?}: {:?}", qemu.shortfalls());
     }
+}
+
+fn everything() {
+    for machine in [MachineType::Pc, MachineType::Q35] {
+        let lab = Lab::new();
+        let variables = strongroom_hypervisor::firmware::Ovmf::find().unwrap().variables;
+        let nvram = lab.path().join("nvram");
+        std::fs::copy(variables, &nvram).unwrap();
+        let nvram = Server::nbd(&lab.disk("nvram.sock"), &nvram);
+        let disk = Server::nbd(&lab.disk("disk, 0.sock"), &file(&lab.path().join("disk0"), 8 << 20));
+        let shared = Server::vhost_user(&lab.disk("disk1.sock"), &file(&lab.path().join("disk1"), 8 << 20));
+        let export = |server: &Server| NbdExport { socket: server.socket.clone(), export: "disk".to_owned() };
+        let tpm = Swtpm::start(&lab.run_directory(), &lab.isolation(), &state_directory(&lab), Some(key(1)))
+            .unwrap();
+        let mut spec = small(machine);
+        spec.name = "--a, b=c,process=evil\n-S \"q\" ${x}".to_owned();
+        spec.cpus = CpuTopology { sockets: 2, cores: 2, threads: 1 };
+        spec.memory = "64M".parse().unwrap();
+        let node = |first_cpu| NumaNode { first_cpu, cpus: 2, memory: "32M".parse().unwrap() };
+        spec.numa = vec![node(0), node(2)];
+        spec.firmware = Firmware::Uefi { nvram: Some(export(&nvram)) };
+        let serial = "sn,=x".to_owned();
+        spec.disks = vec![
+            DiskAttachment::Nbd { server: export(&disk), serial, read_only: false },
+            DiskAttachment::VhostUser { socket: shared.socket.clone(), queues: 2 },
+        ];
+        spec.nics = vec![Nic { mac: MacAddress::of(spec.vm, 0), backend: NicBackend::User }];
+        spec.tpm = Some(tpm.socket());
+        (spec.guest_agent, spec.vnc) = (true, true);
+        let qemu = lab.start(&spec);
+        is_what_was_said(&qemu, &spec);
+        assert_eq!((qemu.networks(), qemu.shortfalls()), (&[NetworkState::Passt][..], &[][..]));
+        // It serves QEMU until QEMU is gone.
+        drop(qemu);
+        assert!(tpm.wait(SOON));
+    }
+}
+
+fn is_what_was_said(qemu: &Qemu, spec: &MachineSpec) {
+    let ask = |command: &str| qemu.qmp().execute_value(command, &json!({})).unwrap();
+    assert_eq!(ask("query-name")["name"], spec.name);
+    assert_eq!(ask("query-uuid")["UUID"], spec.vm.to_string());
+    assert_eq!(ask("query-memory-size-summary")["base-memory"], spec.memory.bytes());
+    assert_eq!(ask("query-cpus-fast").as_array().unwrap().len(), 4);
+    assert_eq!(ask("query-vm-generation-id")["guid"], spec.generation_id.to_string());
+    assert_eq!(ask("query-tpm").as_array().unwrap().len(), 1);
+    assert_eq!(ask("query-vnc")["enabled"], true);
+    for memory in ask("query-memdev").as_array().unwrap() {
+        let said = ["share", "merge", "dump", "prealloc"].map(|key| memory[key].as_bool().unwrap());
+        assert_eq!(said, [true, false, false, false]);
+    }
+    let serial = json!({ "path": "/machine/peripheral/disk0", "property": "serial" });
+    assert_eq!(qemu.qmp().execute_value("qom-get", &serial).unwrap(), "sn,=x");
+}
+
+/// What is true of the process, as the kernel says it.
+fn qemu_is_confined() {
+    let lab = Lab::new();
+    let secret = lab.path().join("secret");
+    std::fs::write(&secret, "of another").unwrap();
+    let qemu = lab.start(&small(MachineType::Q35));
+    assert_eq!(qemu.shortfalls(), &[]);
+    let process = Path::new("/proc").join(qemu.identity().pid.to_string());
+    let read = |file: &str| std::fs::read_to_string(process.join(file)).unwrap();
+    let status = read("status");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+        line.unwrap_or_else(|| panic!("no {name}")).to_owned()
+    };
+    for capabilities in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(field(capabilities), "0000000000000000", "{capabilities}");
+    }
+    assert_eq!((field("NoNewPrivs").as_str(), field("Seccomp").as_str()), ("1", "2"));
+    if let Some((user, _)) = lab.user {
+        assert_eq!(
+            field("Uid"),
+            [user.to_string(), user.to_string(), user.to_string(), user.to_string()].join("\t")
+        );
+        assert_eq!(field("Groups").trim(), "");
+    }
+    assert_eq!(u64::from_str_radix(read("coredump_filter").trim(), 16), Ok(0));
+    let core = read("limits").lines().find(|line| line.starts_with("Max core file size")).unwrap().to_owned();
+    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["1", "1"]);
+    for namespace in ["net", "ipc", "uts", "mnt", "cgroup"] {
+        let of = |process: &Path| std::fs::read_link(process.join("ns").join(namespace)).unwrap();
+        assert_ne!(of(&process), of(Path::new("/proc/self")), "{namespace}");
+    }
+    // Its root directory has what it needs, and nothing else of the host's.
+    let root = process.join("root");
+    let mut seen: Vec<_> =
+        std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    seen.sort();
+    let way = |path: &Path| path.components().nth(1).unwrap().as_os_str().to_owned();
+    let needed = ["dev", "lib", "lib64", "usr"].map(std::ffi::OsString::from).into_iter();
+    let needed: BTreeSet<_> = needed.chain([way(lab.path()), way(lab.program.path())]).collect();
+    assert_eq!(seen, needed.into_iter().collect::<Vec<_>>());
+    let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap());
+    assert!(!inside(&secret).exists() && inside(lab.run_directory().path()).exists());
+    assert!(inside(Path::new("/usr/bin/env")).metadata().is_ok());
+    let read_only = std::fs::write(inside(Path::new("/usr/of-a-test")), "").unwrap_err();
+    assert_eq!(read_only.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    // Its sockets are for its user alone.
+    let directory = std::fs::metadata(lab.run_directory().path()).unwrap();
+    assert_eq!(directory.permissions().mode() & 0o777, 0o700);
+    for socket in [lab.run_directory().qmp(), lab.run_directory().console()] {
+        let socket = std::fs::metadata(socket).unwrap();
+        assert_eq!((socket.mode() & 0o077, socket.uid()), (0, qemu.identity().uid));
+    }
+    // Guest memory: shared, in no dump ("dd").
+    let maps = read("smaps");
+    let guest = maps.split("VmFlags:").find(|map| map.contains("memory-backend-memfd")).map(str::len);
+    let flags =
+        maps.split("memory-backend-memfd").nth(1).and_then(|rest| rest.split("VmFlags:").nth(1)).unwrap();
+    assert!(guest.is_some() && flags.lines().next().unwrap().split_whitespace().any(|flag| flag == "dd"));
+}
+
+fn adopted() {
+    let lab = Lab::new();
+    let other = OtherSupervisor::start(&lab, None);
+    let identity = other.kill();
+    adopt_and_end(&lab, identity);
+}
+
+fn adopted_by_an_ordinary_user() {
+    if !rustix::process::geteuid().is_root() {
+        return; // the other test is this one
+    }
+    let lab = Lab::new();
+    let nobody = 65534;
+    let other = OtherSupervisor::start(&lab, Some(nobody));
+    assert_eq!(other.qemu.uid, nobody);
+    let identity = other.kill();
+    adopt_and_end(&lab, identity);
+}
+
+fn adopt_and_end(lab: &Lab, identity: strongroom_hypervisor::QemuIdentity) {
+    let run = strongroom_hypervisor::RunDirectory::open(lab.path()).unwrap();
+    let later =
+        strongroom_hypervisor::QemuIdentity { start_time_ticks: identity.start_time_ticks + 1, ..identity };
+    assert!(matches!(Qemu::adopt(&run, later), Err(QemuError::Ended { .. })));
+    let stranger = strongroom_hypervisor::QemuIdentity { uid: identity.uid + 1, ..identity };
+    assert!(matches!(Qemu::adopt(&run, stranger), Err(QemuError::Stranger { .. })));
+    let mut qemu = Machine(Qemu::adopt(&run, identity).unwrap());
+    assert_eq!(qemu.identity(), identity);
+    qemu.qmp().cont().unwrap();
+    await_event(qemu.qmp(), |event| *event == PowerEvent::Resumed);
+    assert!(qemu.stop_now(SOON));
+    assert!(matches!(Qemu::adopt(&run, identity), Err(QemuError::Ended { .. })));
+}
+
+fn killed() {
+    let lab = Lab::new();
+    let mut qemu = lab.start(&small(MachineType::Pc));
+    assert!(qemu.kill());
+    assert!(matches!(qemu.qmp().status(), Err(QmpError::Over(_))));
+    assert!(matches!(qemu.qmp().next_event(SOON), Err(QmpError::Over(_))));
+    assert_eq!(
+        qemu.status().and_then(|status| std::os::unix::process::ExitStatusExt::signal(&status)),
+        Some(9)
+    );
+    assert!(lab.run_directory().qmp().exists(), "it was left behind");
+    let again = lab.start(&small(MachineType::Pc));
+    assert!(!again.qmp().status().unwrap().running);
+}
+
+fn plugged() {
+    for machine in [MachineType::Pc, MachineType::Q35] {
+        let lab = Lab::new();
+        let mut qemu = lab.start(&small(machine));
+        let id = |name: &str| name.parse::<DeviceId>().unwrap();
+        let nbd = Server::nbd(&lab.disk("late,0.sock"), &file(&lab.path().join("late0"), 1 << 20));
+        let server = NbdExport { socket: nbd.socket.clone(), export: "disk".to_owned() };
+        let disk = DiskAttachment::Nbd { server, serial: String::new(), read_only: false };
+        qemu.plug_disk(&id("late0"), &disk, &lab.isolation()).unwrap();
+        let shared = Server::vhost_user(&lab.disk("late1.sock"), &file(&lab.path().join("late1"), 1 << 20));
+        let disk = DiskAttachment::VhostUser { socket: shared.socket.clone(), queues: 1 };
+        qemu.plug_disk(&id("late1"), &disk, &lab.isolation()).unwrap();
+        let nic = Nic { mac: "52:54:00:00:00:09".parse().unwrap(), backend: NicBackend::User };
+        let state = qemu.plug_nic(&id("net"), &nic, &lab.isolation()).unwrap();
+        assert_eq!(state, NetworkState::Passt);
+        for name in ["late0", "late1", "net"] {
+            assert!(qemu.is_plugged(&id(name)).unwrap());
+        }
+        // What does not exist leaves nothing behind, and can be tried again.
+        let nothing = DiskAttachment::VhostUser { socket: lab.disk("nothing.sock"), queues: 1 };
+        assert!(qemu.plug_disk(&id("none"), &nothing, &lab.isolation()).is_err());
+        if machine == MachineType::Q35 {
+            let plugs =
+                (0..16).map(|number| qemu.plug_nic(&id(&format!("n{number}")), &nic, &lab.isolation()));
+            assert!(plugs.into_iter().any(|plug| matches!(plug, Err(HotPlugError::NoPort))));
+        }
+    }
+}
+
+fn refused() {
+    let lab = Lab::new();
+    let mut spec = small(MachineType::Q35);
+    spec.disks = vec![DiskAttachment::Nbd {
+        server: NbdExport { socket: lab.disk("nobody.sock"), export: String::new() },
+        serial: String::new(),
+        read_only: false,
+    }];
+    let start = |spec: &MachineSpec| Qemu::start(&lab.program, spec, &lab.run_directory(), &lab.isolation());
+    // As root the socket is to be given away first; QEMU's own words otherwise.
+    assert!(matches!(start(&spec), Err(QemuError::Prepare { .. } | QemuError::Failed { .. })));
+    let listener = std::os::unix::net::UnixListener::bind(lab.disk("nobody.sock")).unwrap();
+    drop(listener);
+    match start(&spec) {
+        Err(QemuError::Failed { said }) => assert!(said.contains("Connection refused"), "{said}"),
+        other => panic!("{other:?}"),
+    }
+    let mut spec = small(MachineType::Q35);
+    spec.cpus = CpuTopology { sockets: 1000, cores: 1000, threads: 1 };
+    assert!(matches!(start(&spec), Err(QemuError::Spec(_))));
+}
+
+fn sealed_tpm() {
+    let lab = Lab::new();
+    let state = state_directory(&lab);
+    let mut spec = small(MachineType::Q35);
+    let mut run_once = |key_byte| {
+        let tpm = Swtpm::start(&lab.run_directory(), &lab.isolation(), &state, Some(key(key_byte)));
+        let tpm = tpm.unwrap_or_else(|error| panic!("{error}"));
+        spec.tpm = Some(tpm.socket());
+        let qemu = Qemu::start(&lab.program, &spec, &lab.run_directory(), &lab.isolation()).map(Machine);
+        let qemu = match qemu {
+            Ok(qemu) => qemu.qmp().cont().map(|()| qemu).map_err(QemuError::from),
+            Err(error) => Err(error),
+        };
+        let ended = qemu.map(|mut qemu| qemu.stop_now(SOON));
+        (ended, tpm.wait(SOON), tpm.said())
+    };
+    let first = run_once(1);
+    assert!(matches!(first, (Ok(true), true, _)), "{first:?}");
+    let files: Vec<_> = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let permanent = files.iter().find(|path| path.to_str().unwrap().contains("permall")).unwrap();
+    // A TPM's state has its name in it, unless it is sealed.
+    let metadata = std::fs::metadata(permanent).unwrap();
+    assert_eq!(metadata.permissions().mode() & 0o077, 0, "{files:?}");
+    let again = run_once(1);
+    assert!(matches!(again, (Ok(true), true, _)), "{again:?}");
+    let other_key = run_once(2);
+    assert!(matches!(other_key.0, Err(QemuError::Failed { .. })), "{other_key:?}");
+    assert!(other_key.2.contains("integrity"), "{other_key:?}");
+    let strange = lab.path().join("strange");
+    std::fs::create_dir_all(strange.join("directory")).unwrap();
+    let refused = Swtpm::start(&lab.run_directory(), &lab.isolation(), &strange, None);
+    assert!(matches!(refused, Err(SwtpmError::NotState(_))));
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -16,9 +17,10 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
-use super::message::{Network, Plan, Report, receive, send};
+use super::message::{Become, Network, Plan, Report, Root, receive, send};
 use super::root::enter_own_root;
 use super::{FIRST_FILE, LaunchError, Measure, Shortfall};
+use crate::network::frame_filter;
 
 /// As many as a kernel can have; those that it does not know are refused.
 const CAPABILITIES_MAX: u32 = 64;
@@ -73,8 +75,8 @@ pub fn process_main() -> LaunchError {
         Ok(Some(received)) => received,
         _ => return LaunchError::NotLaunched,
     };
-    let program = plan.program.clone();
-    let report = match become_it(&plan, &files, &socket) {
+    let program = plan.becomes.to_string();
+    let report = match become_it(&plan, files, &socket) {
         Failure::Lacks(shortfall) => Report::Lacks { shortfall },
         Failure::Step { step, reason } => Report::Failed { step: step.to_owned(), reason },
     };
@@ -99,18 +101,33 @@ fn close_inherited() {
     }
 }
 
-fn become_it(plan: &Plan, files: &[OwnedFd], socket: &OwnedFd) -> Failure {
-    match confine(plan, files) {
-        Err(failure) => failure,
-        Ok(shortfalls) => match send(socket, &Report::Confined { shortfalls }, &[]) {
-            Err(errno) => step("report to the supervisor")(errno),
-            Ok(()) => {
-                let mut command = Command::new(&plan.program);
-                command.args(&plan.arguments).env_clear().current_dir("/");
-                command.stdin(Stdio::null()).stdout(Stdio::null());
-                step("begin the program")(command.exec())
+fn become_it(plan: &Plan, files: Vec<OwnedFd>, socket: &OwnedFd) -> Failure {
+    let shortfalls = match confine(plan, &files) {
+        Err(failure) => return failure,
+        Ok(shortfalls) => shortfalls,
+    };
+    if let Err(errno) = send(socket, &Report::Confined { shortfalls }, &[]) {
+        return step("report to the supervisor")(errno);
+    }
+    match &plan.becomes {
+        Become::Program(path) => {
+            let mut command = Command::new(path);
+            command.args(&plan.arguments).env_clear().current_dir("/");
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            step("begin the program")(command.exec())
+        }
+        Become::FrameFilter => {
+            let mut files = files.into_iter().map(UnixStream::from);
+            let (Some(guest), Some(network)) = (files.next(), files.next()) else {
+                return step("begin the filter")("it has no sockets");
+            };
+            // The rest, such as the lease of its user, stays open.
+            let _held: Vec<UnixStream> = files.collect();
+            match frame_filter::run(guest, network) {
+                Ok(()) => std::process::exit(0),
+                Err(error) => step("filter")(error),
             }
-        },
+        }
     }
 }
 
@@ -139,7 +156,9 @@ fn set_limits() -> Result<(), Failure> {
     // Whoever started us may have had less, and it takes a right to have more again.
     let most =
         rustix::process::getrlimit(Resource::Core).maximum.map_or(CORE_LIMIT, |most| most.min(CORE_LIMIT));
-    limit(Resource::Core, most).map_err(step("limit core files"))?;
+    limit(Resource::Core, CORE_LIMIT)
+        .or_else(|_| limit(Resource::Core, most))
+        .map_err(step("limit core files"))?;
     let most = rustix::process::getrlimit(Resource::Nofile).maximum;
     limit(Resource::Nofile, most.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX)))
         .map_err(step("limit open files"))?;
@@ -187,9 +206,12 @@ fn enter_namespaces(plan: &Plan, privileged: bool, walls: &mut Walls) -> Result<
             .and_then(|()| map("gid_map", gid.as_raw()))
             .map_err(step("stay the same user in a user namespace"))?;
     }
+    if plan.root == Root::Hosts {
+        return Ok(());
+    }
     // The directories of the root are for its user too; what the program makes is for its user alone.
     umask(Mode::from_raw_mode(0o022));
-    let entered = enter_own_root(&plan.visible, &plan.program);
+    let entered = enter_own_root(&plan.visible, &plan.becomes);
     umask(Mode::from_raw_mode(0o077));
     // Somewhere between two roots nothing can be trusted to be what it is called.
     entered.map_err(|reason| Failure::Step { step: "enter a root directory of its own", reason })

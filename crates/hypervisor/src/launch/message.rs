@@ -1,5 +1,6 @@
 //! What supervisor and process say to each other: packets of JSON, the first with files.
 
+use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +14,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Measure, Shortfall};
+use super::{Isolation, Measure, Shortfall};
 
 /// The longest packet: the arguments of the largest machine are a tenth of it.
 const PACKET_BYTES_MAX: usize = 128 << 10;
@@ -23,18 +24,63 @@ const FILES_MAX: usize = 16;
 /// What a process is to become, and what it keeps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// The program's file.
-    pub program: PathBuf,
+    pub becomes: Become,
     pub arguments: Vec<String>,
     pub user: Option<(u32, u32)>,
     /// Groups beside the user's own.
     pub groups: Vec<u32>,
     pub network: Network,
+    pub root: Root,
     /// What it sees of the host's files, beside programs and libraries.
     pub visible: Vec<Visible>,
     pub must: Vec<Measure>,
     /// How many files come with the plan.
     pub files: usize,
+}
+
+impl Plan {
+    /// To become nothing yet: confined as much as can be, and as whom `isolation` says.
+    pub fn of(isolation: &Isolation<'_>) -> Self {
+        Self {
+            becomes: Become::FrameFilter,
+            arguments: Vec::new(),
+            user: isolation.user,
+            groups: Vec::new(),
+            network: Network::Own,
+            root: Root::Own,
+            visible: Vec::new(),
+            must: isolation.must.to_vec(),
+            files: 0,
+        }
+    }
+}
+
+/// What a process becomes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Become {
+    /// The program in this file.
+    Program(PathBuf),
+    /// The filter of a network card's frames, which is a part of our own program. Its files are the guest's side and the
+    /// network's.
+    FrameFilter,
+}
+
+impl fmt::Display for Become {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Program(path) => path.display().fmt(f),
+            Self::FrameFilter => f.write_str("the filter of frames"),
+        }
+    }
+}
+
+/// Which root directory a program has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Root {
+    /// One of its own, with what is visible.
+    Own,
+    /// The host's, for a program that makes a smaller one for itself.
+    Hosts,
 }
 
 /// Which network a program is in.

@@ -28,8 +28,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use self::confine::process_main;
-pub(crate) use self::message::{Network, Plan, Visible};
-pub(crate) use self::process::{Process, launch};
+pub(crate) use self::message::{Become, Network, Plan, Root, Visible};
+pub(crate) use self::process::{Process, launch, readable};
 
 /// How our own program is called to become another one: it must call [`process_main`], and do nothing before.
 #[derive(Clone, Debug)]
@@ -120,7 +120,7 @@ pub enum LaunchError {
     #[error("cannot start a process for {program}: {error}")]
     Spawn {
         /// The program.
-        program: PathBuf,
+        program: String,
         /// Why not.
         error: io::Error,
     },
@@ -128,7 +128,7 @@ pub enum LaunchError {
     #[error("{program} cannot be started: {step}: {reason}")]
     Step {
         /// The program.
-        program: PathBuf,
+        program: String,
         /// What was tried.
         step: String,
         /// Why it failed.
@@ -138,7 +138,7 @@ pub enum LaunchError {
     #[error("{program} must not run without {shortfall}")]
     Lacks {
         /// The program.
-        program: PathBuf,
+        program: String,
         /// What.
         shortfall: Shortfall,
     },
@@ -146,7 +146,7 @@ pub enum LaunchError {
     #[error("the process that was to become {program} has ended: {said}")]
     Ended {
         /// The program.
-        program: PathBuf,
+        program: String,
         /// What it said on its standard error.
         said: String,
     },
@@ -154,7 +154,7 @@ pub enum LaunchError {
     #[error("the process that was to become {program} has not done so within {within:?}")]
     Silent {
         /// The program.
-        program: PathBuf,
+        program: String,
         /// How long was waited.
         within: std::time::Duration,
     },

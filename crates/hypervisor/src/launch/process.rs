@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::message::{Plan, Report, receive, send};
+use super::message::{Become, Plan, Report, receive, send};
 use super::{Files, Isolation, LaunchError, Measure, Shortfall};
 
 /// From fork to exec: milliseconds, and more where many start at once.
@@ -37,7 +37,7 @@ pub(crate) struct Process {
 
 /// Starts a process that becomes what `plan` says.
 pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> Result<Process, LaunchError> {
-    let program = || plan.program.clone();
+    let program = || plan.becomes.to_string();
     let spawn = |error| LaunchError::Spawn { program: program(), error };
     let step = |step: &'static str| {
         move |reason: Errno| LaunchError::Step {
@@ -67,33 +67,36 @@ pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> R
     }
     let lease = isolation.lease.into_iter();
     let sent: Vec<BorrowedFd<'_>> = files.as_slice().iter().map(AsFd::as_fd).chain(lease).collect();
-    let plan = Plan { files: sent.len(), ..plan.clone() };
-    send(&ours, &plan, &sent).map_err(step("tell it what to become"))?;
+    send(&ours, &Plan { files: sent.len(), ..plan.clone() }, &sent)
+        .map_err(step("tell it what to become"))?;
     let deadline = Instant::now() + LAUNCHES_WITHIN;
     let mut confined = false;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if !readable(ours.as_fd(), left).map_err(step("wait for it"))? {
-            return Err(LaunchError::Silent { program: plan.program, within: LAUNCHES_WITHIN });
+            return Err(LaunchError::Silent { program: program(), within: LAUNCHES_WITHIN });
         }
         match receive(&ours).map_err(step("hear from it"))? {
             Some((Report::Confined { shortfalls }, _)) => {
                 confined = true;
                 process.shortfalls.extend(shortfalls);
+                if matches!(plan.becomes, Become::FrameFilter) {
+                    break;
+                }
             }
             Some((Report::Lacks { shortfall }, _)) => {
-                return Err(LaunchError::Lacks { program: plan.program, shortfall });
+                return Err(LaunchError::Lacks { program: program(), shortfall });
             }
             Some((Report::Failed { step, reason }, _)) => {
-                return Err(LaunchError::Step { program: plan.program, step, reason });
+                return Err(LaunchError::Step { program: program(), step, reason });
             }
-            // The socket closes by itself as the program begins.
+            // The socket closes by itself as another program begins.
             None if confined => break,
-            None => return Err(LaunchError::Ended { program: plan.program, said: process.said() }),
+            None => return Err(LaunchError::Ended { program: program(), said: process.said() }),
         }
     }
     for shortfall in &process.shortfalls {
-        tracing::warn!("{} runs without {shortfall}", plan.program.display());
+        tracing::warn!("{} runs without {shortfall}", plan.becomes);
     }
     process.child = child.0.take();
     Ok(process)
@@ -173,16 +176,34 @@ fn bounded_file() -> Result<File, Errno> {
     Ok(file.into())
 }
 
+/// Puts a process into the VM's cgroup, from which its memory is never swapped out; what is missing of that.
 fn enter_cgroup(cgroup: Option<&Path>, pid: Pid) -> Option<Shortfall> {
     let lacks = |reason| Some(Shortfall { measure: Measure::NoSwap, reason });
-    let Some(cgroup) = cgroup else {
-        // Without swap there is nothing to be kept out of.
-        let swaps =
-            std::fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().nth(1).is_some());
-        return if swaps { lacks("it has no cgroup, and this host swaps".to_owned()) } else { None };
-    };
-    let entered = std::fs::write(cgroup.join("cgroup.procs"), pid.as_raw_nonzero().to_string());
-    entered.err().and_then(|error| lacks(format!("it cannot enter {}: {error}", cgroup.display())))
+    let entered = cgroup.map(|cgroup| {
+        std::fs::write(cgroup.join("cgroup.procs"), pid.as_raw_nonzero().to_string())
+            .map_err(|error| format!("it cannot enter {}: {error}", cgroup.display()))
+            .map(|()| is_without_swap(cgroup))
+    });
+    match entered {
+        Some(Ok(true)) => None,
+        Some(Err(reason)) => lacks(reason),
+        // Where nothing is swapped, there is nothing to be kept out of.
+        _ if !host_swaps() => None,
+        Some(Ok(false)) => lacks("its cgroup has no limit of swap, and this host swaps".to_owned()),
+        None => lacks("it has no cgroup, and this host swaps".to_owned()),
+    }
+}
+
+/// Whether a cgroup (version 2), or one that it is in, has no share of swap.
+fn is_without_swap(cgroup: &Path) -> bool {
+    cgroup.ancestors().any(|cgroup| {
+        std::fs::read_to_string(cgroup.join("memory.swap.max")).is_ok_and(|most| most.trim() == "0")
+    })
+}
+
+/// Whether the host has a swap device now. What cannot be read is taken for yes.
+fn host_swaps() -> bool {
+    std::fs::read_to_string("/proc/swaps").map_or(true, |swaps| swaps.lines().nth(1).is_some())
 }
 
 /// Waits until a descriptor is readable; `false` if the time is over first.

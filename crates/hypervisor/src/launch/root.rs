@@ -12,7 +12,7 @@ use rustix::mount::{
 };
 use rustix::process::{chdir, pivot_root};
 
-use super::message::Visible;
+use super::message::{Become, Visible};
 
 /// Where the new root is mounted before it becomes the root. It exists, and nothing that is shown lies below it.
 const MOUNT_POINT: &str = "/proc";
@@ -24,7 +24,7 @@ const SYSTEM: [&str; 3] = ["/usr", "/lib", "/lib64"];
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 
 /// Leaves the host's files behind. On an error the process may be anywhere, and must end, unless nothing was mounted.
-pub(super) fn enter_own_root(visible: &[Visible], program: &Path) -> Result<(), String> {
+pub(super) fn enter_own_root(visible: &[Visible], becomes: &Become) -> Result<(), String> {
     let said = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     // Otherwise the host would see our mounts, or refuse to let us change the root.
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -34,6 +34,10 @@ pub(super) fn enter_own_root(visible: &[Visible], program: &Path) -> Result<(), 
         .map_err(|errno| said("mount a root directory")(errno.into()))?;
     let programs = SYSTEM.into_iter().map(Visible::read).chain(DEVICES.into_iter().map(Visible::device));
     // One that is not installed with the system brings what lies beside it.
+    let program = match becomes {
+        Become::Program(path) => path.as_path(),
+        Become::FrameFilter => Path::new("/usr"),
+    };
     let prefix = program.parent().and_then(Path::parent).filter(|_| !program.starts_with("/usr"));
     let own = prefix.filter(|prefix| *prefix != Path::new("/")).map(Visible::read);
     for shown in programs.chain(own).chain(visible.iter().cloned()) {

@@ -284,18 +284,23 @@ pub(crate) fn disk_device(disk: &DiskAttachment, id: &str, version: Version) -> 
     match disk {
         DiskAttachment::VhostUser { socket, queues } => {
             let chardev = Options::new("socket").with("id", id).with_path("path", socket);
-            let chardev = if version >= RECONNECT_MILLISECONDS_SINCE {
-                chardev.with("reconnect-ms", RECONNECT_MILLISECONDS)
-            } else {
-                chardev.with("reconnect", 1)
-            };
+            let (key, soon) = reconnect(version);
             let device = json!({ "driver": "vhost-user-blk-pci", "chardev": id, "num-queues": queues });
-            (DiskConnection::Chardev(chardev), device)
+            (DiskConnection::Chardev(chardev.with(key, soon)), device)
         }
         DiskAttachment::Nbd { server, serial, read_only } => {
             let device = json!({ "driver": "virtio-blk-pci", "drive": id, "serial": serial });
             (DiskConnection::Node(nbd(id, server, *read_only)), device)
         }
+    }
+}
+
+/// How QEMU is told how soon a lost server is to be looked for.
+pub(crate) fn reconnect(version: Version) -> (&'static str, u32) {
+    if version >= RECONNECT_MILLISECONDS_SINCE {
+        ("reconnect-ms", RECONNECT_MILLISECONDS)
+    } else {
+        ("reconnect", 1)
     }
 }
 
@@ -310,11 +315,11 @@ fn nbd(node: &str, server: &NbdExport, read_only: bool) -> Value {
 /// What connects a network card, by `id`.
 pub(crate) fn netdev(id: &str, connection: &Connection) -> Value {
     match connection {
-        Connection::Stream(path) => json!({
-            "type": "stream", "id": id, "server": false, "addr": { "type": "unix", "path": path },
+        Connection::Stream(file) => json!({
+            "type": "stream", "id": id, "server": false, "addr": { "type": "fd", "str": file },
         }),
         Connection::RestrictedUser => json!({ "type": "user", "id": id, "restrict": true }),
-        Connection::Tap(descriptor) => json!({ "type": "tap", "id": id, "fd": descriptor.to_string() }),
+        Connection::Tap(file) => json!({ "type": "tap", "id": id, "fd": file }),
     }
 }
 
@@ -323,3 +328,7 @@ pub(crate) fn nic_device(nic: &Nic, netdev: &str) -> Value {
     // Without a ROM, which would try to boot from the network.
     json!({ "driver": "virtio-net-pci", "netdev": netdev, "mac": nic.mac, "romfile": "" })
 }
+
+#[cfg(test)]
+#[path = "arguments_tests.rs"]
+mod tests;

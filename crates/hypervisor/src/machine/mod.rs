@@ -6,18 +6,20 @@ mod network;
 mod options;
 mod validate;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
 use uuid::Uuid;
 
-pub(crate) use self::arguments::{HostFacts, arguments};
+pub(crate) use self::arguments::{
+    DiskConnection, HostFacts, SPARE_PORT_PREFIX, arguments, disk_device, netdev, nic_device, reconnect,
+};
 pub use self::memory::{MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, MEMORY_UNIT_BYTES, MemorySize, MemorySizeError};
 pub(crate) use self::network::Connection;
-pub use self::network::{InterfaceName, MacAddress, Nic, NicBackend, VlanId};
-pub(crate) use self::validate::socket_path as validate_socket;
+pub use self::network::{InterfaceName, MacAddress, Nic, NicBackend, NicError, VlanId};
 pub use self::validate::{CPUS_MAX, DISKS_MAX, NAME_BYTES_MAX, NICS_MAX, SpecError};
+pub(crate) use self::validate::{path as validate_path, socket_path as validate_socket};
 
 /// A machine, as QEMU is to make it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +44,7 @@ pub struct MachineSpec {
     pub nics: Vec<Nic>,
     /// Where the system comes from.
     pub boot: Boot,
-    /// A TPM 2.0, emulated by a running swtpm.
+    /// A TPM 2.0, emulated by a running [`Swtpm`](crate::Swtpm).
     pub tpm: Option<TpmSocket>,
     /// Whether it has a source of randomness (virtio-rng).
     pub rng: bool,
@@ -110,7 +112,7 @@ pub enum Firmware {
     Bios,
     /// OVMF.
     Uefi {
-        /// Its variables: a volume of the size and first content of OVMF's template. Without one they are
+        /// Its variables: a volume of the size and first content of [`Ovmf::variables`](crate::firmware::Ovmf). Without one they are
         /// forgotten when the machine stops.
         nvram: Option<NbdExport>,
     },
@@ -151,7 +153,7 @@ pub enum DiskAttachment {
 
 impl DiskAttachment {
     /// The server's socket.
-    pub fn socket(&self) -> &std::path::Path {
+    pub fn socket(&self) -> &Path {
         match self {
             Self::VhostUser { socket, .. } | Self::Nbd { server: NbdExport { socket, .. }, .. } => socket,
         }
@@ -195,6 +197,15 @@ pub enum Accelerator {
 }
 
 impl MachineSpec {
+    /// The sockets of servers that QEMU connects to.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &Path> {
+        let nvram = match &self.firmware {
+            Firmware::Uefi { nvram: Some(nvram) } => Some(nvram.socket.as_path()),
+            _ => None,
+        };
+        self.disks.iter().map(DiskAttachment::socket).chain(nvram)
+    }
+
     /// A small machine without disks or network, which boots nothing: the beginning of another one.
     pub fn minimal(vm: VmId, name: impl Into<String>, memory: MemorySize) -> Self {
         Self {

@@ -1,7 +1,6 @@
 //! Network cards, and what they are connected to.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -23,7 +22,7 @@ pub enum NicBackend {
     /// The host's network through a process without rights (passt), and never the host's own loopback. Where passt is
     /// not installed, QEMU's own user network, with nothing beyond it.
     User,
-    /// A tap device that exists. It takes the right to open it.
+    /// A tap device of this name: one that exists, or one made for this card that goes with it. It takes the right to.
     Tap {
         /// The device.
         device: InterfaceName,
@@ -37,20 +36,21 @@ pub enum NicBackend {
     },
 }
 
-/// How QEMU reaches what a card is connected to, once that is there.
+/// How QEMU reaches what a card is connected to: by what it has open under a number, or under a name that it was given
+/// over QMP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Connection {
-    /// A socket that passt listens on.
-    Stream(PathBuf),
+    /// A stream of frames.
+    Stream(String),
+    /// A tap device.
+    Tap(String),
     /// QEMU's own user network, restricted to itself.
     RestrictedUser,
-    /// A tap device, open in QEMU's process under this number.
-    Tap(i32),
 }
 
 /// Why a text is no part of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum NetworkError {
+pub enum NicError {
     /// Not an address.
     #[error("'{0}' is not a network card's address; write six pairs of digits, such as 52:54:00:12:34:56")]
     Mac(String),
@@ -72,9 +72,9 @@ pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
     /// The address of these bytes.
-    pub fn new(bytes: [u8; 6]) -> Result<Self, NetworkError> {
+    pub fn new(bytes: [u8; 6]) -> Result<Self, NicError> {
         let address = Self(bytes);
-        if bytes[0] & 1 == 0 { Ok(address) } else { Err(NetworkError::Group(address)) }
+        if bytes[0] & 1 == 0 { Ok(address) } else { Err(NicError::Group(address)) }
     }
 
     /// An address for a VM's card, the same each time it is asked for: of QEMU's own prefix (52:54:00), and three
@@ -99,10 +99,10 @@ impl fmt::Debug for MacAddress {
 }
 
 impl FromStr for MacAddress {
-    type Err = NetworkError;
+    type Err = NicError;
 
-    fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let malformed = || NetworkError::Mac(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, NicError> {
+        let malformed = || NicError::Mac(text.to_owned());
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
@@ -120,9 +120,9 @@ impl FromStr for MacAddress {
 }
 
 impl TryFrom<String> for MacAddress {
-    type Error = NetworkError;
+    type Error = NicError;
 
-    fn try_from(text: String) -> Result<Self, NetworkError> {
+    fn try_from(text: String) -> Result<Self, NicError> {
         text.parse()
     }
 }
@@ -156,21 +156,21 @@ impl fmt::Display for InterfaceName {
 }
 
 impl TryFrom<String> for InterfaceName {
-    type Error = NetworkError;
+    type Error = NicError;
 
-    fn try_from(text: String) -> Result<Self, NetworkError> {
+    fn try_from(text: String) -> Result<Self, NicError> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         let good = (1..=INTERFACE_NAME_BYTES_MAX).contains(&text.len())
             && text.bytes().all(allowed)
             && !text.starts_with(['-', '.']);
-        if good { Ok(Self(text)) } else { Err(NetworkError::Interface(text)) }
+        if good { Ok(Self(text)) } else { Err(NicError::Interface(text)) }
     }
 }
 
 impl FromStr for InterfaceName {
-    type Err = NetworkError;
+    type Err = NicError;
 
-    fn from_str(text: &str) -> Result<Self, NetworkError> {
+    fn from_str(text: &str) -> Result<Self, NicError> {
         text.to_owned().try_into()
     }
 }
@@ -188,8 +188,8 @@ pub struct VlanId(u16);
 
 impl VlanId {
     /// The VLAN with this number.
-    pub const fn new(number: u16) -> Result<Self, NetworkError> {
-        if number >= 1 && number <= 4094 { Ok(Self(number)) } else { Err(NetworkError::Vlan(number)) }
+    pub const fn new(number: u16) -> Result<Self, NicError> {
+        if number >= 1 && number <= 4094 { Ok(Self(number)) } else { Err(NicError::Vlan(number)) }
     }
 
     /// Its number.
@@ -199,9 +199,9 @@ impl VlanId {
 }
 
 impl TryFrom<u16> for VlanId {
-    type Error = NetworkError;
+    type Error = NicError;
 
-    fn try_from(number: u16) -> Result<Self, NetworkError> {
+    fn try_from(number: u16) -> Result<Self, NicError> {
         Self::new(number)
     }
 }
@@ -222,9 +222,9 @@ mod tests {
         assert_eq!(address.to_string(), "52:54:00:ab:00:ff");
         for wrong in ["", "52:54:00:ab:00", "52:54:00:ab:00:ff:00", "52:54:00:ab:00:+f", "5:254:00:ab:00:ff"]
         {
-            assert!(matches!(wrong.parse::<MacAddress>(), Err(NetworkError::Mac(_))), "{wrong}");
+            assert!(matches!(wrong.parse::<MacAddress>(), Err(NicError::Mac(_))), "{wrong}");
         }
-        assert!(matches!("01:00:5e:00:00:01".parse::<MacAddress>(), Err(NetworkError::Group(_))));
+        assert!(matches!("01:00:5e:00:00:01".parse::<MacAddress>(), Err(NicError::Group(_))));
     }
 
     #[test]

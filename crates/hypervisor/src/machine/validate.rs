@@ -8,7 +8,7 @@ use super::{Boot, DiskAttachment, Firmware, MachineSpec};
 
 /// Processors of a machine: fewer than 255, beyond which a guest needs an interrupt-remapping IOMMU.
 pub const CPUS_MAX: u16 = 240;
-/// Disks of a machine, hot-plugged ones with them: on pc each takes one of a bus's 32 slots.
+/// Disks of a machine when it starts: on pc each takes one of a bus's 32 slots, of which some are left for later.
 pub const DISKS_MAX: usize = 16;
 /// Network cards of a machine, for the same reason.
 pub const NICS_MAX: usize = 4;
@@ -80,6 +80,10 @@ pub enum SpecError {
         /// Which.
         path: PathBuf,
     },
+    /// What QEMU would let run into each other: the log of a TPM lies where it puts an initial root file system, and the
+    /// guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's `hw/i386/pc.c` knows nothing of it).
+    #[error("a machine with a TPM, a kernel that QEMU loads and an initial root file system takes UEFI")]
+    TpmBelowInitrd,
     /// A number of queues.
     #[error("a disk has 1 to {QUEUES_MAX} queues, not {0}")]
     Queues(u16),
@@ -103,6 +107,9 @@ impl MachineSpec {
             path(kernel)?;
             initrd.as_deref().map_or(Ok(()), path)?;
             text("the kernel's arguments", arguments, KERNEL_ARGUMENTS_BYTES_MAX)?;
+            if self.tpm.is_some() && initrd.is_some() && self.firmware == Firmware::Bios {
+                return Err(SpecError::TpmBelowInitrd);
+            }
         }
         self.tpm.as_ref().map_or(Ok(()), |tpm| socket_path(&tpm.0))
     }

@@ -1,29 +1,30 @@
 //! QEMU's process: started paused, confined, found again, ended.
 
+mod hot_plug;
 mod program;
 mod run_directory;
+mod start;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::process::ExitStatus;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use self::hot_plug::{DeviceId, HotPlugError};
 pub use self::program::{DEFAULT_PROGRAM, ProgramError, QemuProgram, VERSION_OLDEST, Version};
 pub use self::run_directory::{RunDirectory, RunDirectoryError};
-use crate::launch::{Files, Isolation, LaunchError, Network, Plan, Process, Shortfall, Visible, launch};
-use crate::machine::{
-    Accelerator, Boot, Connection, HostFacts, MachineSpec, NicBackend, SpecError, arguments,
-};
+use crate::firmware::FirmwareError;
+use crate::launch::{LaunchError, Process, Shortfall};
+use crate::machine::SpecError;
+use crate::network::{NetworkError, NetworkState};
 use crate::qmp::{Qmp, QmpError};
 
 /// From QEMU's start to its QMP socket: below a second, and more where many start at once.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
-/// How long to wait before the socket that QEMU is to make is looked for again.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Why a machine is not there.
 #[derive(Debug, Error)]
@@ -85,6 +86,12 @@ pub enum QemuError {
     /// The accelerator that was asked for does not work here.
     #[error("KVM does not work on this host: {0}")]
     NoKvm(String),
+    /// UEFI was asked for, and is not here.
+    #[error(transparent)]
+    Firmware(#[from] FirmwareError),
+    /// A network card cannot be connected.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
 }
 
 /// What a QEMU is known by to a supervisor that did not start it. Nothing in it is secret.
@@ -105,48 +112,12 @@ pub struct Qemu {
     process: Process,
     identity: QemuIdentity,
     qmp: Qmp,
+    networks: Vec<NetworkState>,
+    /// What serves its network cards, to be reaped: they end when QEMU does.
+    companions: Vec<Process>,
 }
 
 impl Qemu {
-    /// Starts a machine. Its processors stand still until [`Qmp::cont`].
-    ///
-    /// The disks' servers must listen. As root, their sockets are given to the VM's user.
-    pub fn start(
-        program: &QemuProgram,
-        spec: &MachineSpec,
-        run: &RunDirectory,
-        isolation: &Isolation<'_>,
-    ) -> Result<Self, QemuError> {
-        spec.validate()?;
-        remove_old_sockets(run)?;
-        let host = HostFacts {
-            version: program.version(),
-            kvm: spec.accelerator == Accelerator::Kvm,
-            connections: spec.nics.iter().map(|nic| connection(&nic.backend)).collect(),
-            ovmf_code: None,
-        };
-        let files = Files::default();
-        let plan = Plan {
-            program: program.path().to_owned(),
-            arguments: arguments(spec, run, &host),
-            user: isolation.user,
-            groups: Vec::new(),
-            network: Network::Own,
-            visible: visible(spec, run),
-            must: isolation.must.to_vec(),
-            files: 0,
-        };
-        give_sockets(spec, isolation)?;
-        let mut process = launch(isolation, &plan, &files)?;
-        match greet(&mut process, run, isolation) {
-            Ok((qmp, identity)) => Ok(Self { process, identity, qmp }),
-            Err(error) => {
-                process.kill();
-                Err(error)
-            }
-        }
-    }
-
     /// Finds a running QEMU again: the process of that identity, which listens in `run`.
     pub fn adopt(run: &RunDirectory, identity: QemuIdentity) -> Result<Self, QemuError> {
         let ended = || QemuError::Ended { pid: identity.pid };
@@ -162,7 +133,7 @@ impl Qemu {
         }
         let qmp = Qmp::connect(&run.qmp(), STARTS_WITHIN)?;
         expect_peer(&qmp, identity, run)?;
-        Ok(Self { process, identity, qmp })
+        Ok(Self { process, identity, qmp, networks: Vec::new(), companions: Vec::new() })
     }
 
     /// What is said to it.
@@ -185,6 +156,11 @@ impl Qemu {
         self.process.shortfalls()
     }
 
+    /// What its network cards came to be connected to; known to the supervisor that started it.
+    pub fn networks(&self) -> &[NetworkState] {
+        &self.networks
+    }
+
     /// Waits for its end; whether that came.
     pub fn wait(&self, within: Duration) -> bool {
         self.process.wait(within)
@@ -192,6 +168,7 @@ impl Qemu {
 
     /// How it ended, if it has and this supervisor started it.
     pub fn status(&mut self) -> Option<ExitStatus> {
+        self.companions.retain_mut(|companion| companion.status().is_none());
         self.process.status()
     }
 
@@ -220,76 +197,6 @@ impl Qemu {
     pub fn said(&self) -> String {
         self.process.said()
     }
-}
-
-fn connection(backend: &NicBackend) -> Connection {
-    match backend {
-        NicBackend::User | NicBackend::Tap { .. } | NicBackend::Bridge { .. } => Connection::RestrictedUser,
-    }
-}
-
-/// Sockets that a killed QEMU has left would be connected to in the place of the new ones.
-fn remove_old_sockets(run: &RunDirectory) -> Result<(), QemuError> {
-    for path in [run.qmp(), run.console(), run.vnc(), run.guest_agent()] {
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(QemuError::Prepare { path, error });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// What of the host's files the machine is made of. Sockets are seen by their directories, so that a server may make a
-/// new one.
-fn visible(spec: &MachineSpec, run: &RunDirectory) -> Vec<Visible> {
-    let mut visible = vec![Visible::write(run.path())];
-    for disk in &spec.disks {
-        visible.extend(disk.socket().parent().map(Visible::read));
-    }
-    if let Boot::DirectKernel { kernel, initrd, .. } = &spec.boot {
-        visible.push(Visible::read(kernel));
-        visible.extend(initrd.as_ref().map(Visible::read));
-    }
-    visible
-}
-
-/// Lets the VM's user, and nobody else but root, connect to the disks.
-fn give_sockets(spec: &MachineSpec, isolation: &Isolation<'_>) -> Result<(), QemuError> {
-    let Some((uid, gid)) = isolation.user.filter(|_| geteuid().is_root()) else { return Ok(()) };
-    for disk in &spec.disks {
-        let path = disk.socket();
-        std::os::unix::fs::lchown(path, Some(uid), Some(gid))
-            .map_err(|error| QemuError::Prepare { path: path.to_owned(), error })?;
-    }
-    Ok(())
-}
-
-/// Waits for QMP's socket, and makes sure of who listens.
-fn greet(
-    process: &mut Process,
-    run: &RunDirectory,
-    isolation: &Isolation<'_>,
-) -> Result<(Qmp, QemuIdentity), QemuError> {
-    let until = Instant::now() + STARTS_WITHIN;
-    let qmp = loop {
-        match std::os::unix::net::UnixStream::connect(run.qmp()) {
-            Ok(socket) => break Qmp::greet(socket, until.saturating_duration_since(Instant::now()))?,
-            Err(_) if process.wait(LOOK_AGAIN) => return Err(QemuError::Failed { said: process.said() }),
-            Err(_) if Instant::now() > until => {
-                return Err(QemuError::Silent { within: STARTS_WITHIN, said: process.said() });
-            }
-            Err(_) => {}
-        }
-    };
-    let start_time_ticks = start_time_ticks(process.pid())
-        .map_err(|error| QemuError::System { action: "read when QEMU began", error })?;
-    let uid = isolation.user.filter(|_| geteuid().is_root()).map_or(geteuid().as_raw(), |(uid, _)| uid);
-    let identity =
-        QemuIdentity { pid: process.pid().as_raw_nonzero().get().cast_unsigned(), start_time_ticks, uid };
-    expect_peer(&qmp, identity, run)?;
-    Ok((qmp, identity))
 }
 
 /// That who listens is the process of that identity.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -59,6 +60,8 @@ pub enum ProgramError {
 pub struct QemuProgram {
     path: PathBuf,
     version: Version,
+    /// What trying KVM came to.
+    kvm: Arc<OnceLock<Result<(), String>>>,
 }
 
 impl QemuProgram {
@@ -74,7 +77,7 @@ impl QemuProgram {
         if version < VERSION_OLDEST {
             return Err(ProgramError::TooOld { path: path.clone(), version });
         }
-        Ok(Self { path: path.clone(), version })
+        Ok(Self { path: path.clone(), version, kvm: Arc::default() })
     }
 
     /// Where it is.
@@ -85,6 +88,12 @@ impl QemuProgram {
     /// Its version.
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// Whether it can use KVM on this host, or why not. It is tried once ([`crate::kvm::probe`]), which takes a tenth of
+    /// a second.
+    pub fn kvm(&self) -> Result<(), &str> {
+        self.kvm.get_or_init(|| crate::kvm::probe(self)).as_ref().map_err(String::as_str).copied()
     }
 }
 

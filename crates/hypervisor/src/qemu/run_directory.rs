@@ -12,6 +12,8 @@ use crate::machine::SpecError;
 
 /// The part of a VM's run directory that QEMU may write to.
 const QEMU_DIRECTORY: &str = "qemu";
+/// The part of a VM's run directory where its disks' servers listen.
+const DISKS_DIRECTORY: &str = "disks";
 /// The longest name of a socket in it.
 const LONGEST_SOCKET: &str = "console.sock";
 
@@ -77,6 +79,12 @@ impl RunDirectory {
         &self.path
     }
 
+    /// Where the servers of disks listen that are plugged in later: beside it. QEMU sees it if it is there at QEMU's start,
+    /// and with it what comes to be in it.
+    pub fn disks(&self) -> PathBuf {
+        self.path.with_file_name(DISKS_DIRECTORY)
+    }
+
     /// QMP: for the supervisor alone.
     pub fn qmp(&self) -> PathBuf {
         self.path.join("qmp.sock")
@@ -100,10 +108,5 @@ impl RunDirectory {
     /// Where swtpm listens.
     pub fn tpm(&self) -> PathBuf {
         self.path.join("tpm.sock")
-    }
-
-    /// Where passt listens for a network card.
-    pub fn network(&self, card: usize) -> PathBuf {
-        self.path.join(format!("net{card}.sock"))
     }
 }

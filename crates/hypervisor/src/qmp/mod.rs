@@ -1,6 +1,6 @@
 //! QMP: what is said to a running QEMU, and what it says.
 //!
-//! The types of commands are those of `qapi-qmp`. Messages are taken apart here ([`message`]), because that crate's
+//! The types of commands are those of `qapi-qmp`. Messages are taken apart here, because that crate's
 //! refuse events and words that are younger than it. Whoever holds a captured QEMU's socket can send anything: a line is
 //! bounded before it takes memory, and so is what waits to be read.
 

@@ -1,14 +1,24 @@
 //! Machines for tests, and the launcher that starts them.
 
-use std::path::Path;
-use std::process::ExitCode;
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub mod guest;
+pub mod servers;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use strongroom_hypervisor::launch::process_main;
 use strongroom_hypervisor::machine::{Accelerator, MachineSpec, MachineType};
 use strongroom_hypervisor::qemu::DEFAULT_PROGRAM;
-use strongroom_hypervisor::{Isolation, Launcher, PowerEvent, Qemu, QemuProgram, Qmp, RunDirectory};
+use strongroom_hypervisor::{
+    Isolation, Launcher, PowerEvent, Qemu, QemuIdentity, QemuProgram, Qmp, RunDirectory,
+};
 use strongroom_types::VmId;
 use tempfile::TempDir;
 
@@ -19,26 +29,58 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// A user for a machine, where tests run as root: no other test or service has it.
 const USER: u32 = 0x7100_0000;
 
-/// The tests of a program, or what it was called for by one of them.
-pub fn run(trials: Vec<Trial>) -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(LAUNCH) {
-        eprintln!("{}", process_main());
-        return ExitCode::FAILURE;
-    }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+/// The argument with which this program is a supervisor, which starts a machine in the directory that follows.
+const SUPERVISE: &str = "supervise-for-test";
+
+/// The argument with which this program runs the test that follows, in the network that it finds itself in.
+const IN_OWN_NETWORK: &str = "in-own-network-for-test";
+
+/// Runs a test of this program's `own_network` in a network of its own, with nothing in it. It takes root.
+pub fn in_own_network(test: &str) {
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(std::env::current_exe().unwrap()).args([IN_OWN_NETWORK, test]);
+    let status = command.status().unwrap();
+    assert!(status.success(), "{test}: {status}");
 }
 
-/// A test that fails by panicking.
-pub fn trial(name: &str, test: fn()) -> Trial {
-    Trial::test(name, move || {
-        test();
-        Ok(())
-    })
+/// The tests of a program, or what it was called for by one of them.
+pub fn run(trials: Vec<(&'static str, fn())>) -> ExitCode {
+    run_with(trials, &[])
+}
+
+/// The same; `own_network` are tests for [`in_own_network`].
+pub fn run_with(trials: Vec<(&'static str, fn())>, own_network: &[(&str, fn())]) -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some(LAUNCH) => {
+            eprintln!("{}", process_main());
+            return ExitCode::FAILURE;
+        }
+        Some(IN_OWN_NETWORK) => {
+            let name = std::env::args().nth(2).unwrap();
+            let test = own_network.iter().find(|(known, _)| *known == name).unwrap().1;
+            test();
+            return ExitCode::SUCCESS;
+        }
+        Some(SUPERVISE) => {
+            let directory = std::env::args().nth(2).unwrap();
+            supervise(Path::new(&directory));
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    let trials = trials.into_iter().map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
 
 /// What machines of a test are made with.
 pub struct Lab {
-    pub directory: TempDir,
+    path: PathBuf,
+    _directory: Option<TempDir>,
     pub program: QemuProgram,
     pub launcher: Launcher,
     pub user: Option<(u32, u32)>,
@@ -47,14 +89,30 @@ pub struct Lab {
 impl Lab {
     pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        // Not as other users' programs see it, if the machine's user is not ours.
+        let lab = Self::in_directory(directory.path());
+        Self { _directory: Some(directory), ..lab }
+    }
+
+    fn in_directory(path: &Path) -> Self {
         let user = rustix::process::geteuid().is_root().then_some((USER, USER));
-        let program = QemuProgram::probe(Path::new(DEFAULT_PROGRAM)).unwrap();
-        Self { directory, program, launcher: Launcher::this_program([LAUNCH]), user }
+        let program = std::env::var_os("STRONGROOM_QEMU").unwrap_or_else(|| DEFAULT_PROGRAM.into());
+        let program = QemuProgram::probe(Path::new(&program)).unwrap();
+        let launcher = Launcher::this_program([LAUNCH]);
+        std::fs::create_dir_all(path.join("disks")).unwrap();
+        Self { path: path.to_owned(), _directory: None, program, launcher, user }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path among the sockets of disks.
+    pub fn disk(&self, name: &str) -> PathBuf {
+        self.run_directory().disks().join(name)
     }
 
     pub fn run_directory(&self) -> RunDirectory {
-        RunDirectory::create(self.directory.path(), self.user).unwrap()
+        RunDirectory::create(&self.path, self.user).unwrap()
     }
 
     pub fn isolation(&self) -> Isolation<'_> {
@@ -80,6 +138,45 @@ pub fn small(machine: MachineType) -> MachineSpec {
     }
 }
 
+/// Starts a machine as a supervisor of its own would, says who it is, and stays.
+fn supervise(directory: &Path) {
+    let lab = Lab::in_directory(directory);
+    let qemu =
+        Qemu::start(&lab.program, &small(MachineType::Q35), &lab.run_directory(), &lab.isolation()).unwrap();
+    serde_json::to_writer(std::io::stdout(), &qemu.identity()).unwrap();
+    std::io::stdout().write_all(b"\n").unwrap();
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// A supervisor in a process of its own.
+pub struct OtherSupervisor {
+    child: Child,
+    pub qemu: QemuIdentity,
+}
+
+impl OtherSupervisor {
+    /// One that runs as this user, or as ours.
+    pub fn start(lab: &Lab, user: Option<u32>) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg(SUPERVISE).arg(lab.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if let Some(user) = user {
+            std::os::unix::fs::chown(lab.path(), Some(user), Some(user)).unwrap();
+            command.uid(user).gid(user);
+        }
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let qemu = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        Self { child, qemu }
+    }
+
+    pub fn kill(mut self) -> QemuIdentity {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.qemu
+    }
+}
+
 /// A machine that ends with its test.
 pub struct Machine(pub Qemu);
 
@@ -101,6 +198,20 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.0.kill();
     }
+}
+
+/// A pipe with a key in it.
+pub fn key(byte: u8) -> OwnedFd {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[byte; 32]).unwrap();
+    reader.into()
+}
+
+/// A directory for a TPM's state.
+pub fn state_directory(lab: &Lab) -> PathBuf {
+    let state = lab.path().join("vtpm");
+    std::fs::create_dir_all(&state).unwrap();
+    state
 }
 
 /// Waits for an event.

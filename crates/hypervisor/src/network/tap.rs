@@ -1,0 +1,78 @@
+//! Tap devices, and bridges that they are put into.
+//!
+//! The device is opened here and given to QEMU, which has no right to open one. What was made for a card is gone when
+//! QEMU closes it, whatever it died of.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tun_rs::{DeviceBuilder, Layer, SyncDevice};
+
+use super::{NetworkError, NetworkState, Ready};
+use crate::machine::{InterfaceName, VlanId};
+
+/// Where `ip` and `bridge` (iproute2) are.
+const DIRECTORIES: [&str; 3] = ["/usr/sbin", "/usr/bin", "/sbin"];
+/// What devices made for bridges are called, and a number that the kernel fills in.
+const DEVICE_PATTERN: &str = "strong%d";
+
+/// A device that exists, or is made.
+pub(super) fn open(device: &InterfaceName) -> Result<Ready, NetworkError> {
+    let tap = make(device.as_str())?;
+    ready(&tap, device.clone())
+}
+
+/// A new device in a bridge.
+pub(super) fn in_bridge(bridge: &InterfaceName, vlan: Option<VlanId>) -> Result<Ready, NetworkError> {
+    let tap = make(DEVICE_PATTERN)?;
+    let failed =
+        |error: io::Error| NetworkError::Tap { action: "name", device: DEVICE_PATTERN.to_owned(), error };
+    let name = tap.name().map_err(failed)?;
+    let device: InterfaceName = name.parse().map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
+    let run = |program, arguments: &[&str]| {
+        run(program, arguments).map_err(|said| NetworkError::Bridge {
+            device: device.to_string(),
+            bridge: bridge.to_string(),
+            said,
+        })
+    };
+    let device_name = device.as_str();
+    run("ip", &["link", "set", "dev", device_name, "master", bridge.as_str()])?;
+    if let Some(vlan) = vlan {
+        // The bridge's own default VLAN is not the guest's.
+        let number = vlan.number().to_string();
+        run("bridge", &["vlan", "del", "dev", device_name, "vid", "1-4094"])?;
+        run("bridge", &["vlan", "add", "dev", device_name, "vid", &number, "pvid", "untagged"])?;
+    }
+    ready(&tap, device)
+}
+
+fn make(name: &str) -> Result<SyncDevice, NetworkError> {
+    // With the header that QEMU's virtio-net fills in, so that checksums and segments are the host's to make.
+    DeviceBuilder::new()
+        .name(name)
+        .layer(Layer::L2)
+        .offload(true)
+        .build_sync()
+        .map_err(|error| NetworkError::Tap { action: "open", device: name.to_owned(), error })
+}
+
+fn ready(tap: &SyncDevice, device: InterfaceName) -> Result<Ready, NetworkError> {
+    let file = tap.as_fd().try_clone_to_owned().map_err(NetworkError::Sockets)?;
+    Ok(Ready { state: NetworkState::Tap(device), file: Some(file), processes: Vec::new() })
+}
+
+/// Runs a program of iproute2 to its end; what it says if it fails.
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let path =
+        DIRECTORIES.iter().map(|directory| Path::new(directory).join(program)).find(|path| path.exists());
+    let path = path.ok_or_else(|| format!("{program} is not installed (Debian: iproute2)"))?;
+    let output = Command::new(path).args(arguments).env_clear().stdin(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).trim_end().to_owned())
+}

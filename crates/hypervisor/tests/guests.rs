@@ -1,0 +1,216 @@
+//! Booted guests: what they find in their machines, and what happens to them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod support;
+
+use std::net::TcpListener;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use strongroom_hypervisor::firmware::Ovmf;
+use strongroom_hypervisor::machine::{
+    Boot, CpuTopology, DiskAttachment, Firmware, MacAddress, MachineType, NbdExport, Nic, NicBackend,
+    NumaNode, SpecError,
+};
+use strongroom_hypervisor::network::NetworkState;
+use strongroom_hypervisor::qemu::DeviceId;
+use strongroom_hypervisor::{PowerEvent, Swtpm};
+
+use self::support::guest::{Console, guest_files, with_guest};
+use self::support::servers::{Server, file};
+use self::support::{Lab, Machine, SOON, await_event, key, run, small, state_directory};
+
+fn main() -> ExitCode {
+    let mut trials: Vec<(&str, fn())> = vec![
+        ("a_guest_finds_what_its_machine_was_said_to_have", a_guest_looks_around),
+        ("a_guest_does_not_reach_the_hosts_loopback", a_guest_wants_the_loopback),
+        ("a_guest_is_paused_reset_and_panics", a_guests_life),
+    ];
+    if cfg!(feature = "full") {
+        trials.extend([
+            ("a_guest_has_a_tpm", a_guest_has_a_tpm),
+            ("disks_are_plugged_into_a_running_guest_and_out", plugged),
+            ("uefi_keeps_its_variables", uefi),
+        ]);
+    }
+    run(trials)
+}
+
+fn export(server: &Server) -> NbdExport {
+    NbdExport { socket: server.socket.clone(), export: "disk".to_owned() }
+}
+
+fn a_guest_looks_around() {
+    let lab = Lab::new();
+    let content = file(&lab.path().join("disk0"), 1 << 20);
+    std::fs::write(&content, [b"the first disk".as_slice(), &[0; 1 << 20]].concat()).unwrap();
+    let disk = Server::nbd(&lab.disk("disk0.sock"), &content);
+    let shared = Server::vhost_user(&lab.disk("disk1.sock"), &file(&lab.path().join("disk1"), 8 << 20));
+    let mut spec = with_guest(small(MachineType::Q35));
+    spec.cpus = CpuTopology { sockets: 1, cores: 2, threads: 1 };
+    let node = |first_cpu| NumaNode { first_cpu, cpus: 1, memory: "128M".parse().unwrap() };
+    spec.numa = vec![node(0), node(1)];
+    spec.disks = vec![
+        DiskAttachment::Nbd { server: export(&disk), serial: "serial-of-0".to_owned(), read_only: true },
+        DiskAttachment::VhostUser { socket: shared.socket.clone(), queues: 2 },
+    ];
+    spec.guest_agent = true;
+    let qemu = lab.start(&spec);
+    let mut console = Console::connect(&lab.run_directory());
+    qemu.qmp().cont().unwrap();
+    console.wait_until_ready();
+    assert_eq!(console.must("cat /sys/class/dmi/id/product_uuid"), spec.vm.to_string());
+    assert_eq!(console.must("grep -c ^processor /proc/cpuinfo"), "2");
+    assert_eq!(console.must("ls -d /sys/devices/system/node/node[0-9]* | wc -l"), "2");
+    assert_eq!(console.must("head -c 14 /dev/vda"), "the first disk");
+    assert_eq!(console.must("cat /sys/block/vda/serial; echo; cat /sys/block/vda/ro"), "serial-of-0\n1");
+    console.must("echo written >/dev/vdb && sync && head -c 7 /dev/vdb | grep -q written");
+    console.must("while read -r module; do insmod /lib/modules/$module.ko; done </etc/spare-modules");
+    assert_eq!(console.must("cat /sys/class/virtio-ports/*/name"), "org.qemu.guest_agent.0");
+    assert!(console.must("cat /sys/class/misc/hw_random/rng_available").contains("virtio_rng"));
+    console.must("head -c 16 /dev/hwrng >/dev/null");
+    console
+        .must("grep -q . /sys/bus/acpi/devices/QEMUVGID:00/hid || ls /sys/bus/acpi/devices | grep -qi vgid");
+    console.send("exit");
+    await_event(qemu.qmp(), |event| matches!(event, PowerEvent::Shutdown { guest: true, .. }));
+    assert!(qemu.wait(SOON));
+}
+
+/// The guest measures itself into the TPM from its first instruction on.
+fn a_guest_has_a_tpm() {
+    let lab = Lab::new();
+    let tpm =
+        Swtpm::start(&lab.run_directory(), &lab.isolation(), &state_directory(&lab), Some(key(7))).unwrap();
+    let mut spec = with_guest(small(MachineType::Q35));
+    spec.tpm = Some(tpm.socket());
+    assert_eq!(spec.validate(), Err(SpecError::TpmBelowInitrd));
+    let Boot::DirectKernel { kernel, .. } = &mut spec.boot else { unreachable!() };
+    *kernel = guest_files().join("vmlinuz");
+    spec.firmware = Firmware::Uefi { nvram: None };
+    let qemu = lab.start(&spec);
+    let mut console = Console::connect(&lab.run_directory());
+    qemu.qmp().cont().unwrap();
+    console.wait_until_ready();
+    console.must("test -c /dev/tpm0");
+    assert_eq!(console.must("cat /sys/class/tpm/tpm0/tpm_version_major"), "2");
+    let measured = console.must("cat /sys/class/tpm/tpm0/pcr-sha256/4");
+    assert_ne!(measured.trim_start_matches('0'), "", "nothing was measured");
+    console.send("exit");
+    assert!(qemu.wait(SOON));
+    assert!(tpm.wait(SOON));
+}
+
+/// A guest that makes its own routes sends frames to 127.0.0.1 out of its network card; passt would connect to it.
+fn a_guest_wants_the_loopback() {
+    let lab = Lab::new();
+    let loopback = TcpListener::bind("127.0.0.1:0").unwrap();
+    loopback.set_nonblocking(true).unwrap();
+    let port = loopback.local_addr().unwrap().port();
+    let mut spec = with_guest(small(MachineType::Q35));
+    spec.nics = vec![Nic { mac: MacAddress::of(spec.vm, 0), backend: NicBackend::User }];
+    let qemu = lab.start(&spec);
+    assert_eq!(qemu.networks(), &[NetworkState::Passt]);
+    let mut console = Console::connect(&lab.run_directory());
+    qemu.qmp().cont().unwrap();
+    console.wait_until_ready();
+    console.must("while read -r module; do insmod /lib/modules/$module.ko; done </etc/spare-modules");
+    console.must("ip link set eth0 up");
+    // The network is there: passt gives an address, and answers for the gateway.
+    console.must(
+        "printf '#!/bin/sh\\n[ \"$1\" = bound ] && echo \"$ip $router\" >/tmp/lease\\nexit 0\\n' >/tmp/script && \
+         chmod +x /tmp/script",
+    );
+    console.must("udhcpc -i eth0 -n -q -t 10 -T 1 -s /tmp/script >/dev/null 2>&1");
+    let lease = console.must("cat /tmp/lease");
+    let (address, router) = lease.split_once(' ').unwrap();
+    console.must(&format!("ip addr add {address}/32 dev eth0 && ip route add {router}/32 dev eth0"));
+    console.must("echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet");
+    console.must(&format!("ip route add 127.0.0.0/8 via {router} dev eth0 src {address}"));
+    assert!(console.must("ip route get 127.0.0.1").contains("dev eth0"));
+    let sent = |console: &mut Console| -> u64 {
+        console.must("cat /sys/class/net/eth0/statistics/tx_packets").parse().unwrap()
+    };
+    let before = sent(&mut console);
+    for target in [format!("127.0.0.1 {port}"), format!("127.1.2.3 {port}")] {
+        let (said, status) = console.run(&format!("timeout 3 nc {target} </dev/null"));
+        assert_ne!(status, 0, "{target}: {said}");
+    }
+    assert!(sent(&mut console) > before, "the guest did not even try");
+    assert_eq!(loopback.accept().map(drop).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+fn plugged() {
+    for machine in [MachineType::Pc, MachineType::Q35] {
+        let lab = Lab::new();
+        let id: DeviceId = "late".parse().unwrap();
+        let content = file(&lab.path().join("late"), 1 << 20);
+        std::fs::write(&content, [b"plugged in".as_slice(), &[0; 1 << 20]].concat()).unwrap();
+        let nbd = Server::nbd(&lab.disk("nbd.sock"), &content);
+        let shared = Server::vhost_user(&lab.disk("shared.sock"), &content);
+        let qemu = lab.start(&with_guest(small(machine)));
+        let mut console = Console::connect(&lab.run_directory());
+        qemu.qmp().cont().unwrap();
+        console.wait_until_ready();
+        let disks = [
+            DiskAttachment::Nbd { server: export(&nbd), serial: String::new(), read_only: false },
+            DiskAttachment::VhostUser { socket: shared.socket.clone(), queues: 1 },
+        ];
+        for disk in disks {
+            qemu.plug_disk(&id, &disk, &lab.isolation()).unwrap();
+            console.must("until test -b /dev/vda; do usleep 10000; done");
+            assert_eq!(console.must("head -c 10 /dev/vda"), "plugged in", "{machine:?}");
+            qemu.unplug(&id).unwrap();
+            let event = await_event(qemu.qmp(), |event| matches!(event, PowerEvent::DeviceDeleted { .. }));
+            let PowerEvent::DeviceDeleted { device } = event else { unreachable!() };
+            assert_eq!(DeviceId::of_event(&device).as_ref(), Some(&id));
+            qemu.unplugged(&id);
+            assert!(!qemu.is_plugged(&id).unwrap());
+            console.must("until ! test -b /dev/vda; do usleep 10000; done");
+        }
+    }
+}
+
+fn a_guests_life() {
+    let lab = Lab::new();
+    let qemu: Machine = lab.start(&with_guest(small(MachineType::Pc)));
+    let mut console = Console::connect(&lab.run_directory());
+    let qmp = qemu.qmp();
+    qmp.cont().unwrap();
+    await_event(qmp, |event| *event == PowerEvent::Resumed);
+    console.wait_until_ready();
+    qmp.stop().unwrap();
+    await_event(qmp, |event| *event == PowerEvent::Stopped);
+    let tag = console.send("echo while it stands still");
+    qmp.cont().unwrap();
+    console.wait_for(&format!("{tag} 0"), SOON);
+    qmp.reset().unwrap();
+    await_event(qmp, |event| matches!(event, PowerEvent::Reset { guest: false }));
+    console.wait_until_ready();
+    console.must("while read -r module; do insmod /lib/modules/$module.ko; done </etc/spare-modules");
+    console.send("echo c >/proc/sysrq-trigger");
+    // Whoever is connected to the console and does not read holds the guest up.
+    console.wait_for("</TASK>", SOON);
+    await_event(qmp, |event| *event == PowerEvent::Panicked);
+    let status = qmp.status().unwrap();
+    assert_eq!((status.running, status.word.as_str()), (false, "guest-panicked"));
+}
+
+fn uefi() {
+    let lab = Lab::new();
+    let variables = Ovmf::find().unwrap().variables;
+    let content = lab.path().join("nvram");
+    std::fs::copy(&variables, &content).unwrap();
+    let nvram = Server::nbd(&lab.disk("nvram.sock"), &content);
+    let mut spec = small(MachineType::Q35);
+    spec.memory = "256M".parse().unwrap();
+    spec.firmware = Firmware::Uefi { nvram: Some(export(&nvram)) };
+    let mut qemu = lab.start(&spec);
+    let mut console = Console::connect(&lab.run_directory());
+    qemu.qmp().cont().unwrap();
+    // The last that it says: it has found nothing to boot.
+    console.wait_for("BdsDxe", Duration::from_secs(120));
+    assert!(qemu.stop_now(SOON));
+    drop(nvram);
+    assert_ne!(std::fs::read(&content).unwrap(), std::fs::read(&variables).unwrap());
+}
