@@ -14,7 +14,9 @@ use std::time::Duration;
 use rustix::process::geteuid;
 use thiserror::Error;
 
-use crate::launch::{Become, Files, Isolation, LaunchError, Plan, Process, Root, Shortfall, Visible, launch};
+use crate::launch::{
+    Become, Files, Isolation, LaunchError, Plan, Process, ProcessIdentity, Root, Shortfall, Visible, launch,
+};
 use crate::machine::{SpecError, TpmSocket, validate_path};
 use crate::qemu::RunDirectory;
 
@@ -60,6 +62,7 @@ pub enum SwtpmError {
 #[derive(Debug)]
 pub struct Swtpm {
     process: Process,
+    identity: ProcessIdentity,
     socket: TpmSocket,
 }
 
@@ -100,7 +103,16 @@ impl Swtpm {
         if process.wait(FAILS_WITHIN) {
             return Err(SwtpmError::Failed { said: process.said() });
         }
-        Ok(Self { process, socket: TpmSocket(run.tpm()) })
+        let identity = process
+            .identity(isolation)
+            .map_err(|error| SwtpmError::Prepare { path: state.to_owned(), error })?;
+        Ok(Self { process, identity, socket: TpmSocket(run.tpm()) })
+    }
+
+    /// Finds a running one again; `None` if it has ended.
+    pub fn adopt(run: &RunDirectory, identity: ProcessIdentity) -> io::Result<Option<Self>> {
+        let socket = TpmSocket(run.tpm());
+        Ok(Process::adopt(identity)?.map(|process| Self { process, identity, socket }))
     }
 
     /// What the machine is told ([`crate::MachineSpec::tpm`]).
@@ -108,9 +120,9 @@ impl Swtpm {
         self.socket.clone()
     }
 
-    /// Its process's number.
-    pub fn pid(&self) -> u32 {
-        self.process.pid().as_raw_nonzero().get().cast_unsigned()
+    /// What to write down, so that another supervisor can adopt it.
+    pub fn identity(&self) -> ProcessIdentity {
+        self.identity
     }
 
     /// Readable when it has ended.

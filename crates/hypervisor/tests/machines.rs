@@ -89,9 +89,11 @@ fn everything() {
         let qemu = lab.start(&spec);
         is_what_was_said(&qemu, &spec);
         assert_eq!((qemu.networks(), qemu.shortfalls()), (&[NetworkState::Passt][..], &[][..]));
+        let adopted = Swtpm::adopt(&lab.run_directory(), tpm.identity()).unwrap().unwrap();
         // It serves QEMU until QEMU is gone.
         drop(qemu);
-        assert!(tpm.wait(SOON));
+        assert!(tpm.wait(SOON) && adopted.wait(SOON));
+        assert!(Swtpm::adopt(&lab.run_directory(), tpm.identity()).unwrap().is_none());
     }
 }
 

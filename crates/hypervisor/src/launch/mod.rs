@@ -29,6 +29,7 @@ use thiserror::Error;
 
 pub use self::confine::process_main;
 pub(crate) use self::message::{Become, Network, Plan, Root, Visible};
+pub use self::process::ProcessIdentity;
 pub(crate) use self::process::{Process, launch, readable};
 
 /// How our own program is called to become another one: it must call [`process_main`], and do nothing before.

@@ -1,6 +1,7 @@
 //! The supervisor's side: a process that has become the program it was launched for.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -12,7 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 
 use super::message::{Become, Plan, Report, receive, send};
 use super::{Files, Isolation, LaunchError, Measure, Shortfall};
@@ -23,6 +25,17 @@ const LAUNCHES_WITHIN: Duration = Duration::from_secs(30);
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// How much of what a program says on its standard error is kept: its beginning.
 const STDERR_BYTES: usize = 64 << 10;
+
+/// What a process is known by to a supervisor that did not start it. Nothing in it is secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in clock ticks since the host did: another process that has the number later began later.
+    pub start_time_ticks: u64,
+    /// As whom it runs.
+    pub uid: u32,
+}
 
 /// A process that runs a program. Dropping it does nothing to it.
 #[derive(Debug)]
@@ -114,15 +127,28 @@ impl Drop for KilledOnDrop {
 }
 
 impl Process {
-    /// A process that another supervisor launched.
-    pub fn adopted(pid: Pid, pidfd: OwnedFd) -> Self {
+    /// A process that another supervisor launched; `None` if it has ended.
+    pub fn adopt(identity: ProcessIdentity) -> io::Result<Option<Self>> {
+        let Some(pid) = i32::try_from(identity.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        // First of all: from here on the number cannot come to mean another process without our knowing.
+        let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(None) };
         // What it said is in its own memory file, if we may look.
         let stderr = File::open(format!("/proc/{}/fd/2", pid.as_raw_nonzero())).ok();
-        Self { pid, pidfd, child: None, stderr, shortfalls: Vec::new() }
+        let process = Self { pid, pidfd, child: None, stderr, shortfalls: Vec::new() };
+        match start_time_ticks(pid) {
+            Ok(ticks) if ticks == identity.start_time_ticks && !process.has_ended() => Ok(Some(process)),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
-    pub fn pid(&self) -> Pid {
-        self.pid
+    /// What to write down, so that another supervisor can adopt it. It was launched with this isolation.
+    pub fn identity(&self, isolation: &Isolation<'_>) -> io::Result<ProcessIdentity> {
+        let us = geteuid();
+        let uid = isolation.user.filter(|_| us.is_root()).map_or(us.as_raw(), |(uid, _)| uid);
+        let pid = self.pid.as_raw_nonzero().get().cast_unsigned();
+        Ok(ProcessIdentity { pid, start_time_ticks: start_time_ticks(self.pid)?, uid })
     }
 
     /// Readable when it has ended.
@@ -165,6 +191,15 @@ impl Process {
         let end = bytes[..count].iter().position(|byte| *byte == 0).unwrap_or(count);
         String::from_utf8_lossy(&bytes[..end]).trim_end().to_owned()
     }
+}
+
+/// When a process began (proc(5), `/proc/pid/stat`, field 22).
+fn start_time_ticks(pid: Pid) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
+    // The second field, a name in brackets, can have anything in it.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = after_name.split_whitespace().nth(19).and_then(|field| field.parse().ok());
+    field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// A file in memory that cannot grow: what it is given to can neither fill a disk nor wait for a reader, and what it

@@ -10,9 +10,9 @@ use std::os::fd::BorrowedFd;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use crate::launch::ProcessIdentity as QemuIdentity;
 
 pub use self::hot_plug::{DeviceId, HotPlugError};
 pub use self::program::{DEFAULT_PROGRAM, ProgramError, QemuProgram, VERSION_OLDEST, Version};
@@ -94,18 +94,6 @@ pub enum QemuError {
     Network(#[from] NetworkError),
 }
 
-/// What a QEMU is known by to a supervisor that did not start it. Nothing in it is secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QemuIdentity {
-    /// Its process's number.
-    pub pid: u32,
-    /// When that process began, in clock ticks since the host did: another process that has the number later began
-    /// later.
-    pub start_time_ticks: u64,
-    /// As whom it runs.
-    pub uid: u32,
-}
-
 /// A running QEMU. Dropping it does nothing to the machine, which another supervisor can [adopt](Self::adopt).
 #[derive(Debug)]
 pub struct Qemu {
@@ -120,17 +108,9 @@ pub struct Qemu {
 impl Qemu {
     /// Finds a running QEMU again: the process of that identity, which listens in `run`.
     pub fn adopt(run: &RunDirectory, identity: QemuIdentity) -> Result<Self, QemuError> {
-        let ended = || QemuError::Ended { pid: identity.pid };
-        let pid = i32::try_from(identity.pid).ok().and_then(Pid::from_raw).ok_or_else(ended)?;
-        // First of all: from here on the number cannot come to mean another process without our knowing.
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| ended())?;
-        let process = Process::adopted(pid, pidfd);
-        match start_time_ticks(pid) {
-            Ok(ticks) if ticks == identity.start_time_ticks && !process.has_ended() => {}
-            Ok(_) => return Err(ended()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(ended()),
-            Err(error) => return Err(QemuError::System { action: "read when QEMU began", error }),
-        }
+        let process = Process::adopt(identity)
+            .map_err(|error| QemuError::System { action: "read when QEMU began", error })?
+            .ok_or(QemuError::Ended { pid: identity.pid })?;
         let qmp = Qmp::connect(&run.qmp(), STARTS_WITHIN)?;
         expect_peer(&qmp, identity, run)?;
         Ok(Self { process, identity, qmp, networks: Vec::new(), companions: Vec::new() })
@@ -208,13 +188,4 @@ fn expect_peer(qmp: &Qmp, identity: QemuIdentity, run: &RunDirectory) -> Result<
     } else {
         Err(QemuError::Stranger { place: run.qmp().display().to_string() })
     }
-}
-
-/// When a process began (proc(5), `/proc/pid/stat`, field 22).
-fn start_time_ticks(pid: Pid) -> io::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
-    // The second field, a name in brackets, can have anything in it.
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = after_name.split_whitespace().nth(19).and_then(|field| field.parse().ok());
-    field.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 
-use super::{
-    Qemu, QemuError, QemuIdentity, QemuProgram, RunDirectory, STARTS_WITHIN, expect_peer, start_time_ticks,
-};
+use super::{Qemu, QemuError, QemuIdentity, QemuProgram, RunDirectory, STARTS_WITHIN, expect_peer};
 use crate::firmware::Ovmf;
 use crate::kvm;
 use crate::launch::{Become, Files, Isolation, Plan, Process, Visible, launch};
@@ -179,12 +177,9 @@ fn greet(
             Err(_) => {}
         }
     };
-    let start_time_ticks = start_time_ticks(process.pid())
+    let identity = process
+        .identity(isolation)
         .map_err(|error| QemuError::System { action: "read when QEMU began", error })?;
-    let us = geteuid();
-    let uid = isolation.user.filter(|_| us.is_root()).map_or(us.as_raw(), |(uid, _)| uid);
-    let pid = process.pid().as_raw_nonzero().get().cast_unsigned();
-    let identity = QemuIdentity { pid, start_time_ticks, uid };
     expect_peer(&qmp, identity, run)?;
     Ok((qmp, identity))
 }
