@@ -8,16 +8,17 @@ use std::process::ExitCode;
 
 use strongroom_hostd::client::ClientError;
 use strongroom_hostd::protocol::{
-    OperationKind, OperationOutcome, OperationState, PowerState, TicketRequest, VmSpec, VolumeState,
+    DiskKey, OperationKind, OperationOutcome, OperationState, PowerState, TicketRequest, VmSpec, VolumeState,
 };
 
-use self::support::{Host, boot_sector, kill, run, trial};
+use self::support::{Host, KeySite, boot_sector, kill, run, trial};
 
 fn main() -> ExitCode {
     run(vec![
         trial("a_vm_lives_and_everything_can_be_asked_twice", a_vm_lives),
         trial("whoever_is_killed_the_guest_goes_on_or_the_vm_starts_again", everybody_is_killed),
         trial("many_are_made_and_deleted_at_once_and_a_killed_hostd_goes_on", many_at_once),
+        trial("an_encrypted_vm_waits_for_its_key_and_goes_on_by_itself", encrypted_vm),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])
 }
@@ -196,5 +197,67 @@ fn key_unavailable() {
     let again = host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()) });
     assert!(matches!(again, Some(OperationOutcome::KeyUnavailable(_))));
     host.done(&spec, 1, FORCED);
+    host.assert_nobody_left();
+}
+
+fn encrypted_vm() {
+    let mut host = Host::start();
+    let mut site = KeySite::start(&host);
+    let mut spec = host.spec("secret1", 2);
+    for disk in &mut spec.disks {
+        disk.key = DiskKey::Provider { key: site.key.clone(), kek: None };
+    }
+    let Some(OperationOutcome::Volumes(made)) = host.done(&spec, 0, host.create(&spec)) else { panic!() };
+    let kek = made[0].kek.unwrap();
+    assert_eq!(made[1].kek, Some(kek));
+    for disk in &mut spec.disks {
+        disk.key = DiskKey::Provider { key: site.key.clone(), kek: Some(kek) };
+    }
+    host.import(&spec, &boot_sector());
+    host.assert_sealed(&spec, b"ready\r\n");
+    let start = |generation| (generation, OperationKind::Start { spec: Box::new(spec.clone()) });
+    let done = |host: &Host, (generation, kind)| host.done(&spec, generation, kind);
+    assert_eq!(done(&host, start(1)), None);
+    let mut console = host.console(&spec);
+    console.await_line("ready");
+    let running = host.await_vm(&spec, |vm| vm.volumes.iter().all(|volume| volume.lease.is_some()));
+    assert!(running.volumes.iter().all(|volume| volume.kek == Some(kek)), "{running:?}");
+
+    // The guest goes on while its key cannot be had, and so does what needs no key.
+    site.server.kill();
+    host.kill_hostd();
+    host.start_hostd();
+    done(&host, (1, OperationKind::Reset));
+    // A client of the console does not notice that hostd is another one.
+    console.await_line("ready");
+    kill(running.supervisor_pid.unwrap());
+    let waiting = host.await_vm(&spec, |vm| vm.power == PowerState::KeyUnavailable);
+    assert_eq!(waiting.waiting_for[0].key, site.key);
+    assert!(!waiting.waiting_for[0].grant_wanted, "this provider knows no grants");
+    site.server.restart();
+    let back = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    assert_eq!(back.qemu_pid, running.qemu_pid);
+    done(&host, (1, OperationKind::Reset));
+    host.console(&spec).await_line("ready");
+    done(&host, (1, FORCED));
+
+    // Nor does a VM that is off start without its key; it does by itself when that is back.
+    site.server.kill();
+    assert_eq!(done(&host, start(2)), Some(OperationOutcome::KeyUnavailable(site.key.clone())));
+    site.server.restart();
+    host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    host.console(&spec).await_line("ready");
+    done(&host, (2, FORCED));
+
+    // Another key than the one that was recorded is none.
+    let mut other = spec.clone();
+    other.disks[1].key =
+        DiskKey::Provider { key: site.key.clone(), kek: Some(strongroom_types::KekId::random()) };
+    let refused = host.refused(&spec, 3, OperationKind::Start { spec: Box::new(other) });
+    assert!(refused.message.contains("should be under the one that was recorded"), "{refused:?}");
+    let mut clear = spec.clone();
+    clear.disks[1].key = DiskKey::Unencrypted;
+    let refused = host.refused(&spec, 3, OperationKind::Start { spec: Box::new(clear) });
+    assert!(refused.message.contains("should be not encrypted"), "{refused:?}");
     host.assert_nobody_left();
 }

@@ -22,6 +22,8 @@ use crate::wire::{Wire, WireError};
 
 /// What a start may take until its guest runs or it is known that it waits for a key.
 const START_WITHIN: Duration = Duration::from_secs(180);
+/// How long an operation waits for a supervisor that is being replaced.
+const AWAY_MAX: Duration = Duration::from_secs(15);
 /// What a VM that is cut off may take to be off: its volumes drain.
 const OFF_WITHIN: Duration = Duration::from_secs(180);
 /// How often it is looked whether a job is wanted any more.
@@ -171,11 +173,7 @@ async fn stop(hostd: &Arc<Hostd>, job: &Arc<Job>, force: bool, timeout_s: u32) -
     if is_off(&now) {
         return Ok(None);
     }
-    let link = match hostd.vms.link(job.vm) {
-        Ok(link) => link,
-        Err(problem) if problem.code == "supervisor_away" => link_again(hostd, job.vm).await?,
-        Err(problem) => return Err(problem.into()),
-    };
+    let link = link_to(hostd, job.vm, START_WITHIN).await?;
     link.ask(RequestKind::Stop { force, timeout_s }, &[]).await?;
     let within = OFF_WITHIN + Duration::from_secs(if force { 0 } else { timeout_s.into() });
     tokio::select! {
@@ -184,16 +182,17 @@ async fn stop(hostd: &Arc<Hostd>, job: &Arc<Job>, force: bool, timeout_s: u32) -
     }
 }
 
-/// The supervisor that takes over from one that died.
-async fn link_again(hostd: &Arc<Hostd>, vm: VmId) -> Result<Arc<link::Link>, Problem> {
+/// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has yet to find.
+async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<link::Link>, Problem> {
     let mut watch = hostd.vms.watch(vm).ok_or_else(|| no_such_vm(vm))?;
-    let deadline = tokio::time::Instant::now() + START_WITHIN;
+    let deadline = tokio::time::Instant::now() + within;
     loop {
         match hostd.vms.link(vm) {
             Err(problem) if problem.code == "supervisor_away" => {}
             found => return found,
         }
-        if tokio::time::timeout_at(deadline, watch.changed()).await.is_err() {
+        // Whatever is found says at once how the VM is.
+        if !matches!(tokio::time::timeout_at(deadline, watch.changed()).await, Ok(Ok(()))) {
             return hostd.vms.link(vm);
         }
     }
@@ -235,7 +234,7 @@ async fn ask(hostd: &Arc<Hostd>, job: &Arc<Job>, kind: RequestKind) -> Outcome {
         );
         return Err(Problem::new("other_generation", message).into());
     }
-    hostd.vms.link(job.vm)?.ask(kind, &[]).await?;
+    link_to(hostd, job.vm, AWAY_MAX).await?.ask(kind, &[]).await?;
     Ok(None)
 }
 

@@ -1,18 +1,19 @@
 //! Jobs that need a VM's keys while it is off: making its volumes, and filling them.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, eventfd};
 use strongroom_datastore::file::{
     Access, CreateOptions, DatastoreError, OpenOptions, Protection, Provisioning, create as make_volume,
     delete, describe, open, rename,
 };
+use strongroom_images::{Format, FormatChoice, ImageError, ImageSource, Stop};
 use strongroom_keys::{Kek, KeyError, ProviderKey};
-use strongroom_worker::{Progress as Transfer, assemble_destaged, import_file};
+use strongroom_worker::assemble_destaged;
 
 use super::keys::VmKeys;
 use super::orders::{Report, Task};
@@ -109,10 +110,10 @@ fn import(
     let no_disk = || Problem::new("no_such_disk", format!("VM {} has no disk {disk}", spec.name));
     let mut wanted = spec.disk(disk).ok_or_else(no_disk)?.clone();
     let image = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no image came"))?;
-    let (image, size_bytes) = raw_image(File::from(image), format)?;
-    if size_bytes > wanted.size_bytes.bytes() {
+    let image = examine(File::from(image), format)?;
+    if image.size() > wanted.size_bytes {
         let message =
-            format!("the image has {size_bytes} bytes, and disk {disk} has {}", wanted.size_bytes.bytes());
+            format!("the image's disk has {}, and disk {disk} has {}", image.size(), wanted.size_bytes);
         return Err(Problem::new("image_too_large", message).with_next_step("make the disk larger"));
     }
     let place = spec.volume_path(disk);
@@ -122,7 +123,7 @@ fn import(
     }
     let mut makers = Makers::new(home, grants, spec)?;
     makers.make(&staged, &mut wanted)?;
-    let filled = makers.fill(&staged, &wanted, &image, size_bytes, wire);
+    let filled = makers.fill(&staged, &wanted, &image, wire);
     if let Err(problem) = filled {
         let _ = delete(&staged, LOCK_WAIT);
         return Err(problem);
@@ -188,47 +189,42 @@ impl Makers {
         Ok(Protection::Encrypted(kek))
     }
 
-    fn fill(
-        &mut self,
-        path: &Path,
-        disk: &Disk,
-        image: &File,
-        size_bytes: u64,
-        wire: &Wire,
-    ) -> Result<(), Problem> {
+    fn fill(&mut self, path: &Path, disk: &Disk, image: &ImageSource, wire: &Wire) -> Result<(), Problem> {
         let protection = self.protection(disk)?;
         let options =
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
         let volume = open(path, &options).map_err(datastore_problem)?;
-        let filled = |error: String| Problem::new("import", error);
-        let disk = assemble_destaged(volume).map_err(|error| filled(error.to_string()))?;
-        let (stop, mut told) = (AtomicBool::new(false), None::<Instant>);
+        let disk = assemble_destaged(volume).map_err(|error| Problem::new("import", error.to_string()))?;
+        let system = |errno: rustix::io::Errno| Problem::new("system", errno.to_string());
+        let (flag, wake) = (AtomicBool::new(false), eventfd(0, EventfdFlags::CLOEXEC).map_err(system)?);
+        let (total, mut told) = (image.size().bytes(), None::<Instant>);
         let mut report = |done| {
             if told.is_some_and(|told| told.elapsed() < TELLS_EVERY) {
                 return;
             }
             told = Some(Instant::now());
-            let progress = Progress { done, total: size_bytes, unit: ProgressUnit::Bytes };
+            let progress = Progress { done, total, unit: ProgressUnit::Bytes };
             if wire.send(&Report::Progress(progress), &[]).is_err() {
                 // Nobody waits for it any more.
-                stop.store(true, Ordering::Relaxed);
+                flag.store(true, Ordering::Relaxed);
+                let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
             }
         };
-        let mut progress = Transfer { stop: &stop, report: &mut report };
-        import_file(image, size_bytes, &*disk, &mut progress).map_err(|error| filled(error.to_string()))
+        let stop = Stop { flag: &flag, wake: wake.as_fd() };
+        image.copy_into(disk, stop, &mut report).map_err(image_problem)
     }
 }
 
-/// An image as its bytes are, and how many.
-fn raw_image(mut image: File, format: ImageFormat) -> Result<(File, u64), Problem> {
-    if !matches!(format, ImageFormat::Raw) {
-        return Err(Problem::new("unsupported", "this version imports raw images alone")
-            .with_next_step("convert it with qemu-img"));
-    }
-    let unreadable =
-        |error: std::io::Error| Problem::new("image", format!("the image cannot be read: {error}"));
-    let size_bytes = image.seek(SeekFrom::End(0)).map_err(unreadable)?;
-    Ok((image, size_bytes))
+/// The image, examined: nothing of it is believed but what a sandboxed qemu-img finds right.
+fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
+    let format = match format {
+        ImageFormat::Auto => FormatChoice::Auto,
+        ImageFormat::Raw => FormatChoice::Said(Format::Raw),
+        ImageFormat::Qcow2 => FormatChoice::Said(Format::Qcow2),
+        ImageFormat::Vmdk => FormatChoice::Said(Format::Vmdk),
+        ImageFormat::Vhdx => FormatChoice::Said(Format::Vhdx),
+    };
+    ImageSource::examine(image, Path::new("the image"), format).map_err(image_problem)
 }
 
 /// What the volumes of a VM are.
@@ -257,6 +253,10 @@ fn directory_problem(error: VmDirectoryError) -> Problem {
 }
 
 fn datastore_problem(error: DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn image_problem(error: ImageError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }
 

@@ -1,6 +1,5 @@
 //! The keys of one VM: fetched under its grants, once for all its volumes, and held under leases.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_keys::{Kek, KeyError, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation, ProviderKey};
 use strongroom_providers::{
-    GrantSource, GrantWallet, HolderEvent, KeyGrant, ProviderKeyring, ProviderLeases,
+    GrantSource, GrantWallet, HolderEvent, KeyGrant, ProviderKeyring, ProviderLeases, SourceConfig,
 };
 
 use crate::protocol::{Grant, VmName, WaitingFor};
@@ -22,10 +21,8 @@ pub struct VmKeys {
     leases: Arc<ProviderLeases>,
     wallet: Arc<GrantWallet>,
     readers: Arc<Mutex<Vec<Weak<OwnedFd>>>>,
-    /// Whether keys come under grants here.
-    granted: Mutex<bool>,
     /// Held while a key is fetched: a grant is good once, and two who want the same key take turns.
-    fetching: Mutex<HashMap<ProviderKey, ()>>,
+    fetching: Mutex<()>,
 }
 
 impl VmKeys {
@@ -46,19 +43,11 @@ impl VmKeys {
                 let _ = rustix::io::write(&reader, &1_u64.to_ne_bytes());
             }
         })?;
-        Ok(Self {
-            keyring,
-            leases: Arc::new(leases),
-            wallet,
-            readers,
-            granted: Mutex::new(false),
-            fetching: Mutex::default(),
-        })
+        Ok(Self { keyring, leases: Arc::new(leases), wallet, readers, fetching: Mutex::default() })
     }
 
     /// Adds leave to fetch keys.
     pub fn add_grants(&self, grants: Vec<Grant>) {
-        *lock(&self.granted) |= !grants.is_empty();
         for grant in grants {
             let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(grant.expires_unix_seconds));
             let expires = expires.unwrap_or(SystemTime::UNIX_EPOCH);
@@ -118,9 +107,11 @@ impl VmKeys {
         (status.state == LeaseState::Waiting).then(|| self.waiting_for(key, &reason))
     }
 
+    /// The embedded key server gives a host its keys under grants alone; other providers know none.
     fn wants_grant(&self, key: &ProviderKey) -> bool {
-        if !*lock(&self.granted) {
-            return true;
+        let config = self.keyring.config(&key.provider);
+        if !config.is_ok_and(|config| matches!(config.source, SourceConfig::Embedded(_))) {
+            return false;
         }
         match self.wallet.take(&key.key) {
             Some(grant) => {

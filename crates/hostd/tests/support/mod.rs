@@ -21,8 +21,10 @@ use strongroom_hostd::protocol::{
 };
 use strongroom_hostd::supervisor::{self, Programs};
 use strongroom_hostd::vm_directory::{StagedVm, VmRecord};
-use strongroom_keys::{Kek, ProviderKey};
+use strongroom_keys::{Kek, KeyRequestId, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
+use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
+use strongroom_test_peers::{Pki, Server, ServerKind};
 use strongroom_types::{VmId, VolumeSize};
 use tokio::runtime::Runtime;
 
@@ -309,6 +311,17 @@ impl Host {
         Console { stream }
     }
 
+    /// What the guest reads is in no file of the VM.
+    pub fn assert_sealed(&self, spec: &VmSpec, marker: &[u8]) {
+        for volume in std::fs::read_dir(spec.directory()).unwrap().flatten() {
+            for file in std::fs::read_dir(volume.path()).into_iter().flatten().flatten() {
+                let bytes = std::fs::read(file.path()).unwrap_or_default();
+                let found = bytes.windows(marker.len()).any(|window| window == marker);
+                assert!(!found, "{} holds what the guest reads", file.path().display());
+            }
+        }
+    }
+
     /// No process of this host is there but hostd, and no run directory of a VM.
     pub fn assert_nobody_left(&self) {
         until("run directories are gone", || {
@@ -352,6 +365,37 @@ impl Drop for Host {
                 }
             }
         }
+    }
+}
+
+/// A key server of somebody else's, and a key there.
+pub struct KeySite {
+    pub server: Server,
+    pub key: ProviderKey,
+    _pki: Pki,
+    _store: tempfile::TempDir,
+}
+
+impl KeySite {
+    pub fn start(host: &Host) -> Self {
+        let (pki, store) = (Pki::new(), tempfile::tempdir().unwrap());
+        let server = Server::start(ServerKind::KmipGo, &pki, store.path(), &[]);
+        let identity = pki.client("host1");
+        let kmip = KmipConfig {
+            servers: vec![server.address()],
+            ca: pki.authority(),
+            certificate: identity.certificate,
+            key: identity.key,
+            server_name: None,
+            request_timeout_ms: 8_000,
+            named_keys: true,
+        };
+        let config = ProviderConfig::new(SourceConfig::Kmip(kmip));
+        let name: ProviderName = "corp".parse().unwrap();
+        Registry::of_home(&host.path("home")).add(&name, &config).unwrap();
+        let made = strongroom_providers::open(&config).unwrap().create(KeyRequestId::random()).unwrap();
+        let key = ProviderKey { provider: name, key: made.key, wrapped: made.wrapped };
+        Self { server, key, _pki: pki, _store: store }
     }
 }
 
