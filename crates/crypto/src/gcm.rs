@@ -12,7 +12,7 @@ use strongroom_memory::secret::SecretBytes;
 use zeroize::Zeroize;
 
 use crate::error::{Algorithm, CryptoError, check_limit};
-use crate::module::lc;
+use crate::module::{check, lc, library_error};
 
 /// Bytes that a tag may be cut to. Shorter ones need a limit on the number of forgeries (NIST SP 800-38D, appendix C).
 pub const TAG_BYTES: RangeInclusive<usize> = 12..=16;
@@ -37,19 +37,13 @@ pub fn seal(
     associated_data: &[u8],
     text: &mut [u8],
 ) -> Result<[u8; 16], CryptoError> {
-    let context = Context::new(key, nonce, Direction::Encrypt)?;
-    context.process(associated_data, text)?;
-    context.finish()?;
-    let mut tag = [0; 16];
-    context.control(lc::EVP_CTRL_AEAD_GET_TAG, &mut tag)?;
-    Ok(tag)
+    Context::new(key, nonce, Direction::Encrypt)?.seal(associated_data, text)
 }
 
 /// Decrypts `text` in place if the tag, whole or cut short, is its own. Otherwise nothing of the text is left.
 ///
 /// # Errors
-/// [`CryptoError::Authentication`]; [`CryptoError::Limit`] for a key, nonce, text or tag of a length that is not allowed;
-/// [`CryptoError::Library`].
+/// [`CryptoError::Authentication`], and as [`seal`], for the length of a tag too.
 pub fn open(
     key: &SecretBytes,
     nonce: &[u8],
@@ -57,26 +51,12 @@ pub fn open(
     text: &mut [u8],
     tag: &[u8],
 ) -> Result<(), CryptoError> {
-    let opened = open_unwiped(key, nonce, associated_data, text, tag);
+    let opened = Context::new(key, nonce, Direction::Decrypt)
+        .and_then(|context| context.open(associated_data, text, tag));
     if opened.is_err() {
         text.zeroize();
     }
     opened
-}
-
-fn open_unwiped(
-    key: &SecretBytes,
-    nonce: &[u8],
-    associated_data: &[u8],
-    text: &mut [u8],
-    tag: &[u8],
-) -> Result<(), CryptoError> {
-    check_limit(ALGORITHM, "the length of a tag in bytes", tag.len(), TAG_BYTES)?;
-    let context = Context::new(key, nonce, Direction::Decrypt)?;
-    context.control(lc::EVP_CTRL_AEAD_SET_TAG, &mut tag.to_vec())?;
-    context.process(associated_data, text)?;
-    // aws-lc compares tags in constant time, and says no by failing.
-    context.finish().map_err(|_| CryptoError::Authentication { algorithm: ALGORITHM })
 }
 
 #[derive(Clone, Copy)]
@@ -93,7 +73,7 @@ impl Context {
         check_limit(ALGORITHM, "the length of a nonce in bytes", nonce.len(), NONCE_BYTES)?;
         // SAFETY: takes no argument, returns null or a context that is ours.
         let evp = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() })
-            .ok_or_else(|| library_error("EVP_CIPHER_CTX_new"))?;
+            .ok_or_else(|| library_error(ALGORITHM, "EVP_CIPHER_CTX_new"))?;
         let context = Self(evp);
         let encrypting = match direction {
             Direction::Encrypt => 1,
@@ -125,6 +105,23 @@ impl Context {
         Ok(context)
     }
 
+    fn seal(&self, associated_data: &[u8], text: &mut [u8]) -> Result<[u8; 16], CryptoError> {
+        self.process(associated_data, text)?;
+        self.finish()?;
+        let mut tag = [0; 16];
+        self.control(lc::EVP_CTRL_AEAD_GET_TAG, &mut tag)?;
+        Ok(tag)
+    }
+
+    /// Decrypts, and leaves what it made of a text whose tag is another.
+    fn open(&self, associated_data: &[u8], text: &mut [u8], tag: &[u8]) -> Result<(), CryptoError> {
+        check_limit(ALGORITHM, "the length of a tag in bytes", tag.len(), TAG_BYTES)?;
+        self.control(lc::EVP_CTRL_AEAD_SET_TAG, &mut tag.to_vec())?;
+        self.process(associated_data, text)?;
+        // aws-lc compares tags in constant time, and says no by failing.
+        self.finish().map_err(|_| CryptoError::Authentication { algorithm: ALGORITHM })
+    }
+
     fn initialise(
         &self,
         (cipher, encrypting): (*const lc::EVP_CIPHER, c_int),
@@ -135,7 +132,7 @@ impl Context {
         let result = unsafe {
             lc::EVP_CipherInit_ex(self.0.as_ptr(), cipher, ptr::null_mut(), key, nonce, encrypting)
         };
-        check(result, "EVP_CipherInit_ex")
+        check(ALGORITHM, "EVP_CipherInit_ex", result)
     }
 
     fn set_nonce_length(&self, length_bytes: c_int) -> Result<(), CryptoError> {
@@ -148,7 +145,7 @@ impl Context {
                 ptr::null_mut(),
             )
         };
-        check(result, "EVP_CIPHER_CTX_ctrl(nonce)")
+        check(ALGORITHM, "EVP_CIPHER_CTX_ctrl(nonce)", result)
     }
 
     /// Gives or takes the tag.
@@ -157,7 +154,7 @@ impl Context {
         let result = unsafe {
             lc::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), command, tag.len() as c_int, tag.as_mut_ptr().cast())
         };
-        check(result, "EVP_CIPHER_CTX_ctrl(tag)")
+        check(ALGORITHM, "EVP_CIPHER_CTX_ctrl(tag)", result)
     }
 
     fn process(&self, associated_data: &[u8], text: &mut [u8]) -> Result<(), CryptoError> {
@@ -182,7 +179,7 @@ impl Context {
         let result = unsafe {
             lc::EVP_CipherUpdate(self.0.as_ptr(), to, &mut written_bytes, from, length_bytes as c_int)
         };
-        check(result, "EVP_CipherUpdate")
+        check(ALGORITHM, "EVP_CipherUpdate", result)
     }
 
     fn finish(&self) -> Result<(), CryptoError> {
@@ -190,7 +187,7 @@ impl Context {
         // SAFETY: the context is live; GCM has nothing left to write here, and a block has 16 bytes.
         let result =
             unsafe { lc::EVP_CipherFinal_ex(self.0.as_ptr(), nothing.as_mut_ptr(), &mut written_bytes) };
-        check(result, "EVP_CipherFinal_ex")
+        check(ALGORITHM, "EVP_CipherFinal_ex", result)
     }
 }
 
@@ -199,23 +196,6 @@ impl Drop for Context {
         // SAFETY: it is live and freed once, here; aws-lc overwrites the key's state first.
         unsafe { lc::EVP_CIPHER_CTX_free(self.0.as_ptr()) }
     }
-}
-
-/// aws-lc's EVP calls return 1 for success.
-fn check(result: c_int, call: &'static str) -> Result<(), CryptoError> {
-    if result == 1 { Ok(()) } else { Err(library_error(call)) }
-}
-
-/// Takes the first entry off this thread's error queue and empties it, so that it cannot be blamed on a later call.
-#[cold]
-fn library_error(call: &'static str) -> CryptoError {
-    // SAFETY: both calls work on the thread's own queue and take no pointers.
-    let code = unsafe {
-        let code = lc::ERR_get_error();
-        lc::ERR_clear_error();
-        code
-    };
-    CryptoError::Library { algorithm: ALGORITHM, call, code }
 }
 
 #[cfg(test)]

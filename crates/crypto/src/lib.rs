@@ -24,8 +24,8 @@
 //!
 //! What may not enter: ciphers of our own making, keys' origins and formats (room `keys`), I/O, knowledge of
 //! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts`, `gcm` and `block_tag`, thin bindings to
-//! aws-lc, because aws-lc-rs has no XTS, takes nonces of one length, and keeps what it computes of a MAC key on the heap; and
-//! to `guest`.
+//! aws-lc, because aws-lc-rs has no XTS, takes nonces of one length, and keeps what it computes of a MAC key on the heap; to the
+//! library's error queue in `module`; and to `guest`.
 
 #![deny(unsafe_code)]
 

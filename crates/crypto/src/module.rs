@@ -4,6 +4,8 @@
 //! the module does not have is refused with [`CryptoError::OutsideModule`] and not computed elsewhere. `docs/COMPLIANCE.md`
 //! says what a validated module proves and what it does not.
 
+use std::ffi::c_int;
+
 use crate::error::{Algorithm, CryptoError};
 
 #[cfg(feature = "fips")]
@@ -28,4 +30,22 @@ pub(crate) fn refuse_in_fips(algorithm: Algorithm) -> Result<(), CryptoError> {
 /// Whether the module says of itself that it is in its approved mode; always true of other builds, which claim nothing.
 pub(crate) fn is_in_its_mode() -> bool {
     !IS_FIPS_BUILD || aws_lc_rs::try_fips_mode().is_ok()
+}
+
+/// What an EVP call of the library answered: 1 for success.
+pub(crate) fn check(algorithm: Algorithm, call: &'static str, result: c_int) -> Result<(), CryptoError> {
+    if result == 1 { Ok(()) } else { Err(library_error(algorithm, call)) }
+}
+
+/// Takes the first entry off this thread's error queue and empties it, so that it cannot be blamed on a later call.
+#[cold]
+#[allow(unsafe_code)]
+pub(crate) fn library_error(algorithm: Algorithm, call: &'static str) -> CryptoError {
+    // SAFETY: both calls work on the thread's own queue and take no pointers.
+    let code = unsafe {
+        let code = lc::ERR_get_error();
+        lc::ERR_clear_error();
+        code
+    };
+    CryptoError::Library { algorithm, call, code }
 }

@@ -12,7 +12,9 @@ use strongroom_memory::secret::SecretBytes;
 use super::KEY_BYTES;
 use super::kernel::{DataUnits, KeyedXts, XtsKernel};
 use crate::error::{Algorithm, CryptoError, check_key};
-use crate::module::lc;
+use crate::module::{check, lc, library_error};
+
+const ALGORITHM: Algorithm = Algorithm::Aes256Xts;
 
 /// Room for aws-lc's XTS state: two AES key schedules of 244 bytes, four pointers and a flag, well under 1 KiB.
 ///
@@ -94,11 +96,11 @@ unsafe impl Send for Context {}
 
 impl Context {
     fn new(key: &SecretBytes, direction: Direction) -> Result<Self, CryptoError> {
-        check_key(Algorithm::Aes256Xts, key, KEY_BYTES)?;
+        check_key(ALGORITHM, key, KEY_BYTES)?;
         let state = SecretBytes::zeroed(STATE_BYTES)?;
         // SAFETY: takes no argument, returns null or a context that is ours.
         let evp = NonNull::new(unsafe { lc::EVP_CIPHER_CTX_new() })
-            .ok_or_else(|| library_error("EVP_CIPHER_CTX_new"))?;
+            .ok_or_else(|| library_error(ALGORITHM, "EVP_CIPHER_CTX_new"))?;
         // From here on drop frees the context, also if a step below fails.
         let mut context = Self { evp, state, own_cipher_data: ptr::null_mut() };
         context.select_cipher(direction)?;
@@ -124,7 +126,7 @@ impl Context {
                 encrypting,
             )
         };
-        check(result, "EVP_CipherInit_ex(cipher)")
+        check(ALGORITHM, "EVP_CipherInit_ex(cipher)", result)
     }
 
     fn move_state_to_secret_memory(&mut self) -> Result<(), CryptoError> {
@@ -137,7 +139,7 @@ impl Context {
             self.own_cipher_data = std::mem::replace(&mut (*evp).cipher_data, state);
             lc::EVP_CIPHER_CTX_ctrl(evp, lc::EVP_CTRL_INIT, 0, ptr::null_mut())
         };
-        check(result, "EVP_CIPHER_CTX_ctrl(init)")
+        check(ALGORITHM, "EVP_CIPHER_CTX_ctrl(init)", result)
     }
 
     fn set_key(&mut self, key: &SecretBytes) -> Result<(), CryptoError> {
@@ -146,7 +148,7 @@ impl Context {
             let (evp, key) = (self.evp.as_ptr(), key.expose().as_ptr());
             lc::EVP_CipherInit_ex(evp, ptr::null(), ptr::null_mut(), key, ptr::null(), KEEP_DIRECTION)
         };
-        check(result, "EVP_CipherInit_ex(key)")
+        check(ALGORITHM, "EVP_CipherInit_ex(key)", result)
     }
 
     /// Encrypts or decrypts unit by unit.
@@ -175,7 +177,7 @@ impl Context {
                     KEEP_DIRECTION,
                 )
             };
-            check(result, "EVP_CipherInit_ex(iv)")?;
+            check(ALGORITHM, "EVP_CipherInit_ex(iv)", result)?;
 
             let mut written_bytes: c_int = 0;
             // SAFETY: the unit lies within what the caller promised readable and writable. aws-lc works on it
@@ -190,9 +192,9 @@ impl Context {
                     unit_bytes,
                 )
             };
-            check(result, "EVP_CipherUpdate")?;
+            check(ALGORITHM, "EVP_CipherUpdate", result)?;
             if written_bytes != unit_bytes {
-                return Err(library_error("EVP_CipherUpdate(length)"));
+                return Err(library_error(ALGORITHM, "EVP_CipherUpdate(length)"));
             }
         }
         Ok(())
@@ -214,21 +216,3 @@ impl Drop for Context {
 
 /// `enc` argument of `EVP_CipherInit_ex` that leaves the direction as it is.
 const KEEP_DIRECTION: c_int = -1;
-
-/// aws-lc's EVP calls return 1 for success.
-fn check(result: c_int, call: &'static str) -> Result<(), CryptoError> {
-    if result == 1 { Ok(()) } else { Err(library_error(call)) }
-}
-
-/// Takes the first entry off this thread's error queue and empties it, so that it cannot be blamed on a later
-/// call.
-#[cold]
-fn library_error(call: &'static str) -> CryptoError {
-    // SAFETY: both calls work on the thread's own queue and take no pointers.
-    let code = unsafe {
-        let code = lc::ERR_get_error();
-        lc::ERR_clear_error();
-        code
-    };
-    CryptoError::Library { algorithm: Algorithm::Aes256Xts, call, code }
-}
