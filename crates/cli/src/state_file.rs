@@ -1,55 +1,80 @@
-//! Small files of the home: there whole or not at all, and durable when they are said to be.
+//! Files of the home as JSON that says its format.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::error::CliError;
 use crate::keyserver::make_directories;
 
-/// Puts `content` at `path` as JSON, in place of what is there, durably. The directory is made if it is missing.
+/// The longest file that is read, in bytes: a path has 4096, a reason and an id less.
+const BYTES_MAX: u64 = 64 * 1024;
+
+/// What every file of the home says first.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+/// Puts `content` at `path`, in place of what is there, durably. The directory is made if it is missing.
 pub fn replace(path: &Path, content: &impl Serialize) -> Result<(), CliError> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    make_directories(directory)?;
-    // Each process has its own, and none is taken for a file of its kind.
-    let staged = directory.join(format!(".{}", std::process::id()));
+    make_directories(strongroom_files::directory_of(path))?;
     let failed = |error: io::Error| CliError::File { action: "write", path: path.to_owned(), error };
     let mut text = serde_json::to_vec_pretty(content).map_err(|error| failed(error.into()))?;
     text.push(b'\n');
-    let write = || {
-        let open = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&staged);
-        let mut file = open?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&staged, path)?;
-        sync_directory(directory)
-    };
-    write().map_err(|error| {
-        let _ = fs::remove_file(&staged);
-        failed(error)
-    })
+    strongroom_files::replace(path, &text).map_err(failed)
+}
+
+/// What was put there, if it has this format.
+pub fn read<Content: DeserializeOwned>(path: &Path, format: u32) -> io::Result<Content> {
+    let text = strongroom_files::read(path, BYTES_MAX)?;
+    // First of all: what another format says may not be understood.
+    match serde_json::from_slice::<Format>(&text)?.format {
+        found if found == format => Ok(serde_json::from_slice(&text)?),
+        found => {
+            let reason =
+                format!("it has format {found}, and this program reads {format}; upgrade the program");
+            Err(io::Error::other(reason))
+        }
+    }
 }
 
 /// Removes a file, durably; whether it was there.
 pub fn remove(path: &Path) -> Result<bool, CliError> {
-    let remove = || match fs::remove_file(path) {
-        Ok(()) => sync_directory(path.parent().unwrap_or(Path::new("."))).map(|()| true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    };
-    remove().map_err(|error| CliError::File { action: "remove", path: path.to_owned(), error })
-}
-
-/// Makes the names in it durable.
-pub fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    let failed = |error| CliError::File { action: "remove", path: path.to_owned(), error };
+    strongroom_files::remove(path).map_err(failed)
 }
 
 /// Now, in seconds since 1970.
 pub fn unix_seconds_now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Note {
+        format: u32,
+        path: String,
+    }
+
+    #[test]
+    fn what_a_newer_program_wrote_is_told_by_its_format() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("notes/one.json");
+        let note = Note { format: 1, path: "/ds".to_owned() };
+        replace(&path, &note).unwrap();
+        assert_eq!(read::<Note>(&path, 1).unwrap(), note);
+        strongroom_files::replace(&path, br#"{"format":2,"places":["/ds"]}"#).unwrap();
+        let told = read::<Note>(&path, 1).unwrap_err().to_string();
+        assert!(told.contains("it has format 2, and this program reads 1"), "{told}");
+        strongroom_files::replace(&path, &vec![b' '; 1 << 20]).unwrap();
+        assert_eq!(read::<Note>(&path, 1).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
 }

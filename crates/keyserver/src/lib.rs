@@ -7,7 +7,6 @@ pub mod backup;
 mod batch;
 pub mod broker;
 pub mod caller;
-mod durable;
 pub mod grant;
 pub mod granting;
 pub mod management;

@@ -1,11 +1,10 @@
 //! The providers of this machine: one file each in `<home>/key-providers`.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::RenameFlags;
 use strongroom_keys::ProviderName;
 use thiserror::Error;
 
@@ -113,29 +112,10 @@ impl Registry {
         let mut text = serde_json::to_vec_pretty(config).map_err(|error| content(&path, error))?;
         text.push(b'\n');
         self.make_directory()?;
-        // Not a name that a provider can have, and each process has its own.
-        let temporary = self.directory.join(format!(".{name}.{}", std::process::id()));
-        let io = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| RegistryError::Io { action, path, source }
-        };
-        let outcome = write_new(&temporary, &text).map_err(io("write", &temporary)).and_then(|()| {
-            rustix::fs::renameat_with(
-                rustix::fs::CWD,
-                &temporary,
-                rustix::fs::CWD,
-                &path,
-                RenameFlags::NOREPLACE,
-            )
-            .map_err(|errno| match errno {
-                rustix::io::Errno::EXIST => RegistryError::Exists { name: name.clone() },
-                errno => io("create", &path)(errno.into()),
-            })
-        });
-        if outcome.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        outcome.and_then(|()| self.sync())
+        strongroom_files::create(&path, &text).map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => RegistryError::Exists { name: name.clone() },
+            _ => RegistryError::Io { action: "create", path, source },
+        })
     }
 
     /// Removes a provider. Its keys stay where they are.
@@ -144,11 +124,11 @@ impl Registry {
     /// [`RegistryError::Unknown`] if there is none of that name.
     pub fn remove(&self, name: &ProviderName) -> Result<(), RegistryError> {
         let path = self.path(name);
-        fs::remove_file(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => RegistryError::Unknown { name: name.clone() },
-            _ => RegistryError::Io { action: "remove", path, source },
-        })?;
-        self.sync()
+        match strongroom_files::remove(&path) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RegistryError::Unknown { name: name.clone() }),
+            Err(source) => Err(RegistryError::Io { action: "remove", path, source }),
+        }
     }
 
     /// How a provider is set up.
@@ -167,12 +147,12 @@ impl Registry {
         if mode & 0o022 != 0 {
             return Err(RegistryError::Mode { path, mode });
         }
-        if metadata.len() > FILE_BYTES_MAX {
-            return Err(content(&path, format!("it has more than {FILE_BYTES_MAX} bytes")));
-        }
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
-        let config: ProviderConfig = serde_json::from_str(&text).map_err(|error| content(&path, error))?;
+        let text =
+            strongroom_files::read_open(&file, FILE_BYTES_MAX).map_err(|error| match error.kind() {
+                io::ErrorKind::FileTooLarge => content(&path, error),
+                _ => unreadable(error),
+            })?;
+        let config: ProviderConfig = serde_json::from_slice(&text).map_err(|error| content(&path, error))?;
         config.check().map_err(|error| content(&path, error))?;
         Ok(config)
     }
@@ -183,21 +163,11 @@ impl Registry {
     /// [`RegistryError::Io`] if the directory is there and cannot be read.
     pub fn list(&self) -> Result<Vec<Registered>, RegistryError> {
         let unreadable = |source| RegistryError::Io { action: "read", path: self.directory.clone(), source };
-        let entries = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(unreadable(error)),
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            let file_name = entry.map_err(unreadable)?.file_name();
-            let name = file_name.to_str().and_then(|name| name.strip_suffix(ENDING)).map(str::parse);
-            if let Some(Ok(name)) = name {
-                names.push(name);
-            }
-        }
+        let files = strongroom_files::list(&self.directory, ENDING).map_err(unreadable)?;
+        let name_of = |file: &PathBuf| file.file_stem().and_then(|stem| stem.to_str())?.parse().ok();
+        let mut names: Vec<ProviderName> = files.iter().filter_map(name_of).collect();
         names.sort();
-        Ok(names.into_iter().map(|name: ProviderName| Registered { config: self.get(&name), name }).collect())
+        Ok(names.into_iter().map(|name| Registered { config: self.get(&name), name }).collect())
     }
 
     fn path(&self, name: &ProviderName) -> PathBuf {
@@ -211,19 +181,6 @@ impl Registry {
             .create(&self.directory)
             .map_err(|source| RegistryError::Io { action: "create", path: self.directory.clone(), source })
     }
-
-    fn sync(&self) -> Result<(), RegistryError> {
-        let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
-        synced.map_err(|source| RegistryError::Io { action: "sync", path: self.directory.clone(), source })
-    }
-}
-
-fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
-    // A file that a killed process of our number left behind.
-    let _ = fs::remove_file(path);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text)?;
-    file.sync_all()
 }
 
 fn content(path: &Path, reason: impl ToString) -> RegistryError {
@@ -238,6 +195,7 @@ impl From<RegistryError> for ProviderError {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

@@ -15,7 +15,6 @@
 mod needs;
 mod scan;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -32,9 +31,6 @@ use crate::state_file;
 const DIRECTORY: &str = "datastores";
 const ENDING: &str = ".json";
 const FORMAT: u32 = 1;
-
-/// The longest note that is read, in bytes: a path has 4096.
-const NOTE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The datastores that a home knows of.
 #[derive(Clone, Debug)]
@@ -69,9 +65,9 @@ impl KnownDatastores {
         let found = |error| CliError::File { action: "find", path: path.to_owned(), error };
         let path = path.canonicalize().map_err(found)?;
         let file = self.file(datastore, &path);
-        if fs::read(&file).is_ok_and(|text| Note::parse(&text).is_ok_and(|note| note.path == path)) {
+        if Note::read(&file).is_ok_and(|note| note.path == path) {
             // Whoever wrote it may have been killed before it was durable.
-            let synced = state_file::sync_directory(&self.directory);
+            let synced = strongroom_files::sync_directory(&self.directory);
             return synced.map_err(|error| CliError::File { action: "sync", path: file, error });
         }
         let noted_unix_seconds = state_file::unix_seconds_now();
@@ -101,22 +97,9 @@ impl KnownDatastores {
     /// All that is noted, file by file, or why one says nothing.
     fn notes(&self) -> Result<Vec<NotedFile>, CliError> {
         let failed = |error| CliError::File { action: "read", path: self.directory.clone(), error };
-        let entries = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(error)),
-        };
-        let mut files = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(failed)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.ends_with(ENDING) && !name.starts_with('.') {
-                files.push(path);
-            }
-        }
-        files.sort();
+        let files = strongroom_files::list(&self.directory, ENDING).map_err(failed)?;
         let noted = files.into_iter().map(|file| {
-            let note = read_note(&file);
+            let note = Note::read(&file).map_err(|error| error.to_string());
             (file, note)
         });
         Ok(noted.collect())
@@ -128,21 +111,9 @@ impl KnownDatastores {
     }
 }
 
-fn read_note(file: &Path) -> Result<Note, String> {
-    let length = fs::metadata(file).map_err(|error| error.to_string())?.len();
-    if length > NOTE_BYTES_MAX {
-        return Err(format!("it has {length} bytes, and a note has at most {NOTE_BYTES_MAX}"));
-    }
-    Note::parse(&fs::read(file).map_err(|error| error.to_string())?)
-}
-
 impl Note {
-    fn parse(text: &[u8]) -> Result<Self, String> {
-        let note: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        match note.format {
-            FORMAT => Ok(note),
-            format => Err(format!("it has format {format}, and this program reads {FORMAT}")),
-        }
+    fn read(file: &Path) -> io::Result<Self> {
+        state_file::read(file, FORMAT)
     }
 
     /// Whether what is at its path is the datastore that was there.
@@ -159,6 +130,8 @@ impl Note {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

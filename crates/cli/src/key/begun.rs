@@ -3,8 +3,6 @@
 //! A rotation's journal says what it has done, and can be found by whoever names the old key. Its volumes name the new one as soon as
 //! they have moved; by these files whoever names a volume, or asks for all that is due, comes to the same rotation again.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -77,27 +75,9 @@ impl BegunRotations {
             let path = path.to_owned();
             move |error| CliError::File { action: "read", path, error }
         };
-        let entries = match fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(&self.directory)(error)),
-        };
-        let mut begun = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(failed(&self.directory))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.starts_with('.') || !name.ends_with(ENDING) {
-                continue;
-            }
-            let text = fs::read(&path).map_err(failed(&path))?;
-            let rotation: BegunRotation =
-                serde_json::from_slice(&text).map_err(|error| failed(&path)(error.into()))?;
-            if rotation.format != FORMAT {
-                let reason = format!("it has format {}, and this program reads {FORMAT}", rotation.format);
-                return Err(failed(&path)(io::Error::other(reason)));
-            }
-            begun.push(rotation);
-        }
+        let files = strongroom_files::list(&self.directory, ENDING).map_err(failed(&self.directory))?;
+        let read = |file: PathBuf| state_file::read(&file, FORMAT).map_err(failed(&file));
+        let mut begun = files.into_iter().map(read).collect::<Result<Vec<BegunRotation>, _>>()?;
         begun.sort_by_key(BegunRotation::job);
         Ok(begun)
     }

@@ -4,7 +4,6 @@
 //! the delay is kept here, in `<home>/destructions`, one file each; nobody but this program holds to it, and whoever has the
 //! provider's credentials can destroy a key there without it.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,9 +20,6 @@ use crate::state_file;
 
 const DIRECTORY: &str = "destructions";
 const FORMAT: u32 = 1;
-
-/// The longest file that is read, in bytes: ids and a reason.
-const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// A destruction that waits, whoever keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -175,22 +171,10 @@ impl KeptDestructions {
     /// The one of a key.
     pub fn get(&self, key: &ProviderKey) -> Result<Option<Kept>, CliError> {
         let path = self.file(key);
-        let failed = |error| CliError::File { action: "read", path: path.clone(), error };
-        match fs::metadata(&path) {
-            Ok(found) if found.len() > FILE_BYTES_MAX => Err(failed(io::ErrorKind::FileTooLarge.into())),
-            Ok(_) => {
-                let kept: Kept = serde_json::from_slice(&fs::read(&path).map_err(failed)?)
-                    .map_err(|error| failed(error.into()))?;
-                match kept.format {
-                    FORMAT => Ok(Some(kept)),
-                    format => {
-                        let reason = format!("it has format {format}, and this program reads {FORMAT}");
-                        Err(failed(io::Error::other(reason)))
-                    }
-                }
-            }
+        match state_file::read(&path, FORMAT) {
+            Ok(kept) => Ok(Some(kept)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(CliError::File { action: "read", path, error }),
         }
     }
 

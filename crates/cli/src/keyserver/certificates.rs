@@ -1,8 +1,5 @@
 //! Certificates and keys of clients, as PEM files.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use strongroom_keyserver::authority::PrivateKey;
@@ -73,14 +70,11 @@ fn private_pem(pkcs8: &SecretBytes) -> Zeroizing<String> {
 
 /// Puts a file in its place, whole and durable, for its owner alone.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), CliError> {
-    let failed = |error| CliError::File { action: "write", path: path.to_owned(), error };
-    let new = path.with_extension("new");
-    let mut file: File =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new).map_err(failed)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&new, path).map_err(failed)?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
+    strongroom_files::replace(path, content).map_err(|error| CliError::File {
+        action: "write",
+        path: path.to_owned(),
+        error,
+    })
 }
 
 #[cfg(test)]

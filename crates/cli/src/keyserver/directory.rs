@@ -7,7 +7,6 @@
 //! <home>/key-providers/embedded.json, embedded/{ca,cert,key}.pem     this machine as its client
 //! ```
 
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,11 +22,10 @@ use super::syslog::{SyslogArguments, SyslogSettings};
 use super::upstream::BrokeredProviders;
 use crate::error::CliError;
 use crate::home::HomeArguments;
+use crate::state_file;
 
 /// The name of the settings' file.
 const SETTINGS_FILE: &str = "server.json";
-/// The longest settings: names of a hundred hosts.
-const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
 const SETTINGS_FORMAT: u32 = 1;
 
 /// KMIP's own port (IANA: kmip).
@@ -158,31 +156,15 @@ impl ServerSettings {
     /// Reads those of a state directory.
     pub fn read(directory: &Path) -> Result<Self, CliError> {
         let path = directory.join(SETTINGS_FILE);
-        let failed = |error: io::Error| match error.kind() {
+        state_file::read(&path, SETTINGS_FORMAT).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => CliError::NoKeyserver { directory: directory.to_owned() },
-            _ => CliError::File { action: "read", path: path.clone(), error },
-        };
-        if fs::metadata(&path).map_err(failed)?.len() > SETTINGS_BYTES_MAX {
-            return Err(CliError::Usage(format!("{} is longer than settings are", path.display())));
-        }
-        let text = fs::read(&path).map_err(failed)?;
-        let settings: Self = serde_json::from_slice(&text)
-            .map_err(|error| CliError::Usage(format!("{} cannot be used: {error}", path.display())))?;
-        match settings.format {
-            SETTINGS_FORMAT => Ok(settings),
-            format => Err(CliError::Usage(format!(
-                "{} has format {format}, and this program reads {SETTINGS_FORMAT}; upgrade the program",
-                path.display()
-            ))),
-        }
+            _ => CliError::File { action: "read", path, error },
+        })
     }
 
     /// Writes them.
     pub fn write(&self, directory: &Path) -> Result<(), CliError> {
-        let path = directory.join(SETTINGS_FILE);
-        let mut text = serde_json::to_string_pretty(self).map_err(|error| CliError::Output(error.into()))?;
-        text.push('\n');
-        fs::write(&path, text).map_err(|error| CliError::File { action: "write", path, error })
+        state_file::replace(&directory.join(SETTINGS_FILE), self)
     }
 }
 

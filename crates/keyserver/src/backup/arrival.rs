@@ -6,10 +6,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
+use strongroom_files::{PRIVATE_MODE, directory_of, sync_directory};
 
 use super::create::{partial_of, put_in_place, system};
 use super::error::BackupError;
-use crate::durable::{self, PRIVATE_MODE};
 
 /// Read at a time for a digest.
 const PIECE_BYTES: usize = 64 << 10;
@@ -61,8 +61,7 @@ impl Arrival {
             return Err(BackupError::NotArrived { path: self.path.clone() });
         }
         put_in_place(&self.partial, &self.path)?;
-        durable::sync_directory(self.path.parent().unwrap_or(Path::new("/")))
-            .map_err(system("make durable", &self.path))
+        sync_directory(directory_of(&self.path)).map_err(system("make durable", &self.path))
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
+use strongroom_files::{PRIVATE_MODE, directory_of, sync_directory};
 use strongroom_memory::secret::SecretBytes;
 
 use super::archive::{ArchiveKey, ArchiveReader, ArchiveWriter, Broken};
@@ -21,7 +22,7 @@ use super::last::LastBackup;
 use super::records::{Manifest, RecordReader, RecordWriter};
 use super::share::{BACKUP_KEY_BYTES, Share, combine, split};
 use super::{BackupSource, Snapshot};
-use crate::durable::{self, PRIVATE_MODE};
+use crate::objects::clock::unix_seconds_now;
 
 /// The moments between which a crash may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +101,7 @@ fn write_observed(
         let _ = fs::remove_file(&partial);
     })?;
     before(Step::MakeNameDurable);
-    durable::sync_directory(path.parent().unwrap_or(Path::new("/"))).map_err(system("make durable", path))?;
+    sync_directory(directory_of(path)).map_err(system("make durable", path))?;
     Ok(LastBackup::new(&header, manifest.counts))
 }
 
@@ -120,7 +121,7 @@ fn header_for(snapshot: &Snapshot<'_>, custody: &Custody, key: &SecretBytes) -> 
             share: custodian.encrypt(&share.encode()?)?,
         });
     }
-    Header::new(id, durable::unix_seconds_now(), snapshot.generation, custody.threshold(), key, holders)
+    Header::new(id, unix_seconds_now(), snapshot.generation, custody.threshold(), key, holders)
 }
 
 /// Makes sure, before anybody relies on it, that the first and the last M shares give the key.

@@ -14,7 +14,6 @@ use tempfile::TempDir;
 use super::create::back_up_observed;
 use super::tests::{people, record, some_state, two_of_three};
 use super::*;
-use crate::durable;
 
 const DIRECTORY: &str = "STRONGROOM_TEST_KILL_DIRECTORY";
 const KILL_AT: &str = "STRONGROOM_TEST_KILL_AT";
@@ -124,15 +123,15 @@ impl RestoreTarget for Files {
         self.countdown.step();
         let mark = serde_json::to_vec(mark)?;
         if fs::read(self.path("mark")).ok().as_ref() != Some(&mark) {
-            durable::write(&self.path("staged"), b"")?;
+            strongroom_files::write(&self.path("staged"), b"")?;
             self.countdown.step();
-            durable::replace(&self.path("mark"), &self.path("mark.new"), &mark)?;
+            strongroom_files::replace(&self.path("mark"), &mark)?;
         }
         self.countdown.step();
         // What was cut off in the middle of a line is done again.
         let lines = self.lines("staged");
         let whole: String = lines.iter().map(|line| line.join(" ") + "\n").collect();
-        durable::replace(&self.path("staged"), &self.path("staged.new"), whole.as_bytes())?;
+        strongroom_files::replace(&self.path("staged"), whole.as_bytes())?;
         self.staged = Some(OpenOptions::new().append(true).open(self.path("staged"))?);
         // Tombstones have no numbers, and are buried again.
         let numbered = lines.iter().filter(|line| line[1] != "Tombstone");
@@ -153,10 +152,10 @@ impl RestoreTarget for Files {
     fn commit(&mut self, _restored: &Restored) -> Result<(), Failure> {
         self.countdown.step();
         let staged = fs::read(self.path("staged"))?;
-        durable::write(&self.path("live.new"), &staged)?;
+        strongroom_files::write(&self.path("live.new"), &staged)?;
         self.countdown.step();
         fs::rename(self.path("live.new"), self.path("live"))?;
-        durable::sync_directory(&self.directory)?;
+        strongroom_files::sync_directory(&self.directory)?;
         self.countdown.step();
         fs::remove_file(self.path("mark"))?;
         self.countdown.step();

@@ -4,17 +4,17 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use strongroom_types::hex;
 
 use super::custodian::CustodianName;
 use super::error::BackupError;
 use super::header::{BackupId, Header, ShareHolder};
 use super::records::Counts;
-use crate::durable;
-use strongroom_types::hex;
 
 const FILE: &str = "backup.json";
-const FILE_STAGED: &str = "backup.json.new";
 const FORMAT: u32 = 1;
+/// The longest record that is read: every custodian that there may be, with the longest name, is a tenth of it.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// A completed backup, as the server remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ impl LastBackup {
         let path = state_directory.join(FILE);
         let write = || {
             let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
-            durable::replace(&path, &state_directory.join(FILE_STAGED), &text)
+            strongroom_files::replace(&path, &text)
         };
         write().map_err(|error| BackupError::System { what: "write", path: path.clone(), error })
     }
@@ -105,7 +105,7 @@ impl LastBackup {
 pub fn status(state_directory: &Path, generation: u64) -> Result<BackupStatus, BackupError> {
     let path = state_directory.join(FILE);
     let system = |error| BackupError::System { what: "read", path: path.clone(), error };
-    let text = match std::fs::read(&path) {
+    let text = match strongroom_files::read(&path, FILE_BYTES_MAX) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BackupStatus::Unbacked),
         Err(error) => return Err(system(error)),

@@ -50,10 +50,14 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> UnixSeconds {
-        // Before 1970 or beyond the year 292 billion: a clock that nobody set counts as 1970.
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        UnixSeconds(i64::try_from(seconds).unwrap_or(i64::MAX))
+        // The end of the range is beyond the year 292 billion.
+        UnixSeconds(i64::try_from(unix_seconds_now()).unwrap_or(i64::MAX))
     }
+}
+
+/// The machine's time in seconds since 1970; a clock that nobody set counts as 1970.
+pub(crate) fn unix_seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]

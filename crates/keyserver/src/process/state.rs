@@ -136,10 +136,7 @@ impl State {
 pub fn make_directory(path: &Path) -> Result<(), StateError> {
     let failed = |error| StateError::System { doing: "make", path: path.to_owned(), error };
     match fs::DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            crate::durable::sync_directory(parent.unwrap_or(Path::new("."))).map_err(failed)
-        }
+        Ok(()) => strongroom_files::sync_directory(strongroom_files::directory_of(path)).map_err(failed),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(failed(error)),
     }

@@ -23,7 +23,7 @@ use super::restored::{Memory, RESTORED};
 use super::source::of_object;
 use crate::authority::transfer as authority;
 use crate::backup::{Failure, Record, RecordKind, RestoreMark, RestoreTarget, Restored};
-use crate::durable;
+use crate::objects::clock::unix_seconds_now;
 use crate::objects::destruction;
 use crate::objects::id::ObjectId;
 use crate::objects::sealing;
@@ -125,7 +125,7 @@ impl RestoreTarget for ServerTarget {
         let now = OffsetDateTime::now_utc();
         let memory = Memory {
             restored: restored.clone(),
-            restored_unix_seconds: durable::unix_seconds_now(),
+            restored_unix_seconds: unix_seconds_now(),
             replaced: self.live_objects()?,
             is_on_record: false,
         };
@@ -144,7 +144,7 @@ impl RestoreTarget for ServerTarget {
         (self.observed)();
         fs::rename(self.directory.join(STAGED_FILE), self.directory.join(STORE_FILE))?;
         (self.observed)();
-        Ok(durable::sync_directory(&self.directory)?)
+        Ok(strongroom_files::sync_directory(&self.directory)?)
     }
 }
 

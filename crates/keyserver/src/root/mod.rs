@@ -43,7 +43,7 @@ pub use warning::Warning;
 
 use strongroom_types::hex;
 
-use crate::durable;
+use crate::objects::clock::unix_seconds_now;
 use place::Place;
 use record::{Root, Seal};
 
@@ -331,7 +331,7 @@ fn seal_and_publish(
             Seal::PlainFile(seal)
         }
     };
-    let record = Root { id: root.id, generation, sealed_unix_seconds: durable::unix_seconds_now(), seal };
+    let record = Root { id: root.id, generation, sealed_unix_seconds: unix_seconds_now(), seal };
     place.publish(&record, key_file.as_ref(), &|place| {
         // A seal that does not open is worth less than the one that it would replace.
         unseal(place, &record, access).map(drop)

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use strongroom_files::PRIVATE_MODE;
 
 use super::error::RootError;
 use super::plain_file::{KEY_FILE_PREFIX, KEY_FILE_SUFFIX, KeyFile};
 use super::record::{RECORD_BYTES_MAX, Root, Seal, Unreadable};
-use crate::durable::{self, PRIVATE_MODE};
 
 const RECORD: &str = "root.json";
 const RECORD_STAGED: &str = "root.json.new";
@@ -173,7 +173,7 @@ impl Place {
     }
 
     fn write_durably(&self, path: &Path, content: &[u8]) -> Result<(), RootError> {
-        durable::write(path, content).map_err(|error| RootError::System {
+        strongroom_files::write(path, content).map_err(|error| RootError::System {
             what: "write",
             path: path.to_owned(),
             error,
@@ -181,7 +181,7 @@ impl Place {
     }
 
     fn sync(&self) -> Result<(), RootError> {
-        durable::sync_directory(&self.directory).map_err(|error| RootError::System {
+        strongroom_files::sync_directory(&self.directory).map_err(|error| RootError::System {
             what: "make durable",
             path: self.directory.clone(),
             error,

@@ -7,10 +7,9 @@
 
 use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -20,6 +19,7 @@ use strongroom_keys::KeyRequestId;
 use strongroom_types::{KekId, VolumeId};
 
 use crate::error::CliError;
+use crate::state_file::unix_seconds_now;
 
 const FORMAT: u32 = 1;
 
@@ -106,7 +106,7 @@ impl Journal {
             resumed: false,
         };
         journal.read().and_then(|()| journal.begin(what)).map_err(failed(&path))?;
-        File::open(&directory).and_then(|directory| directory.sync_all()).map_err(failed(&path))?;
+        strongroom_files::sync_directory(&directory).map_err(failed(&path))?;
         Ok(journal)
     }
 
@@ -165,7 +165,7 @@ impl Journal {
 
     /// Notes that nothing is left: the same command begins a new job from now on.
     pub fn finish(&mut self) -> Result<(), CliError> {
-        self.note(&Line::Finished { unix_seconds: now() }, true)
+        self.note(&Line::Finished { unix_seconds: unix_seconds_now() }, true)
     }
 
     fn note(&mut self, line: &Line, durably: bool) -> Result<(), CliError> {
@@ -177,8 +177,7 @@ impl Journal {
     }
 
     fn read(&mut self) -> io::Result<()> {
-        let mut text = Vec::new();
-        (&self.file).take(BYTES_MAX).read_to_end(&mut text)?;
+        let text = strongroom_files::read_open(&self.file, BYTES_MAX)?;
         let mut whole_bytes = 0;
         for piece in text.split_inclusive(|byte| *byte == b'\n') {
             let Some(line) = piece.strip_suffix(b"\n") else { break };
@@ -218,16 +217,13 @@ impl Journal {
         self.finished = false;
         self.file.set_len(0)?;
         self.file.rewind()?;
-        let line = Line::Job { format: FORMAT, began_unix_seconds: now(), what: what.to_owned() };
+        let line =
+            Line::Job { format: FORMAT, began_unix_seconds: unix_seconds_now(), what: what.to_owned() };
         let mut text = serde_json::to_vec(&line)?;
         text.push(b'\n');
         self.file.write_all(&text)?;
         self.file.sync_data()
     }
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]
