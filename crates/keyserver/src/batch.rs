@@ -5,13 +5,13 @@ use strongroom_kmip::protocol::{BatchErrorContinuationOption, Operation, ResultR
 use strongroom_store::Transaction;
 
 use crate::access::OperationClass;
-use crate::broker::{Answers, Wanted};
 use crate::caller::Caller;
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::KeepingError;
 use crate::observer::{Event, EventOutcome};
+use crate::operations::asking::{Answers, Ask};
 use crate::operations::failure::Failure;
-use crate::operations::{Context, Needs, Released, class_of, perform};
+use crate::operations::{Context, Released, class_of, perform};
 use crate::server::KeyServer;
 
 /// How often a piece of work is done again because another client changed the same objects meanwhile. Each time, another one got
@@ -69,16 +69,10 @@ impl Batch<'_> {
         before: &[ResponseItem],
         answers: &mut Answers,
     ) -> Done {
-        let mut needs = Needs::default();
         for _ in 0..COMMIT_ATTEMPTS {
-            let mut tried =
-                self.try_items(std::slice::from_ref(item), placeholder, before, (answers, &needs));
-            if let Some(wanted) = tried.wanted.take() {
-                self.server.ask(wanted, answers).await;
-                continue;
-            }
-            if let Some(id) = tried.asks {
-                needs.insert(id, self.server.needs_of(id).await);
+            let mut tried = self.try_items(std::slice::from_ref(item), placeholder, before, answers);
+            if let Some(ask) = tried.asks.take() {
+                self.server.ask(ask, answers).await;
                 continue;
             }
             match self.commit(&mut tried).await {
@@ -94,16 +88,12 @@ impl Batch<'_> {
     async fn all_or_nothing(&self) -> (Vec<ResponseItem>, Vec<Event>) {
         let requested = &self.request.items;
         let mut failure = contended();
-        let (mut answers, mut needs) = (Answers::default(), Needs::default());
+        let mut answers = Answers::default();
         // Each item may have to ask an external provider once, and what needs its object.
         for _ in 0..COMMIT_ATTEMPTS + 2 * requested.len() {
-            let mut tried = self.try_items(requested, None, &[], (&answers, &needs));
-            if let Some(wanted) = tried.wanted.take() {
-                self.server.ask(wanted, &mut answers).await;
-                continue;
-            }
-            if let Some(id) = tried.asks {
-                needs.insert(id, self.server.needs_of(id).await);
+            let mut tried = self.try_items(requested, None, &[], &answers);
+            if let Some(ask) = tried.asks.take() {
+                self.server.ask(ask, &mut answers).await;
                 continue;
             }
             let failed = tried.items.last().is_some_and(|item| item.result_status != ResultStatus::Success);
@@ -160,16 +150,10 @@ impl Batch<'_> {
         requested: &[RequestItem],
         placeholder: Option<ObjectId>,
         before: &[ResponseItem],
-        (answers, needs): (&Answers, &Needs),
+        answers: &Answers,
     ) -> Tried {
-        let mut tried = Tried {
-            items: Vec::new(),
-            events: Vec::new(),
-            placeholder,
-            transaction: Ok(None),
-            wanted: None,
-            asks: None,
-        };
+        let mut tried =
+            Tried { items: Vec::new(), events: Vec::new(), placeholder, transaction: Ok(None), asks: None };
         let mut work = match self.server.objects.begin() {
             Ok(work) => work,
             Err(error) => {
@@ -185,19 +169,17 @@ impl Batch<'_> {
                 turns: &self.server.turns,
                 work: &mut work,
                 answers,
-                wanted: None,
-                upstream: None,
-                needs,
                 asks: None,
+                upstream: None,
                 placeholder: tried.placeholder,
                 objects: Vec::new(),
                 released: None,
                 operation: item.operation(),
             };
             let result = check_extension(item).and_then(|()| perform(&item.payload, &mut context));
-            let Context { objects, released, placeholder: next, upstream, wanted, asks, .. } = context;
-            if wanted.is_some() || asks.is_some() {
-                (tried.wanted, tried.asks) = (wanted, asks);
+            let Context { objects, released, placeholder: next, upstream, asks, .. } = context;
+            if asks.is_some() {
+                tried.asks = asks;
                 return tried;
             }
             let noted = |event| Event { upstream: upstream.clone(), ..event };
@@ -278,10 +260,8 @@ struct Tried {
     events: Vec<Event>,
     placeholder: Option<ObjectId>,
     transaction: Result<Option<Transaction>, KeepingError>,
-    /// Nothing of it counts: an external provider has to be asked first.
-    wanted: Option<Wanted>,
-    /// Nothing of it counts: first it has to be asked what needs this object.
-    asks: Option<ObjectId>,
+    /// Nothing of it counts: this has to be asked first.
+    asks: Option<Ask>,
 }
 
 impl Tried {

@@ -23,16 +23,17 @@ use zeroize::Zeroizing;
 
 use crate::access::Identity;
 use crate::batch::{Batch, failed, refusal};
-use crate::broker::{Answers, Broker, Wanted};
+use crate::broker::{Broker, not_brokered};
 use crate::caller::{Caller, refused};
 use crate::grant::{Grant, Refusal, VerifiedGrant};
 use crate::objects::clock::Clock;
-use crate::objects::dependents::{Dependents, Inquiry, Unknown};
+use crate::objects::dependents::{Dependents, Inquiry};
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::Objects;
 use crate::objects::sealing::SealingError;
 use crate::observer::{Event, EventOutcome, Observer, ShownGrant};
 use crate::operations::GroupTurns;
+use crate::operations::asking::{Answers, Ask};
 use crate::operations::failure::Failure;
 use crate::settings::Settings;
 
@@ -67,7 +68,7 @@ pub struct KeyServer {
     grants: Arc<dyn Grants>,
     observer: Arc<dyn Observer>,
     broker: Option<Arc<Broker>>,
-    pub(crate) inquiry: Arc<Inquiry>,
+    inquiry: Arc<Inquiry>,
     pub(crate) turns: GroupTurns,
     answered: AtomicU64,
 }
@@ -118,11 +119,28 @@ impl KeyServer {
         Self { broker, ..self }
     }
 
-    /// Asks an external provider.
-    pub(crate) async fn ask(&self, wanted: Wanted, answers: &mut Answers) {
-        match &self.broker {
-            Some(broker) => broker.answer(wanted, answers).await,
-            None => answers.refuse(wanted),
+    /// Asks what an operation wants to know, and adds the answer, or why there is none, to those of the request.
+    pub(crate) async fn ask(&self, ask: Ask, answers: &mut Answers) {
+        match (ask, &self.broker) {
+            (Ask::Key(key), Some(broker)) => {
+                let answer = broker.key(&key).await;
+                answers.keys.insert(key, answer);
+            }
+            (Ask::State(key), Some(broker)) => {
+                let answer = broker.state(&key).await;
+                answers.states.insert(key, answer);
+            }
+            (Ask::Key(key), None) => {
+                let refused = not_brokered(&key);
+                answers.keys.insert(key, Err(refused));
+            }
+            (Ask::State(key), None) => {
+                let refused = not_brokered(&key);
+                answers.states.insert(key, Err(refused));
+            }
+            (Ask::Dependents(id), _) => {
+                answers.dependents.insert(id, self.inquiry.of(id).await);
+            }
         }
     }
 
@@ -171,11 +189,6 @@ impl KeyServer {
         };
         let items = self.on_record(items, &events).await;
         ResponseMessage { header, items }
-    }
-
-    /// Names of what needs the object.
-    pub(crate) async fn needs_of(&self, id: ObjectId) -> Result<Vec<String>, Unknown> {
-        self.inquiry.of(id).await
     }
 
     /// What has to be right before any item is looked at; the caller comes back with its grant.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
 mod key_site;
+mod kmip_client;
 
 use std::time::SystemTime;
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantedOperation, GrantedOperations, UnixSeconds, VmGeneration,
+    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration,
 };
 use strongroom_kmip::client::{Client, ClientError};
 use strongroom_kmip::protocol::{AttributeName, RevocationReasonCode, State};
@@ -49,12 +50,12 @@ struct Wish {
 
 impl Wish {
     fn new(host: PublicKeySha256, key: &str, generation: u64) -> Self {
-        Self { host, keys: vec![key.to_owned()], generation, good: (0, 60) }
+        Self { host, keys: vec![key.to_owned()], generation, good: (0, 1800) }
     }
 
     fn signed(&self, signer: &GrantSigner) -> Vec<u8> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
-        let at = |offset: i64| UnixSeconds(now.saturating_add_signed(offset));
+        let at = |offset: i64| GrantTime(now.saturating_add_signed(offset));
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let (generation, time) = (VmGeneration(self.generation), (at(self.good.0), at(self.good.1)));
         let grant = Grant::new(VM, generation, self.host, operations, self.keys.clone(), time).unwrap();

@@ -57,10 +57,11 @@ impl Authority {
         reason: &str,
         now: OffsetDateTime,
     ) -> Result<(), AuthorityError> {
-        check_reason(reason)?;
-        let snapshot = self.store.snapshot()?;
-        find::<ClientRecord>(snapshot.as_ref(), &format!("{CLIENT}{client}"))?
-            .ok_or(AuthorityError::Unknown { what: "client" })?;
+        let is_known =
+            find::<ClientRecord>(self.store.snapshot()?.as_ref(), &format!("{CLIENT}{client}"))?.is_some();
+        if !is_known {
+            return Err(AuthorityError::Unknown { what: "client" });
+        }
         self.revoke_any_client(client, reason, now)
     }
 

@@ -6,7 +6,7 @@
 //!
 //! - **Get** asks the provider each time. The key goes from the provider's answer into the response; it is written nowhere.
 //! - **The state** is the stricter one of the provider's and the object's own. A host that asks for it has the provider
-//!   asked, within [`STATE_KEPT`] once for all hosts; deactivation and compromise are written down in the object, which is
+//!   asked, within [`BrokerTimes::state_kept`] once for all hosts; deactivation and compromise are written down in the object, which is
 //!   what everyone else is shown. That a key is gone is told to who asks, and not written down: a provider that was just
 //!   restored may know it again.
 //! - **Activate, Revoke, Destroy, attributes** concern the object alone. Who ends it here ends what the broker gives out; the
@@ -40,11 +40,22 @@ use crate::operations::failure::Failure;
 /// Most calls to providers at a time: each holds a thread, and a provider that hangs holds it for the provider's own limit.
 /// More wait.
 pub const CALLS_MAX: usize = 32;
-/// How long a request waits for its turn to ask. Clients wait as long for an answer by custom.
-const TURN_WITHIN: Duration = Duration::from_secs(4);
-/// For how long a state that a provider told is told on. Many hosts ask for the same key's; it is a fraction of the time in
-/// which a revocation must reach them.
-pub const STATE_KEPT: Duration = Duration::from_secs(5);
+/// How long a broker waits, and remembers.
+#[derive(Debug, Clone, Copy)]
+pub struct BrokerTimes {
+    /// How long a request waits for its turn to ask. By default 4 s: clients wait as long for an answer by custom.
+    pub turn_within: Duration,
+    /// For how long a state that a provider told is told on. Many hosts ask for the same key's; the default, 5 s, is a
+    /// fraction of the time in which a revocation must reach them.
+    pub state_kept: Duration,
+}
+
+impl Default for BrokerTimes {
+    fn default() -> Self {
+        Self { turn_within: Duration::from_secs(4), state_kept: Duration::from_secs(5) }
+    }
+}
+
 /// Most states that are kept; then all are asked for anew.
 const STATES_MAX: usize = 16 * 1024;
 
@@ -55,43 +66,10 @@ pub const REFUSED: &str = "upstream-refused";
 /// The word for a key that its provider does not have any more.
 pub const GONE: &str = "upstream-gone";
 
-/// What a provider is to be asked before an operation can be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
-    /// For the key.
-    Key(ProviderKey),
-    /// For its state.
-    State(ProviderKey),
-}
-
-/// What providers said while one request was worked on. Dropped with it, which wipes the keys.
-#[derive(Debug, Default)]
-pub struct Answers {
-    keys: HashMap<ProviderKey, Result<SecretBytes, Failure>>,
-    states: HashMap<ProviderKey, Result<UpstreamState, Failure>>,
-}
-
-impl Answers {
-    pub(crate) fn key(&self, key: &ProviderKey) -> Option<&Result<SecretBytes, Failure>> {
-        self.keys.get(key)
-    }
-
-    /// There is no broker.
-    pub(crate) fn refuse(&mut self, wanted: Wanted) {
-        match wanted {
-            Wanted::Key(key) => drop(self.keys.insert(key.clone(), Err(not_brokered(&key)))),
-            Wanted::State(key) => drop(self.states.insert(key.clone(), Err(not_brokered(&key)))),
-        }
-    }
-
-    pub(crate) fn state(&self, key: &ProviderKey) -> Option<&Result<UpstreamState, Failure>> {
-        self.states.get(key)
-    }
-}
-
 /// Asks providers.
 pub struct Broker {
     upstream: Arc<dyn Upstream>,
+    times: BrokerTimes,
     calls: Arc<Semaphore>,
     states: Mutex<HashMap<ProviderKey, (Instant, UpstreamState)>>,
 }
@@ -99,7 +77,12 @@ pub struct Broker {
 impl Broker {
     /// Before these providers.
     pub fn new(upstream: Arc<dyn Upstream>) -> Self {
-        Self { upstream, calls: Arc::new(Semaphore::new(CALLS_MAX)), states: Mutex::default() }
+        Self::with_times(upstream, BrokerTimes::default())
+    }
+
+    /// The same, which waits and remembers as long as it is told.
+    pub fn with_times(upstream: Arc<dyn Upstream>, times: BrokerTimes) -> Self {
+        Self { upstream, times, calls: Arc::new(Semaphore::new(CALLS_MAX)), states: Mutex::default() }
     }
 
     /// The providers, for who may block.
@@ -107,21 +90,17 @@ impl Broker {
         self.upstream.as_ref()
     }
 
-    /// Adds a provider's answer, or why there is none, to those of the request.
-    pub(crate) async fn answer(&self, wanted: Wanted, answers: &mut Answers) {
-        match wanted {
-            Wanted::Key(key) => {
-                let asked = key.clone();
-                let answer = self.ask(&key, move |upstream| upstream.fetch(&asked)).await;
-                answers.keys.insert(key, answer);
-            }
-            Wanted::State(key) => {
-                let answer = match self.known_state(&key) {
-                    Some(state) => Ok(state),
-                    None => self.ask_state(&key).await,
-                };
-                answers.states.insert(key, answer);
-            }
+    /// The key, from its provider.
+    pub(crate) async fn key(&self, key: &ProviderKey) -> Result<SecretBytes, Failure> {
+        let asked = key.clone();
+        self.ask(key, move |upstream| upstream.fetch(&asked)).await
+    }
+
+    /// Where the key is in its life, as its provider says now or said just before.
+    pub(crate) async fn state(&self, key: &ProviderKey) -> Result<UpstreamState, Failure> {
+        match self.known_state(key) {
+            Some(state) => Ok(state),
+            None => self.ask_state(key).await,
         }
     }
 
@@ -138,7 +117,10 @@ impl Broker {
 
     fn known_state(&self, key: &ProviderKey) -> Option<UpstreamState> {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
-        states.get(key).filter(|(asked_at, _)| asked_at.elapsed() < STATE_KEPT).map(|(_, state)| *state)
+        states
+            .get(key)
+            .filter(|(asked_at, _)| asked_at.elapsed() < self.times.state_kept)
+            .map(|(_, state)| *state)
     }
 
     async fn ask<Answer: Send + 'static>(
@@ -146,7 +128,8 @@ impl Broker {
         key: &ProviderKey,
         question: impl FnOnce(&dyn Upstream) -> Result<Answer, UpstreamError> + Send + 'static,
     ) -> Result<Answer, Failure> {
-        let turn = tokio::time::timeout(TURN_WITHIN, Arc::clone(&self.calls).acquire_owned()).await;
+        let turn =
+            tokio::time::timeout(self.times.turn_within, Arc::clone(&self.calls).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {
             let reason = format!("{CALLS_MAX} other calls keep all providers waiting");
             return Err(failure(key, &UpstreamError::Unavailable { reason }));
@@ -182,7 +165,7 @@ fn failure(key: &ProviderKey, error: &UpstreamError) -> Failure {
 }
 
 /// Without a broker, as when the server was started without the provider.
-fn not_brokered(key: &ProviderKey) -> Failure {
+pub(crate) fn not_brokered(key: &ProviderKey) -> Failure {
     let reason = format!(
         "the key server is not the broker of this provider now; start it with --broker {}",
         key.provider

@@ -32,7 +32,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use strongroom_memory::secret::SecretBytes;
 
 use super::refusal::Refusal;
-use super::{GrantId, UnixSeconds, VmGeneration, VmId};
+use super::{GrantId, GrantTime, VmGeneration, VmId};
 use crate::access::{CertificateSha256, PublicKeySha256};
 
 /// Most bytes of a grant: room for the most objects with ids as KMIP servers make them. Checked before anything
@@ -103,8 +103,8 @@ pub struct Grant {
     host: PublicKeySha256,
     operations: GrantedOperations,
     objects: Vec<String>,
-    not_before: UnixSeconds,
-    expires: UnixSeconds,
+    not_before: GrantTime,
+    expires: GrantTime,
 }
 
 /// A grant that cannot be said.
@@ -147,7 +147,7 @@ impl Grant {
         host: PublicKeySha256,
         operations: GrantedOperations,
         mut objects: Vec<String>,
-        (not_before, expires): (UnixSeconds, UnixSeconds),
+        (not_before, expires): (GrantTime, GrantTime),
     ) -> Result<Self, GrantError> {
         objects.sort_unstable();
         objects.dedup();
@@ -199,12 +199,12 @@ impl Grant {
     }
 
     /// The first second at which it is good.
-    pub fn not_before(&self) -> UnixSeconds {
+    pub fn not_before(&self) -> GrantTime {
         self.not_before
     }
 
     /// The first second at which it is no longer good.
-    pub fn expires(&self) -> UnixSeconds {
+    pub fn expires(&self) -> GrantTime {
         self.expires
     }
 
@@ -312,8 +312,8 @@ fn read_body(body: &[u8]) -> Option<(Grant, CertificateSha256)> {
     let id = GrantId::from_bytes(reader.array()?);
     let vm = VmId::from_bytes(reader.array()?);
     let generation = VmGeneration(u64::from_be_bytes(reader.array()?));
-    let not_before = UnixSeconds(u64::from_be_bytes(reader.array()?));
-    let expires = UnixSeconds(u64::from_be_bytes(reader.array()?));
+    let not_before = GrantTime(u64::from_be_bytes(reader.array()?));
+    let expires = GrantTime(u64::from_be_bytes(reader.array()?));
     let host = PublicKeySha256::from_bytes(reader.array()?);
     let signer = CertificateSha256::from_bytes(reader.array()?);
     let operations = GrantedOperations::from_bits(u16::from_be_bytes(reader.array()?))?;

@@ -111,10 +111,11 @@ mod tests {
     use strongroom_store::Engine;
 
     use super::super::encoding::{Grant, GrantedOperations};
-    use super::super::ledger::{raise_generation, redeem};
+    use super::super::ledger::raise_generation;
+    use super::super::ledger::tests::redeem;
     use super::super::verify::GrantVerifier;
     use super::super::verify::tests::{Control, NOON, at, host};
-    use super::super::{UnixSeconds, VmGeneration};
+    use super::super::{GrantTime, VmGeneration};
     use super::*;
 
     fn engine() -> Engine {
@@ -123,7 +124,7 @@ mod tests {
 
     fn redeemed(store: &Engine, vm: u8, generation: u64, operations: GrantedOperations, objects: &[&str]) {
         let control = Control::new();
-        let seconds = |offset| UnixSeconds::of(at(NOON + offset));
+        let seconds = |offset| GrantTime::of(at(NOON + offset));
         let objects = objects.iter().map(|object| (*object).to_owned()).collect();
         let (vm, generation) = (VmId::from_bytes([vm; 16]), VmGeneration(generation));
         let time = (seconds(0), seconds(300));

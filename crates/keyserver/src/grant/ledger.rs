@@ -16,14 +16,12 @@
 //! A restored server does not know which grants were used since its backup. So it takes none that could have been, and
 //! `grant/restored` says when that was.
 
-use strongroom_store::{
-    Condition, Is, KeyRange, Operation, Outcome, Snapshot, Store, StoreError, Transaction,
-};
+use strongroom_store::{Is, KeyRange, Operation, Outcome, Snapshot, Store, StoreError, Transaction};
 use time::OffsetDateTime;
 
 use super::refusal::Refusal;
 use super::verify::{CLOCK_SKEW_SECONDS, VerifiedGrant};
-use super::{UnixSeconds, VmGeneration, VmId, holding};
+use super::{GrantTime, VmGeneration, VmId, holding};
 
 const USED: &[u8] = b"grant/used/";
 pub(crate) const VM: &[u8] = b"grant/vm/";
@@ -59,38 +57,18 @@ pub enum RedeemError {
     },
 }
 
-/// What a redemption asks of the store: conditions that hold as long as the grant was not used and its VM has
-/// not gone on, and what is then written. It may be put into a transaction with other things; if that ends in a
-/// conflict, ask [`redemption`] again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Redemption {
-    /// What must hold.
-    pub conditions: Vec<Condition>,
-    /// What is written.
-    pub operations: Vec<Operation>,
-}
-
-impl Redemption {
-    /// `transaction` with the redemption in it.
-    #[must_use]
-    pub fn join(self, mut transaction: Transaction) -> Transaction {
-        transaction.conditions.extend(self.conditions);
-        transaction.operations.extend(self.operations);
-        transaction
-    }
-}
-
-/// What it takes to redeem a grant, as things are in `snapshot`. Its host may read on from then: [`holding`].
+/// What it takes to redeem a grant, as things are in `snapshot`: conditions that hold as long as the grant was not used and its VM
+/// has not gone on, and what is then written. After a conflict, ask again. Its host may read on from then: [`holding`].
 ///
 /// # Errors
 /// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::BeforeRestore`], [`Refusal::Expired`] if it is so old
 /// that it may be forgotten; [`RedeemError::Store`], [`RedeemError::Damaged`].
-pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<Redemption, RedeemError> {
+pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<Transaction, RedeemError> {
     let grant = verified.grant();
     let (expires, generation) = (grant.expires(), grant.generation());
     let (restored, _) = number(snapshot, RESTORED)?;
     if let Some(restored) = restored.filter(|restored| grant.not_before().0 <= *restored) {
-        return Err(Refusal::BeforeRestore { restored: UnixSeconds(restored) }.into());
+        return Err(Refusal::BeforeRestore { restored: GrantTime(restored) }.into());
     }
     let used_key = [USED, &expires.0.to_be_bytes(), grant.id().as_bytes()].concat();
     if snapshot.get(&used_key)?.is_some() {
@@ -115,20 +93,18 @@ pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<R
         transaction = transaction.put(vm_key, generation.0.to_be_bytes());
     }
     transaction.operations.extend(holding::begun_by(snapshot, verified)?);
-    Ok(Redemption { conditions: transaction.conditions, operations: transaction.operations })
+    Ok(transaction)
 }
 
-/// Redeems `grant` in a transaction of its own: when this returns, its use is durable. Blocks for a write to
-/// the device.
+/// Redeems `grant` in a transaction of its own: when the future is done, its use is durable.
 ///
 /// # Errors
 /// As [`redemption`], and [`RedeemError::Contended`].
-pub fn redeem(store: &dyn Store, grant: &VerifiedGrant) -> Result<(), RedeemError> {
+pub async fn redeem(store: &dyn Store, grant: &VerifiedGrant) -> Result<(), RedeemError> {
     for _ in 0..REDEEM_ATTEMPTS {
         let redemption = redemption(store.snapshot()?.as_ref(), grant)?;
-        match store.commit(redemption.join(Transaction::new()))? {
-            Outcome::Committed(_) => return Ok(()),
-            Outcome::Conflict(_) => {}
+        if let Outcome::Committed(_) = store.submit(redemption).await? {
+            return Ok(());
         }
     }
     Err(RedeemError::Contended)
@@ -173,7 +149,7 @@ pub fn highest_generation(store: &dyn Store, vm: VmId) -> Result<Option<VmGenera
 /// # Errors
 /// [`RedeemError::Store`], [`RedeemError::Damaged`].
 pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, RedeemError> {
-    let before = UnixSeconds::of(now).0.saturating_sub(CLOCK_SKEW_SECONDS);
+    let before = GrantTime::of(now).0.saturating_sub(CLOCK_SKEW_SECONDS);
     let range = KeyRange::between(USED, [USED, &before.to_be_bytes()[..]].concat());
     let mut forgotten_count = 0;
     loop {
@@ -199,7 +175,7 @@ pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, R
 /// What of a restored server's ledger stands in for the grants that it has forgotten: none is taken that was good at `now`, by
 /// any clock within the skew, or before.
 pub(crate) fn restored_at(now: OffsetDateTime) -> Operation {
-    let restored = UnixSeconds::of(now).0.saturating_add(CLOCK_SKEW_SECONDS);
+    let restored = GrantTime::of(now).0.saturating_add(CLOCK_SKEW_SECONDS);
     Operation::Put { key: RESTORED.to_vec(), value: restored.to_be_bytes().to_vec(), lease: None }
 }
 
@@ -234,4 +210,4 @@ pub(super) fn number(snapshot: &dyn Snapshot, key: &[u8]) -> Result<(Option<u64>
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -38,8 +38,8 @@ mod terms;
 pub mod verify;
 
 pub use encoding::{Grant, GrantError, GrantSigner, GrantedOperation, GrantedOperations};
-pub use ledger::{RedeemError, Redemption};
+pub use ledger::RedeemError;
 pub use refusal::{Refusal, SignerRefusal};
 pub use strongroom_types::{GrantId, VmId};
-pub use terms::{UnixSeconds, VmGeneration};
+pub use terms::{GrantTime, VmGeneration};
 pub use verify::{GrantVerifier, Signer, Signers, VerifiedGrant};

@@ -1,7 +1,7 @@
 //! Why a grant is refused. Each reason has a name of its own, so that the record of a refusal tells an attack
 //! from a clock that is wrong.
 
-use super::terms::{UnixSeconds, VmGeneration};
+use super::terms::{GrantTime, VmGeneration};
 
 /// Why a grant does not let the host do what it asks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,13 +26,13 @@ pub enum Refusal {
     #[error("the grant is good from {not_before} on")]
     NotYetValid {
         /// The first second at which it is good.
-        not_before: UnixSeconds,
+        not_before: GrantTime,
     },
     /// It is not good any more.
     #[error("the grant expired at {expires}")]
     Expired {
         /// The first second at which it was no longer good.
-        expires: UnixSeconds,
+        expires: GrantTime,
     },
     /// It is good for longer than any grant may be.
     #[error("the grant is good for {lifetime_seconds} s, longer than a grant may be")]
@@ -55,7 +55,7 @@ pub enum Refusal {
     )]
     BeforeRestore {
         /// The last second of grants that are refused.
-        restored: UnixSeconds,
+        restored: GrantTime,
     },
     /// The VM has been started elsewhere since.
     #[error("the grant is for generation {granted} of the VM, which has gone on to {highest}")]

@@ -16,18 +16,19 @@ impl fmt::Display for VmGeneration {
     }
 }
 
-/// A time, in whole seconds since 1970 (UTC, without leap seconds).
+/// A time of a grant, in whole seconds since 1970 (UTC, without leap seconds), as eight bytes of it say: never before 1970, as times
+/// of objects may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct UnixSeconds(pub u64);
+pub struct GrantTime(pub u64);
 
-impl UnixSeconds {
+impl GrantTime {
     /// The second in which `time` lies; 1970 for all times before it.
     pub fn of(time: OffsetDateTime) -> Self {
         Self(u64::try_from(time.unix_timestamp()).unwrap_or(0))
     }
 }
 
-impl fmt::Display for UnixSeconds {
+impl fmt::Display for GrantTime {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{} s after 1970", self.0)
     }

@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 
 use super::encoding::{Grant, GrantedOperation, Presented};
 use super::refusal::{Refusal, SignerRefusal};
-use super::terms::UnixSeconds;
+use super::terms::GrantTime;
 use crate::access::{CertificateSha256, ClientId, Identity, Role};
 
 /// How far the clocks of the control plane and this server may lie apart, either way: what hosts with NTP never
@@ -69,7 +69,7 @@ impl<S: Signers> GrantVerifier<S> {
         if grant.host() != host.public_key {
             return Err(Refusal::OtherHost);
         }
-        check_time(&grant, UnixSeconds::of(now))?;
+        check_time(&grant, GrantTime::of(now))?;
         Ok(VerifiedGrant { grant, signer: signer.client, host: host.client })
     }
 
@@ -91,7 +91,7 @@ impl<S: Signers> GrantVerifier<S> {
     }
 }
 
-fn check_time(grant: &Grant, now: UnixSeconds) -> Result<(), Refusal> {
+fn check_time(grant: &Grant, now: GrantTime) -> Result<(), Refusal> {
     let lifetime_seconds = grant.expires().0.saturating_sub(grant.not_before().0);
     if lifetime_seconds > GRANT_MAX_LIFETIME_SECONDS {
         return Err(Refusal::TooLongLived { lifetime_seconds });

@@ -3,6 +3,7 @@
 use strongroom_kmip::message::{UniqueIdentifierRequest, UniqueIdentifierResponse};
 use strongroom_kmip::protocol::AttributeValue;
 
+use super::asking::Ask;
 use super::failure::Failure;
 use super::{Context, answer_for};
 use crate::access::Role;
@@ -44,12 +45,8 @@ fn check_unneeded(
     object: &Object,
     is_of_volumes: bool,
 ) -> Result<(), Failure> {
-    match context.needs.get(&object.id) {
-        None => {
-            context.asks = Some(object.id);
-            // Never sent: the operation is tried again with the answer.
-            Err(Failure::denied("it is not known yet whether anything needs the key"))
-        }
+    match context.answers.dependents.get(&object.id) {
+        None => Err(context.ask(Ask::Dependents(object.id))),
         Some(Ok(dependents)) if dependents.is_empty() => Ok(()),
         Some(Ok(dependents)) => Err(Failure::denied(format!(
             "the key is still needed by {}: {}",

@@ -8,6 +8,7 @@
 mod activate;
 mod add_attribute;
 mod archive;
+pub mod asking;
 mod check;
 pub mod ciphers;
 mod create;
@@ -33,19 +34,17 @@ mod register;
 mod revoke;
 mod wrap;
 
-use std::collections::HashMap;
-
 use strongroom_keys::ProviderKey;
 use strongroom_kmip::message::{RequestPayload, ResponsePayload, UniqueIdentifierResponse};
 use strongroom_kmip::protocol::{Operation, ProtocolVersion, ResultReason};
 use strongroom_memory::secret::SecretBytes;
 
+use self::asking::{Answers, Ask};
 use self::failure::Failure;
 use crate::access::{OperationClass, Role, Scope, scope};
-use crate::broker::{self, Answers, Wanted};
+use crate::broker;
 use crate::caller::Caller;
 use crate::grant::holding;
-use crate::objects::dependents::Unknown;
 use crate::objects::id::ObjectId;
 use crate::objects::keeping::Work;
 use crate::objects::object::Object;
@@ -65,16 +64,12 @@ pub struct Context<'a, 'w> {
     pub turns: &'a GroupTurns,
     /// What is read and changed.
     pub work: &'a mut Work<'w>,
-    /// What external providers have said so far.
+    /// What others have answered so far.
     pub answers: &'a Answers,
-    /// What an external provider has to be asked first. Then nothing of the operation counts; it is done again with the answer.
-    pub wanted: Option<Wanted>,
+    /// What has to be asked first. Then nothing of the operation counts; it is done again with the answer.
+    pub asks: Option<Ask>,
     /// Where an external provider keeps the key that the item has to do with, for the record.
     pub upstream: Option<ProviderKey>,
-    /// What needs the objects that it was asked about.
-    pub needs: &'a Needs,
-    /// The object that it has to be asked about before the operation can be done.
-    pub asks: Option<ObjectId>,
     /// The object that an item means which names none (KMIP 1.4, section 4, "ID Placeholder").
     pub placeholder: Option<ObjectId>,
     /// The objects that the item had to do with, for the record.
@@ -91,10 +86,6 @@ pub struct Released {
     /// Whether it is wrapped under another key.
     pub wrapped: bool,
 }
-
-/// Of objects that are to be destroyed: what needs them. It is asked between two attempts at an operation, because disks may have to
-/// be waited for.
-pub type Needs = HashMap<ObjectId, Result<Vec<String>, Unknown>>;
 
 /// Which class of permission an operation needs; `None` for those that are not offered.
 pub fn class_of(operation: Operation) -> Option<OperationClass> {
@@ -278,9 +269,9 @@ impl Context<'_, '_> {
     /// Why the provider does not give it.
     fn key_of_provider(&mut self, key: &ProviderKey) -> Result<&SecretBytes, Failure> {
         self.upstream = Some(key.clone());
-        match self.answers.key(key) {
+        match self.answers.keys.get(key) {
             Some(answer) => answer.as_ref().map_err(Failure::clone),
-            None => Err(self.ask(Wanted::Key(key.clone()))),
+            None => Err(self.ask(Ask::Key(key.clone()))),
         }
     }
 
@@ -292,9 +283,9 @@ impl Context<'_, '_> {
     fn as_provider_says(&mut self, mut object: Object) -> Result<Object, Failure> {
         let Some(key) = &object.upstream else { return Ok(object) };
         self.upstream = Some(key.clone());
-        let state = match self.answers.state(key) {
+        let state = match self.answers.states.get(key) {
             Some(answer) => answer.clone()?,
-            None => return Err(self.ask(Wanted::State(key.clone()))),
+            None => return Err(self.ask(Ask::State(key.clone()))),
         };
         if broker::follow(&mut object, state, self.work.now()) {
             self.work.replace(object.duplicate()?)?;
@@ -302,10 +293,10 @@ impl Context<'_, '_> {
         Ok(object)
     }
 
-    /// Has a provider asked; the failure is not seen by anyone.
-    fn ask(&mut self, wanted: Wanted) -> Failure {
-        self.wanted = Some(wanted);
-        Failure::new(ResultReason::GeneralFailure, "an external provider has to be asked first")
+    /// Has it asked first; the failure is not seen by anyone.
+    fn ask(&mut self, ask: Ask) -> Failure {
+        self.asks = Some(ask);
+        Failure::new(ResultReason::GeneralFailure, "something has to be asked first")
     }
 
     /// Whether the caller is a host that was granted the object before, and may ask on what became of it.

@@ -12,7 +12,7 @@ use strongroom_kmip::protocol::*;
 use strongroom_memory::secret::SecretBytes;
 
 use crate::fixture::{
-    Fixture, assert_done, assert_refused, get, identity, just, key_in, locate, located, message, revoke,
+    Fixture, assert_done, assert_refused, get, granted, identity, just, key_in, locate, located, revoke,
 };
 
 /// A provider in memory.
@@ -89,6 +89,47 @@ impl Upstream for Provider {
     }
 }
 
+/// A server that has taken in a provider's key, its owner, and a host.
+struct Site {
+    provider: Arc<Provider>,
+    fixture: Fixture,
+    control: Identity,
+    host: Identity,
+    key: ProviderKey,
+    /// What the server calls it.
+    id: String,
+}
+
+impl Site {
+    /// A key of 32 fives.
+    fn new() -> Self {
+        let (provider, key) = Provider::with_key("4711", 5);
+        let fixture = Fixture::before(provider.clone());
+        let (control, host) = (identity("control", Role::Control), identity("host", Role::Host));
+        let id = taken_in(&fixture, &control, &key);
+        Self { provider, fixture, control, host, key, id }
+    }
+
+    /// A request of the host's, under a grant of its own for the key.
+    fn granted(&self, payloads: Vec<RequestPayload>) -> RequestMessage {
+        granted(self.fixture.control.grant(&self.host, &self.id, 1), payloads)
+    }
+
+    /// Asks as the host, under such a grant.
+    fn ask_granted(&self, payload: RequestPayload) -> ResponseItem {
+        self.fixture.send(&self.host, &self.granted(vec![payload])).items.remove(0)
+    }
+
+    fn ask(&self, who: &Identity, payload: RequestPayload) -> ResponseItem {
+        self.fixture.ask(who, payload)
+    }
+
+    /// How often the provider was asked for a key, and for a state.
+    fn asked(&self) -> (usize, usize) {
+        *self.provider.asked.lock().unwrap()
+    }
+}
+
 fn taken_in(fixture: &Fixture, owner: &Identity, key: &ProviderKey) -> String {
     let objects = fixture.server.objects();
     broker::take_in(&objects, owner.client, key, UpstreamState::Active).unwrap().0.to_string()
@@ -114,43 +155,38 @@ fn state_in(item: &ResponseItem) -> State {
 
 #[test]
 fn a_host_has_an_external_key_under_a_grant_and_nobody_else_has_it() {
-    let (provider, key) = Provider::with_key("4711", 5);
-    let fixture = Fixture::before(provider.clone());
-    let (control, host) = (identity("control", Role::Control), identity("host", Role::Host));
-    let id = taken_in(&fixture, &control, &key);
-    assert_eq!(taken_in(&fixture, &control, &key), id, "once taken in, it stays the same object");
-    assert_eq!(located(&fixture.ask(&control, locate(Vec::new()))), std::slice::from_ref(&id));
-    assert_eq!(state_in(&fixture.ask(&control, state(&id))), State::Active);
+    let site = Site::new();
+    let Site { provider, fixture, control, host, key, id } = &site;
+    assert_eq!(taken_in(fixture, control, key), *id, "once taken in, it stays the same object");
+    assert_eq!(located(&site.ask(control, locate(Vec::new()))), std::slice::from_ref(id));
+    assert_eq!(state_in(&site.ask(control, state(id))), State::Active);
 
-    assert_refused(&fixture.ask(&control, get(&id)), ResultReason::PermissionDenied);
-    assert_refused(&fixture.ask(&host, get(&id)), ResultReason::PermissionDenied);
-    assert_eq!(*provider.asked.lock().unwrap(), (0, 0), "who may not have it has nobody asked");
-    let got = fixture.ask_granted(&host, fixture.control.grant(&host, &id, 1), get(&id));
-    assert_eq!(key_in(&got), [5; 32]);
-    assert_eq!(*provider.asked.lock().unwrap(), (1, 0));
+    assert_refused(&site.ask(control, get(id)), ResultReason::PermissionDenied);
+    assert_refused(&site.ask(host, get(id)), ResultReason::PermissionDenied);
+    assert_eq!(site.asked(), (0, 0), "who may not have it has nobody asked");
+    assert_eq!(key_in(&site.ask_granted(get(id))), [5; 32]);
+    assert_eq!(site.asked(), (1, 0));
     let released: Vec<_> = fixture
         .events()
         .into_iter()
         .filter(|event| matches!(event.outcome, EventOutcome::Released { .. }))
         .map(|event| (event.upstream, event.objects.len()))
         .collect();
-    assert_eq!(released, [(Some(key), 1)]);
+    assert_eq!(released, [(Some(key.clone()), 1)]);
     // It was written nowhere: away from its provider there is none.
     provider.is_away(true);
-    let away = fixture.ask_granted(&host, fixture.control.grant(&host, &id, 1), get(&id));
+    let away = site.ask_granted(get(id));
     assert_refused(&away, ResultReason::GeneralFailure);
     assert_eq!(
         away.result_message.as_deref(),
         Some("upstream-unavailable: key provider corp, key 4711: kms1:5696: cannot connect")
     );
     provider.is_away(false);
-    let grant = fixture.control.grant(&host, &id, 1);
-    assert_eq!(key_in(&fixture.ask_granted(&host, grant, get(&id))), [5; 32]);
+    assert_eq!(key_in(&site.ask_granted(get(id))), [5; 32]);
     // Its end here is the end of what is given out here.
-    assert_done(&fixture.ask(&control, revoke(&id, RevocationReasonCode::CessationOfOperation)));
-    assert_done(&fixture.ask(&control, RequestPayload::Destroy(just(&id))));
-    let grant = fixture.control.grant(&host, &id, 1);
-    assert_refused(&fixture.ask_granted(&host, grant, get(&id)), ResultReason::ItemNotFound);
+    assert_done(&site.ask(control, revoke(id, RevocationReasonCode::CessationOfOperation)));
+    assert_done(&site.ask(control, RequestPayload::Destroy(just(id))));
+    assert_refused(&site.ask_granted(get(id)), ResultReason::ItemNotFound);
 }
 
 #[test]
@@ -158,104 +194,85 @@ fn a_host_is_told_the_state_that_the_provider_tells() {
     for (told, shown) in
         [(UpstreamState::Deactivated, State::Deactivated), (UpstreamState::Compromised, State::Compromised)]
     {
-        let (provider, key) = Provider::with_key("4711", 5);
-        let fixture = Fixture::before(provider.clone());
-        let (control, host) = (identity("control", Role::Control), identity("host", Role::Host));
-        let id = taken_in(&fixture, &control, &key);
-        provider.becomes(&key, told);
-        let mut both = message(vec![state(&id), get(&id)]);
-        let grant = Credential::StrongroomGrant(fixture.control.grant(&host, &id, 1).into());
-        both.header.authentication = Some(Authentication { credentials: vec![grant] });
-        let answer = fixture.send(&host, &both);
+        let site = Site::new();
+        let Site { provider, fixture, control, host, key, id } = &site;
+        provider.becomes(key, told);
+        let answer = fixture.send(host, &site.granted(vec![state(id), get(id)]));
         assert_eq!(state_in(&answer.items[0]), shown);
         assert_eq!(key_in(&answer.items[1]), [5; 32], "it decides by the state");
         // What was told is known to all from then on, and asked for once for many.
-        assert_eq!(state_in(&fixture.ask(&control, state(&id))), shown);
+        assert_eq!(state_in(&site.ask(control, state(id))), shown);
         for _ in 0..3 {
-            assert_eq!(state_in(&fixture.ask(&host, state(&id))), shown);
+            assert_eq!(state_in(&site.ask(host, state(id))), shown);
         }
-        assert_eq!(*provider.asked.lock().unwrap(), (1, 1));
+        assert_eq!(site.asked(), (1, 1));
     }
 }
 
 #[test]
 fn what_a_provider_cannot_say_is_an_outage_and_what_it_has_not_is_gone() {
-    let (provider, key) = Provider::with_key("4711", 5);
-    let fixture = Fixture::before(provider.clone());
-    let (control, host) = (identity("control", Role::Control), identity("host", Role::Host));
-    let id = taken_in(&fixture, &control, &key);
-    let granted = |payload| fixture.ask_granted(&host, fixture.control.grant(&host, &id, 1), payload);
+    let site = Site::new();
+    let Site { provider, control, key, id, .. } = &site;
     provider.is_away(true);
-    let away = granted(state(&id));
+    let away = site.ask_granted(state(id));
     assert_refused(&away, ResultReason::GeneralFailure);
     assert!(away.result_message.unwrap().starts_with("upstream-unavailable: key provider corp, key 4711"));
     // Everyone else sees what was known last.
-    assert_eq!(state_in(&fixture.ask(&control, state(&id))), State::Active);
+    assert_eq!(state_in(&site.ask(control, state(id))), State::Active);
     provider.is_away(false);
     provider.keys.lock().unwrap().clear();
-    for payload in [state(&id), get(&id)] {
-        let gone = granted(payload);
+    for payload in [state(id), get(id)] {
+        let gone = site.ask_granted(payload);
         assert_refused(&gone, ResultReason::ItemNotFound);
         assert!(gone.result_message.unwrap().starts_with("upstream-gone: key provider corp, key 4711"));
     }
     // It was a mistake, or a provider that lagged: nothing is lost here.
     provider.add("4711", 5);
-    assert_eq!(key_in(&granted(get(&id))), [5; 32]);
+    assert_eq!(key_in(&site.ask_granted(get(id))), [5; 32]);
 
     // A server that is the broker no more says which provider it lacks.
     let plain = Fixture::new();
-    let id = taken_in(&plain, &control, &key);
-    let refused = plain.ask_granted(&host, plain.control.grant(&host, &id, 1), get(&id));
+    let id = taken_in(&plain, control, key);
+    let refused = plain.ask_granted(&site.host, plain.control.grant(&site.host, &id, 1), get(&id));
     assert!(refused.result_message.unwrap().contains("start it with --broker corp"));
 }
 
 #[test]
 fn a_batch_that_is_to_be_undone_asks_too() {
-    let (provider, key) = Provider::with_key("4711", 5);
-    let other = provider.add("4712", 6);
-    let fixture = Fixture::before(provider);
-    let (control, host) = (identity("control", Role::Control), identity("host", Role::Host));
-    let (one, two) = (taken_in(&fixture, &control, &key), taken_in(&fixture, &control, &other));
-    let mut request = message(vec![get(&one), get(&one), get(&two)]);
-    request.header.batch_error_continuation_option = Some(BatchErrorContinuationOption::Undo);
-    let grant = Credential::StrongroomGrant(fixture.control.grant(&host, &one, 1).into());
-    request.header.authentication = Some(Authentication { credentials: vec![grant] });
-    let items = fixture.send(&host, &request).items;
-    let results: Vec<_> = items.iter().map(|item| item.result_status).collect();
-    assert_eq!(results[2], ResultStatus::OperationFailed, "the grant names one of them");
+    let site = Site::new();
+    let other = taken_in(&site.fixture, &site.control, &site.provider.add("4712", 6));
+    let undone = |payloads| {
+        let mut request = site.granted(payloads);
+        request.header.batch_error_continuation_option = Some(BatchErrorContinuationOption::Undo);
+        site.fixture.send(&site.host, &request).items
+    };
+    let items = undone(vec![get(&site.id), get(&site.id), get(&other)]);
+    assert_eq!(items[2].result_status, ResultStatus::OperationFailed, "the grant names one of them");
     assert!(items.iter().all(|item| item.payload.is_none()));
-    request.items.pop();
-    let grant = Credential::StrongroomGrant(fixture.control.grant(&host, &one, 1).into());
-    request.header.authentication = Some(Authentication { credentials: vec![grant] });
-    let items = fixture.send(&host, &request).items;
+    let items = undone(vec![get(&site.id), get(&site.id)]);
     assert!(items.iter().all(|item| key_in(item) == [5; 32]));
 }
 
 #[test]
 fn a_provider_that_hangs_has_so_many_callers_and_no_more() {
-    let (provider, key) = Provider::with_key("4711", 5);
-    let fixture = Fixture::before(provider.clone());
-    let (control, host) = (identity("control", Role::Control), identity("host", Role::Host));
-    let id = taken_in(&fixture, &control, &key);
-    provider.hold(true);
+    let site = Site::new();
+    site.provider.hold(true);
     let ask = || {
-        let mut request = message(vec![get(&id)]);
-        let grant = Credential::StrongroomGrant(fixture.control.grant(&host, &id, 1).into());
-        request.header.authentication = Some(Authentication { credentials: vec![grant] });
-        let (server, host) = (Arc::clone(&fixture.server), host.clone());
-        fixture.spawn(async move {
+        let request = site.granted(vec![get(&site.id)]);
+        let (server, host) = (Arc::clone(&site.fixture.server), site.host.clone());
+        site.fixture.spawn(async move {
             let caller = strongroom_keyserver::caller::Caller::new(host, None);
             server.handle(caller, &request).await.items.remove(0)
         })
     };
     let asked: Vec<_> = (0..CALLS_MAX + 8).map(|_| ask()).collect();
-    let held = provider.held.lock().unwrap();
-    drop(provider.changed.wait_while(held, |held| held.1 < CALLS_MAX).unwrap());
+    let held = site.provider.held.lock().unwrap();
+    drop(site.provider.changed.wait_while(held, |held| held.1 < CALLS_MAX).unwrap());
     // What concerns no provider is answered meanwhile.
-    assert_eq!(state_in(&fixture.ask(&control, state(&id))), State::Active);
-    provider.hold(false);
+    assert_eq!(state_in(&site.ask(&site.control, state(&site.id))), State::Active);
+    site.provider.hold(false);
     for answer in asked {
-        assert_eq!(key_in(&fixture.wait(answer).unwrap()), [5; 32]);
+        assert_eq!(key_in(&site.fixture.wait(answer).unwrap()), [5; 32]);
     }
-    assert_eq!(provider.held.lock().unwrap().2, CALLS_MAX);
+    assert_eq!(site.provider.held.lock().unwrap().2, CALLS_MAX);
 }

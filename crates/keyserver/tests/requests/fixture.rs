@@ -2,17 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use strongroom_keyserver::access::{
     CertificateSerial, CertificateSha256, ClientId, Identity, PublicKeySha256, Role,
 };
-use strongroom_keyserver::broker::{Broker, Upstream};
+use strongroom_keyserver::broker::{Broker, BrokerTimes, Upstream};
 use strongroom_keyserver::caller::Caller;
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantedOperation, GrantedOperations, Signer, SignerRefusal, Signers,
-    UnixSeconds as Moment, VmGeneration, VmId,
+    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, Signer, SignerRefusal, Signers,
+    VmGeneration, VmId,
 };
 use strongroom_keyserver::granting::LedgeredGrants;
 use strongroom_keyserver::objects::clock::{Clock, UnixSeconds};
@@ -29,6 +30,10 @@ use strongroom_store::Engine;
 use time::OffsetDateTime;
 
 pub const NOW: i64 = 1_795_348_800;
+
+/// No test waits until a broker gives up or forgets.
+const AS_LONG_AS_IT_TAKES: BrokerTimes =
+    BrokerTimes { turn_within: Duration::from_secs(3600), state_kept: Duration::from_secs(3600) };
 
 #[derive(Default)]
 pub struct Recorder {
@@ -90,7 +95,7 @@ impl Control {
 
     /// A grant for a host to get one object, good for a minute.
     pub fn grant(&self, host: &Identity, object: &str, generation: u64) -> Vec<u8> {
-        let time = (Moment(NOW as u64), Moment(NOW as u64 + 60));
+        let time = (GrantTime(NOW as u64), GrantTime(NOW as u64 + 60));
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let vm = VmId::from_bytes([7; 16]);
         let objects = vec![object.to_owned()];
@@ -138,7 +143,8 @@ impl Fixture {
     /// An empty server before an external provider.
     pub fn before(upstream: Arc<dyn Upstream>) -> Self {
         let store = Arc::new(Engine::with_backend(redb::backends::InMemoryBackend::new(), "test").unwrap());
-        Self::assembled(store, &root(1), Some(Arc::new(Broker::new(upstream))))
+        let broker = Broker::with_times(upstream, AS_LONG_AS_IT_TAKES);
+        Self::assembled(store, &root(1), Some(Arc::new(broker)))
     }
 
     fn assembled(store: Arc<Engine>, root: &SecretBytes, broker: Option<Arc<Broker>>) -> Self {
@@ -175,10 +181,7 @@ impl Fixture {
 
     /// Asks for one thing under a grant.
     pub fn ask_granted(&self, host: &Identity, grant: Vec<u8>, payload: RequestPayload) -> ResponseItem {
-        let mut request = message(vec![payload]);
-        request.header.authentication =
-            Some(Authentication { credentials: vec![Credential::StrongroomGrant(grant.into())] });
-        self.send(host, &request).items.remove(0)
+        self.send(host, &granted(grant, vec![payload])).items.remove(0)
     }
 
     /// Makes a key, and says which one it is.
@@ -230,6 +233,14 @@ pub fn message(payloads: Vec<RequestPayload>) -> RequestMessage {
         header: RequestHeader::new(ProtocolVersion::V1_4),
         items: payloads.into_iter().map(RequestItem::from).collect(),
     }
+}
+
+/// The same under a grant.
+pub fn granted(grant: Vec<u8>, payloads: Vec<RequestPayload>) -> RequestMessage {
+    let mut request = message(payloads);
+    request.header.authentication =
+        Some(Authentication { credentials: vec![Credential::StrongroomGrant(grant.into())] });
+    request
 }
 
 /// A request for an AES-256 key with those attributes beside algorithm, length and usage.

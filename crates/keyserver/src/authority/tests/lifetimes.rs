@@ -5,8 +5,8 @@ use super::super::limits::{
 };
 use super::*;
 use crate::grant::{
-    Grant, GrantSigner, GrantVerifier, GrantedOperation, GrantedOperations, SignerRefusal, Signers,
-    UnixSeconds, VmGeneration, VmId,
+    Grant, GrantSigner, GrantTime, GrantVerifier, GrantedOperation, GrantedOperations, SignerRefusal,
+    Signers, VmGeneration, VmId,
 };
 
 #[test]
@@ -138,14 +138,14 @@ fn grants_are_believed_from_control_as_long_as_it_is_let_in() {
     let control_record = issue(&authority, Role::Control, &control, noon()).record;
     let host_record = issue(&authority, Role::Host, &host, noon()).record;
     let identity = authority.identify(host_record.certificate(), noon()).unwrap();
-    let now = UnixSeconds::of(noon());
+    let now = GrantTime::of(noon());
     let grant = Grant::new(
         VmId::random(),
         VmGeneration(1),
         identity.public_key,
         GrantedOperations::of(GrantedOperation::Get, &[]),
         vec!["kek-1".to_owned()],
-        (now, UnixSeconds(now.0 + 60)),
+        (now, GrantTime(now.0 + 60)),
     )
     .unwrap();
     let signer =

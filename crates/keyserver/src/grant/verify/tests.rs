@@ -68,7 +68,7 @@ fn grant_for(seconds: (i64, i64), objects: &[&str]) -> Grant {
         host().public_key,
         GrantedOperations::of(GrantedOperation::Get, &[]),
         objects.iter().map(|object| (*object).to_owned()).collect(),
-        (UnixSeconds::of(at(seconds.0)), UnixSeconds::of(at(seconds.1))),
+        (GrantTime::of(at(seconds.0)), GrantTime::of(at(seconds.1))),
     )
     .unwrap()
 }
@@ -206,7 +206,7 @@ fn what_cannot_be_granted_is_not_signed() {
         let operations = GrantedOperations::of(GrantedOperation::Get, &[]);
         Grant::new(VmId::random(), VmGeneration(1), host().public_key, operations, objects, times)
     };
-    let times = (UnixSeconds(1), UnixSeconds(2));
+    let times = (GrantTime(1), GrantTime(2));
     let names = |count: usize| (0..count).map(|number| number.to_string()).collect::<Vec<_>>();
     assert_eq!(make(vec![], times), Err(GrantError::ObjectCount { count: 0 }));
     assert!(make(names(GRANT_MAX_OBJECTS), times).is_ok());
@@ -217,7 +217,7 @@ fn what_cannot_be_granted_is_not_signed() {
     assert_eq!(too_long, Err(GrantError::ObjectLength { length_bytes: 1025 }));
     let many = (0..16).map(|number| format!("{number:x}").repeat(OBJECT_MAX_BYTES)).collect();
     assert!(matches!(make(many, times), Err(GrantError::TooLong { .. })));
-    assert_eq!(make(names(1), (UnixSeconds(2), UnixSeconds(2))), Err(GrantError::EmptyTime));
+    assert_eq!(make(names(1), (GrantTime(2), GrantTime(2))), Err(GrantError::EmptyTime));
 }
 
 #[test]
@@ -240,7 +240,7 @@ proptest! {
         more in prop::sample::subsequence(&GrantedOperation::ALL[..], 0..=3),
     ) {
         let control = Control::new();
-        let times = (UnixSeconds(start), UnixSeconds(start + lifetime_seconds));
+        let times = (GrantTime(start), GrantTime(start + lifetime_seconds));
         let operations = GrantedOperations::of(GrantedOperation::Get, &more);
         let generation = VmGeneration(generation);
         let vm = VmId::from_bytes(id);
