@@ -9,6 +9,8 @@ pub mod broker;
 pub mod caller;
 pub mod grant;
 pub mod granting;
+#[cfg(test)]
+mod killed;
 pub mod management;
 pub mod objects;
 pub mod observer;

@@ -3,58 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use rustix::process::{Signal, getpid, kill_process};
 use strongroom_memory::secret::SecretBytes;
 use tempfile::TempDir;
 
 use super::create::back_up_observed;
 use super::tests::{people, record, some_state, two_of_three};
 use super::*;
-
-const DIRECTORY: &str = "STRONGROOM_TEST_KILL_DIRECTORY";
-const KILL_AT: &str = "STRONGROOM_TEST_KILL_AT";
-
-/// Counts down to the step at which this process is killed.
-struct Countdown(Option<u64>);
-
-impl Countdown {
-    fn of_this_process() -> Self {
-        Self(std::env::var(KILL_AT).ok().map(|at| at.parse().unwrap()))
-    }
-
-    fn step(&mut self) {
-        match &mut self.0 {
-            None => {}
-            Some(0) => kill_process(getpid(), Signal::KILL).unwrap(),
-            Some(left) => *left -= 1,
-        }
-    }
-}
-
-/// Runs `test` of this file in a process of its own; whether it was killed.
-fn run(test: &str, directory: &Path, kill_at: Option<u64>) -> bool {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("backup::kill_tests::{test}"), "--nocapture", "--test-threads=1"]);
-    command.env(DIRECTORY, directory);
-    if let Some(at) = kill_at {
-        command.env(KILL_AT, at.to_string());
-    }
-    let output = command.output().unwrap();
-    if output.status.signal() == Some(9) {
-        return true;
-    }
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
-    false
-}
-
-fn inside() -> Option<PathBuf> {
-    std::env::var_os(DIRECTORY).map(PathBuf::from)
-}
+use crate::killed::{Countdown, is_killed, place};
 
 type Content = BTreeMap<Vec<u8>, (String, Vec<u8>)>;
 
@@ -170,8 +127,9 @@ fn as_content(records: &[Record]) -> Content {
 
 #[test]
 fn a_restore_killed_in_any_step_is_all_or_nothing_and_can_be_started_again() {
-    const TEST: &str = "a_restore_killed_in_any_step_is_all_or_nothing_and_can_be_started_again";
-    if let Some(directory) = inside() {
+    const TEST: &str =
+        "backup::kill_tests::a_restore_killed_in_any_step_is_all_or_nothing_and_can_be_started_again";
+    if let Some(directory) = place() {
         let mut session = RestoreSession::open(&directory.join("backup")).unwrap();
         for name in ["share-1", "share-2"] {
             let mut share = fs::read(directory.join(name)).unwrap();
@@ -203,15 +161,15 @@ fn a_restore_killed_in_any_step_is_all_or_nothing_and_can_be_started_again() {
         }
         let live: String = present.iter().map(|record| line(0, record)).collect();
         fs::write(server.join("live"), live).unwrap();
-        let files = Files::new(&server, Countdown(None));
+        let files = Files::new(&server, Countdown::never());
 
-        let killed = run(TEST, directory.path(), Some(steps));
+        let killed = is_killed(TEST, directory.path(), Some(steps));
         let now = files.content("live");
         if killed {
             assert!(now == as_content(&present) || now == expected, "step {steps}: {now:?}");
             // A second kill, in what goes on from there, and then to the end.
-            run(TEST, directory.path(), Some(3));
-            assert!(!run(TEST, directory.path(), None));
+            is_killed(TEST, directory.path(), Some(3));
+            assert!(!is_killed(TEST, directory.path(), None));
         }
         assert_eq!(files.content("live"), expected, "step {steps}");
         if !killed {
@@ -225,8 +183,8 @@ fn a_restore_killed_in_any_step_is_all_or_nothing_and_can_be_started_again() {
 
 #[test]
 fn a_backup_killed_in_any_step_is_whole_or_none() {
-    const TEST: &str = "a_backup_killed_in_any_step_is_whole_or_none";
-    if let Some(directory) = inside() {
+    const TEST: &str = "backup::kill_tests::a_backup_killed_in_any_step_is_whole_or_none";
+    if let Some(directory) = place() {
         let custodians = ["1", "2"].map(|name| {
             let public = fs::read(directory.join(name)).unwrap();
             Custodian::of_public_key(CustodianName::new(name).unwrap(), &public).unwrap()
@@ -245,7 +203,7 @@ fn a_backup_killed_in_any_step_is_whole_or_none() {
         for (person, name) in people().iter().zip(["1", "2"]) {
             fs::write(directory.path().join(name), person.public_key()).unwrap();
         }
-        let killed = run(TEST, directory.path(), Some(steps));
+        let killed = is_killed(TEST, directory.path(), Some(steps));
         let is_there = path.exists();
         if is_there {
             let mut session = RestoreSession::open(&path).unwrap();
@@ -266,7 +224,7 @@ fn a_backup_killed_in_any_step_is_whole_or_none() {
             break;
         }
         // The next one is not in the way of what was left.
-        assert!(!run(TEST, directory.path(), None));
+        assert!(!is_killed(TEST, directory.path(), None));
         assert!(matches!(status(directory.path(), 7).unwrap(), BackupStatus::Backed { .. }));
         steps += 1;
     }

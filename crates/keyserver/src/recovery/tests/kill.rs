@@ -1,17 +1,11 @@
 //! kill -9 in every step of a restore into a real store, each in a process of its own.
 
-use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::Command;
-
-use rustix::process::{Signal, getpid, kill_process};
 use strongroom_memory::secret::SecretBytes;
 
 use super::*;
+use crate::killed::{self, Countdown};
 
-const DIRECTORY: &str = "STRONGROOM_TEST_RESTORE_DIRECTORY";
-const KILL_AT: &str = "STRONGROOM_TEST_RESTORE_KILL_AT";
-const TEST: &str = "a_restore_killed_in_any_step_leaves_the_old_server_or_the_new_one";
+const TEST: &str = "recovery::tests::kill::a_restore_killed_in_any_step_leaves_the_old_server_or_the_new_one";
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
@@ -25,41 +19,21 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Restores in a process of its own; whether it was killed.
-fn restores(place: &Path, kill_at: Option<u64>) -> bool {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("recovery::tests::kill::{TEST}"), "--nocapture", "--test-threads=1"]);
-    command.env(DIRECTORY, place);
-    if let Some(at) = kill_at {
-        command.env(KILL_AT, at.to_string());
-    }
-    let output = command.output().unwrap();
-    if output.status.signal() == Some(9) {
-        return true;
-    }
-    assert!(output.status.success(), "{output:?}");
-    false
-}
-
 fn restore_here(place: &Path) {
     let mut session = RestoreSession::open(&place.join("backup")).unwrap();
     for name in ["share-1", "share-2"] {
         let mut share = fs::read(place.join(name)).unwrap();
         session.add_share(&SecretBytes::from_slice_and_wipe(&mut share).unwrap()).unwrap();
     }
-    let mut left = std::env::var(KILL_AT).ok().map(|at| at.parse::<u64>().unwrap());
+    let mut countdown = Countdown::of_this_process();
     let mut target = Machine::at(&place.join("server")).target();
-    target.observe(move || match &mut left {
-        None => {}
-        Some(0) => kill_process(getpid(), Signal::KILL).unwrap(),
-        Some(left) => *left -= 1,
-    });
+    target.observe(move || countdown.step());
     session.restore(&mut target, true).unwrap();
 }
 
 #[test]
 fn a_restore_killed_in_any_step_leaves_the_old_server_or_the_new_one() {
-    if let Some(place) = std::env::var_os(DIRECTORY).map(PathBuf::from) {
+    if let Some(place) = killed::place() {
         return restore_here(&place);
     }
     let (machine, made) = (Machine::new(), TempDir::new().unwrap());
@@ -84,7 +58,7 @@ fn a_restore_killed_in_any_step_leaves_the_old_server_or_the_new_one() {
         copy(made.path(), place.path());
         copy(&machine.directory, &place.path().join("server"));
         let restored = Machine::at(&place.path().join("server"));
-        let killed = restores(place.path(), Some(step));
+        let was_killed = killed::is_killed(TEST, place.path(), Some(step));
         // Whatever it is, it starts, has the key, and serves none that was shredded.
         let server = restored.start();
         assert!(server.key(one) == key && server.key(shredded).is_none() && server.key(dead).is_none());
@@ -96,11 +70,11 @@ fn a_restore_killed_in_any_step_leaves_the_old_server_or_the_new_one() {
         drop(server);
         assert_eq!(restored.restores_on_record(), usize::from(is_new), "step {step}");
         assert!(!restored.directory.join("store.redb.restoring").exists());
-        if !killed {
+        if !was_killed {
             assert!(is_new);
             break;
         }
-        assert!(!restores(place.path(), None));
+        assert!(!killed::is_killed(TEST, place.path(), None));
         assert!(restored.start().key(newer).is_none());
         step += 1;
     }
