@@ -42,8 +42,9 @@ use crate::server::{Foundations, KeyServer};
 use crate::service::{ClosesRevoked, KmipService};
 use crate::settings::Settings;
 
-/// How long a collector is waited for that has the last lines of the audit log.
-const LAST_LINES_WAIT: Duration = Duration::from_secs(3);
+/// How long a collector is waited for that gets the last lines of the audit log: as long as it may take for any. One that is in trouble
+/// is not waited for.
+const LAST_LINES_WAIT: Duration = Duration::from_secs(10);
 
 /// Where a server listens, and what it offers.
 #[derive(Clone, Debug)]
