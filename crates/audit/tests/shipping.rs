@@ -7,12 +7,12 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
@@ -26,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const QUICK: ShipOptions = ShipOptions {
     confirm_lines: 50,
     confirm_interval: Duration::from_millis(300),
-    timeout: Duration::from_secs(5),
+    timeout: DEADLINE,
     retry_least: Duration::from_millis(10),
     retry_most: Duration::from_millis(50),
 };
@@ -137,6 +137,25 @@ fn serve(tcp: TcpStream, config: &Arc<ServerConfig>, manner: Manner, all: &Mutex
     let _ = tls.conn.complete_io(&mut tls.sock);
 }
 
+#[track_caller]
+fn wait_until(awaited: &str, is_so: impl Fn() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < until, "{awaited}: not within {DEADLINE:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// A port that nobody else gets, and that refuses connections until somebody listens.
+fn deaf() -> (TcpListener, u16) {
+    use rustix::net::{AddressFamily, SocketType, bind, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let listener = TcpListener::from(socket);
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
 /// A frame of RFC 5425, 4.3; none at the end of the connection.
 fn message(from: &mut impl BufRead) -> Option<String> {
     let mut length = Vec::new();
@@ -232,15 +251,20 @@ fn a_receiver_that_goes_wrong_gets_everything_again_from_the_cursor_on() {
         Manner::ResetsAfter(20),
     ];
     let wrong = manners.iter().filter(|manner| **manner != Manner::Good).count() as u64;
+    let good = manners.len() as u64 - wrong;
     let receiver = Receiver::start(&identity, manners);
     let log = open(directory.path(), &document(), SMALL);
-    // All at once, so that every connection has as many lines as it may, and much of them is under way when it ends.
+    // All at once, so that every connection has as many lines as it may, and much of them is under way when it ends: however
+    // slowly they come.
     let through = write(&log, 400);
-    let shipper = Shipper::start(&log, identity.collector(receiver.port), QUICK).unwrap();
-    assert!(shipper.wait_for(through, DEADLINE), "{:?}", shipper.status());
+    let patient = ShipOptions { confirm_interval: DEADLINE * 10, ..QUICK };
+    let shipper = Shipper::start(&log, identity.collector(receiver.port), patient).unwrap();
+    // The first one after them has confirmed its lines.
+    assert!(shipper.wait_for((good + 1) * QUICK.confirm_lines, DEADLINE), "{:?}", shipper.status());
     let status = shipper.status();
     assert!(status.failures >= wrong && status.trouble.is_none(), "{status:?}");
-    drop((shipper, log));
+    assert!(shipper.finish(through, DEADLINE));
+    drop(log);
     check(&receiver.messages(), &lines_of(directory.path()), through);
     assert!(receiver.messages().len() as u64 > through, "some came twice");
 }
@@ -248,16 +272,14 @@ fn a_receiver_that_goes_wrong_gets_everything_again_from_the_cursor_on() {
 #[test]
 fn a_receiver_that_is_not_there_is_tried_until_it_is() {
     let (directory, identity) = (tempfile::tempdir().unwrap(), identity());
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let (listener, port) = deaf();
     let log = open(directory.path(), &document(), Options::default());
     let through = write(&log, 10);
-    let shipper = Shipper::start(&log, identity.collector(address.port()), QUICK).unwrap();
-    assert!(!shipper.wait_for(1, Duration::from_millis(100)));
-    let receiver = Receiver::on(TcpListener::bind(address).unwrap(), &identity, Vec::new());
+    let shipper = Shipper::start(&log, identity.collector(port), QUICK).unwrap();
+    wait_until("it was tried", || shipper.status().failures > 0);
+    rustix::net::listen(&listener, 16).unwrap();
+    let receiver = Receiver::on(listener, &identity, Vec::new());
     assert!(shipper.wait_for(through, DEADLINE), "{:?}", shipper.status());
-    assert!(shipper.status().failures > 0);
     drop(shipper);
     check(&receiver.messages(), &lines_of(directory.path()), through);
 }
@@ -283,9 +305,7 @@ fn a_receiver_of_another_name_gets_nothing() {
     write(&log, 3);
     let stranger = self::identity();
     let shipper = Shipper::start(&log, stranger.collector(receiver.port), QUICK).unwrap();
-    while receiver.connections.load(Ordering::SeqCst) < 3 {
-        std::thread::yield_now();
-    }
+    wait_until("it was tried again", || receiver.connections.load(Ordering::SeqCst) >= 3);
     let status = shipper.status();
     assert_eq!(status.confirmed, 0);
     assert!(status.trouble.is_some_and(|trouble| trouble.contains("no TLS to localhost")));

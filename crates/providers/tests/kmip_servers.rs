@@ -249,7 +249,7 @@ fn servers_fail_in_turn_and_together_under_load() {
 
     first.silence();
     assert_eq!(load.after("the first is silent", 50).failures, 0);
-    assert_ne!(state(0), ServerState::Up);
+    wait_until("the first is known to be silent", || state(0) != ServerState::Up);
     first.wake();
     wait_until("the first is preferred again", || state(0) == ServerState::Up);
 

@@ -59,6 +59,7 @@ fn no_increment_is_lost_and_a_watch_sees_each() {
     });
     let counters = store.counters();
     assert_eq!(counters.committed, total);
+    assert!(counters.sync_time > Duration::ZERO, "{counters:?}");
     println!("{counters:?}");
 }
 

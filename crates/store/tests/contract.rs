@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+mod support;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -9,9 +11,10 @@ use strongroom_store::limits::{HISTORY_MAX_REVISIONS, LEASE_MIN_TTL, PAGE_MAX_EN
 use strongroom_store::{
     Change, Conflict, Engine, Event, Is, KeyRange, LeaseId, Outcome, Revision, Store, StoreError, Transaction,
 };
+use support::Memory;
 
 /// Longer than anything here takes that does not fail.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Place {
     _directory: tempfile::TempDir,
@@ -207,14 +210,27 @@ fn a_watch_from_too_far_back_is_told_so() {
     assert!(engine.watch(KeyRange::all(), oldest).is_ok());
 }
 
+/// A store with two keys under one lease, the second of which was put again without it; all before the lease ended, which a slow
+/// disk may take several tries for. And when the lease began.
+fn leased() -> (Place, Engine, LeaseId, Instant) {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let place = place();
+        let engine = Engine::create(&place.path).unwrap();
+        let began = Instant::now();
+        let lease = engine.lease(LEASE_MIN_TTL).unwrap();
+        let both = Transaction::new().put_leased("l/1", "x", lease).put_leased("l/2", "x", lease);
+        let outcome = engine.commit(both).and_then(|_| engine.commit(Transaction::new().put("l/2", "stays")));
+        if outcome.is_ok() && began.elapsed() < LEASE_MIN_TTL {
+            return (place, engine, lease, began);
+        }
+        assert!(Instant::now() < until, "{outcome:?}");
+    }
+}
+
 #[test]
 fn keys_vanish_with_their_lease_and_no_earlier() {
-    let place = place();
-    let engine = Engine::create(&place.path).unwrap();
-    let began = Instant::now();
-    let lease = engine.lease(LEASE_MIN_TTL).unwrap();
-    engine.commit(Transaction::new().put_leased("l/1", "x", lease).put_leased("l/2", "x", lease)).unwrap();
-    engine.commit(Transaction::new().put("l/2", "stays")).unwrap();
+    let (_place, engine, lease, began) = leased();
     let mut watch = engine.watch(KeyRange::prefix(*b"l/"), Revision(3)).unwrap();
     let event = Event { revision: Revision(3), key: b"l/1".to_vec(), change: Change::Delete };
     assert_eq!(watch.next(DEADLINE), Ok(vec![event]));
@@ -268,17 +284,19 @@ fn what_is_missing_or_empty_is_not_made_anew() {
 
 #[test]
 fn many_at_once_share_commits_and_each_gets_its_own_answer() {
-    let place = place();
-    let engine = Engine::create(&place.path).unwrap();
+    let memory = Memory::default();
+    let engine = Engine::with_backend(memory.clone(), "test").unwrap();
+    // As long as it cannot write, all of them wait.
+    let held = memory.hold();
     let pending: Vec<_> = (0..1000)
         .map(|n: u32| engine.submit(Transaction::new().when("one", Is::Absent).put("one", n.to_be_bytes())))
         .collect();
+    drop(held);
     let outcomes: Vec<_> = pending.into_iter().map(|pending| pending.wait().unwrap()).collect();
     assert_eq!(outcomes[0], Outcome::Committed(Revision(1)));
     let conflict = Outcome::Conflict(Conflict { condition: 0, found: Some(Revision(1)) });
     assert!(outcomes[1..].iter().all(|outcome| *outcome == conflict));
     let counters = engine.counters();
     assert_eq!((counters.committed, counters.conflicts), (1, 999));
-    assert!(counters.groups < 1000 && counters.group_max > 1, "{counters:?}");
-    assert!(counters.syncs >= 2 && counters.sync_time > Duration::ZERO);
+    assert!(counters.groups < 20 && counters.group_max > 50 && counters.syncs >= 2, "{counters:?}");
 }

@@ -15,6 +15,9 @@ use crate::{Pki, programs};
 /// By when a server must serve: Python takes a second to load, more on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
+/// By when every thread of one that is stopped must stand.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
 /// Whose server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerKind {
@@ -113,12 +116,12 @@ impl Server {
     /// Lets it hang: connections are still taken by the kernel, and nothing answers.
     ///
     /// # Panics
-    /// If it goes on for ten seconds all the same.
+    /// If it goes on for a minute all the same.
     pub fn silence(&self) {
         self.signal(Signal::STOP);
         let begun = Instant::now();
         while !self.is_stopped() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "the server does not stop");
+            assert!(begun.elapsed() < STOP_LIMIT, "the server does not stop");
             std::thread::yield_now();
         }
     }

@@ -67,7 +67,7 @@ fn a_worker_is_upgraded_under_a_guests_requests() {
         println!("longest time without an answer, {which}: median {median} us, p99 {p99} us");
     }
     println!("{UPGRADES} upgrades: {report}");
-    assert!(report.operations() >= UPGRADES as u64 * OPERATIONS && report.out_of_order > 0);
+    assert!(report.operations() >= UPGRADES as u64 * OPERATIONS, "{report}");
     assert!(exposure.close().success());
 }
 

@@ -11,7 +11,7 @@ use super::*;
 use crate::provider::{KeyFacts, KeyState, ListedKey, NewKey, Revocation, ServerHealth, ServerState};
 
 /// By when every event must have come.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 const QUICK: LeaseTerms = LeaseTerms {
     lease: Duration::from_secs(3600),

@@ -40,9 +40,17 @@ struct State {
     syncs_until_failure: Option<u64>,
 }
 
+/// Keeps everybody else from the bytes.
+pub struct Held<'a>(#[allow(dead_code, reason = "it is held, and not looked at")] MutexGuard<'a, State>);
+
 impl Memory {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
+    }
+
+    /// Nothing is read or written until this is dropped.
+    pub fn hold(&self) -> Held<'_> {
+        Held(self.state())
     }
 
     /// What there is room for from now on.

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::TpmDevice;
 
-const START_DEADLINE: Duration = Duration::from_secs(20);
+const START_DEADLINE: Duration = Duration::from_secs(60);
 
 /// An swtpm with a state of its own; ended on drop.
 pub struct Swtpm {
