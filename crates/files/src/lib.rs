@@ -77,7 +77,9 @@ pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`].
 pub fn read_open(file: &File, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
+    // One more than the file has, so that reading to its end leaves no copy of the content behind in a buffer that was too small.
+    let length_bytes = file.metadata()?.len().min(bytes_max);
+    let mut content = Vec::with_capacity(usize::try_from(length_bytes).unwrap_or_default().saturating_add(1));
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut content)?;
     if content.len() as u64 > bytes_max {
         let reason = format!("it has more than {bytes_max} bytes");

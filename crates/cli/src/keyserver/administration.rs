@@ -1,19 +1,17 @@
 //! Asking a server that runs, under an administrator's or a control plane's certificate.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use serde::de::DeserializeOwned;
 use strongroom_keyserver::access::{CertificateSha256, Role};
 use strongroom_keyserver::authority::{claimed_identity, enrol};
 use strongroom_keyserver::grant::GrantSigner;
 use strongroom_keyserver::management::protocol::Question;
 use strongroom_memory::secret::SecretBytes;
-use zeroize::{Zeroize, Zeroizing};
 
-use super::certificates::ClientFiles;
+use super::certificates::{ClientFiles, read_certificates};
 use super::directory::{DirectoryArguments, ServerSettings};
 use crate::error::CliError;
 
@@ -108,36 +106,4 @@ impl Administrator {
     pub fn renew(&self, signing_request: &str) -> Result<enrol::CertificateResponse, CliError> {
         Ok(self.client.renew(&self.authorities, (self.certificate.clone(), &self.key), signing_request)?)
     }
-}
-
-impl ClientFiles {
-    fn read_certificate(&self) -> Result<CertificateDer<'static>, CliError> {
-        let none = || CliError::Usage(format!("{} holds no certificate", self.certificate.display()));
-        read_certificates(&self.certificate)?.into_iter().next().ok_or_else(none)
-    }
-
-    /// The PKCS#8 of a key file that this program wrote.
-    fn read_key(&self) -> Result<SecretBytes, CliError> {
-        let content = Zeroizing::new(read(&self.key)?);
-        let none = || CliError::Usage(format!("{} holds no private key in PKCS#8", self.key.display()));
-        let text = std::str::from_utf8(&content).map_err(|_| none())?;
-        let document = pem::parse(text).map_err(|_| none())?;
-        if document.tag() != "PRIVATE KEY" {
-            return Err(none());
-        }
-        let mut bytes = document.into_contents();
-        let key = SecretBytes::from_slice_and_wipe(&mut bytes);
-        bytes.zeroize();
-        Ok(key?)
-    }
-}
-
-/// The certificates in a PEM file.
-pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
-    all.map_err(|error| CliError::Usage(format!("{} holds no certificates: {error}", path.display())))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    std::fs::read(path).map_err(|error| CliError::File { action: "read", path: path.to_owned(), error })
 }

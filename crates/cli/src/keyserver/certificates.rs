@@ -2,10 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use strongroom_keyserver::authority::PrivateKey;
 use strongroom_keyserver::authority::signing_request::signing_request;
+use strongroom_kmip::client::PEM_FILE_BYTES_MAX;
 use strongroom_memory::secret::SecretBytes;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::directory::make_directories;
 use crate::error::CliError;
@@ -57,6 +60,45 @@ impl ClientFiles {
         write_whole(&self.certificate, certificate.as_bytes())?;
         write_whole(&self.ca, authorities.as_bytes())
     }
+}
+
+impl ClientFiles {
+    /// The certificate itself.
+    pub fn read_certificate(&self) -> Result<CertificateDer<'static>, CliError> {
+        let all = read_certificates(&self.certificate)?;
+        all.into_iter().next().ok_or_else(|| no_certificate(&self.certificate))
+    }
+
+    /// The PKCS#8 of a key file that this program wrote.
+    pub fn read_key(&self) -> Result<SecretBytes, CliError> {
+        let content = read_pem(&self.key)?;
+        let none = || CliError::Usage(format!("{} holds no private key in PKCS#8", self.key.display()));
+        let text = std::str::from_utf8(&content).map_err(|_| none())?;
+        let document = pem::parse(text).map_err(|_| none())?;
+        if document.tag() != "PRIVATE KEY" {
+            return Err(none());
+        }
+        let mut bytes = document.into_contents();
+        let key = SecretBytes::from_slice_and_wipe(&mut bytes);
+        bytes.zeroize();
+        Ok(key?)
+    }
+}
+
+/// The certificates in a PEM file: one at least.
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_pem(path)?).collect();
+    all.ok().filter(|all| !all.is_empty()).ok_or_else(|| no_certificate(path))
+}
+
+fn no_certificate(path: &Path) -> CliError {
+    CliError::Usage(format!("{} holds no certificate", path.display()))
+}
+
+/// What is in a PEM file, which may be a private key.
+pub fn read_pem(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
+    let failed = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    strongroom_files::read(path, PEM_FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)
 }
 
 /// A PKCS#8 document as PEM (RFC 7468). What the encoder leaves behind, the program's allocator wipes.

@@ -15,8 +15,8 @@ use strongroom_keyserver::grant::{
 };
 use strongroom_keyserver::management::protocol::{HostAnswer, Question};
 
-use super::administration::{AdministrationArguments, read_certificates};
-use super::certificates::write_whole;
+use super::administration::AdministrationArguments;
+use super::certificates::{read_certificates, write_whole};
 use crate::error::CliError;
 use crate::grants;
 use crate::output::{Output, utc};

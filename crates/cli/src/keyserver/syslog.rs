@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
 use strongroom_audit::syslog::Collector;
-use zeroize::Zeroizing;
 
+use super::certificates::{read_certificates, read_pem};
 use crate::error::CliError;
 
 /// The port of syslog over TLS (RFC 5425, 4.1).
@@ -77,7 +77,7 @@ impl SyslogSettings {
     fn tls(&self) -> Result<ClientConfig, CliError> {
         let useless = |path: &Path, why: String| CliError::Usage(format!("{}: {why}", path.display()));
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&self.ca)? {
+        for certificate in read_certificates(&self.ca)? {
             roots.add(certificate).map_err(|error| useless(&self.ca, error.to_string()))?;
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -88,24 +88,13 @@ impl SyslogSettings {
         let (Some(certificate), Some(key)) = (&self.certificate, &self.key) else {
             return Ok(config.with_no_client_auth());
         };
-        let pem = Zeroizing::new(read(key)?);
+        let pem = read_pem(key)?;
         let private = PrivateKeyDer::from_pem_slice(&pem)
             .map_err(|_| useless(key, "it holds no private key".to_owned()))?;
         config
-            .with_client_auth_cert(certificates(certificate)?, private)
+            .with_client_auth_cert(read_certificates(certificate)?, private)
             .map_err(|error| useless(certificate, format!("it cannot be shown to the collector: {error}")))
     }
-}
-
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
-    let none = || CliError::Usage(format!("{} holds no certificate", path.display()));
-    let found: Vec<_> =
-        CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>().map_err(|_| none())?;
-    if found.is_empty() { Err(none()) } else { Ok(found) }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, CliError> {
-    std::fs::read(path).map_err(|error| CliError::File { action: "read", path: path.to_owned(), error })
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, CliError> {
