@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::build;
-use crate::process::{Finished, Process, run};
+use crate::process::{Finished, Process, run, run_until};
 use crate::scratch::Scratch;
 
 /// A command that copies a few hundred megabytes on a loaded machine.
@@ -80,6 +80,13 @@ impl<'test> CommandLine<'test> {
     #[track_caller]
     pub fn run_shell(&self, script: &str) -> Finished {
         run(self.scratch, &self.shell(script), COMMAND_DEADLINE)
+    }
+
+    /// Runs a shell script, which must become the program in the end (`exec`), and kills that (SIGKILL) when it is time: then there is
+    /// nothing. The program is gone when this returns, with every lock that it had.
+    #[track_caller]
+    pub fn run_shell_until(&self, script: &str, is_time: impl FnMut() -> bool) -> Option<Finished> {
+        run_until(self.scratch, &self.shell(script), is_time).ok()
     }
 
     /// Starts a shell script and leaves it running. `$STRONGROOM` is the program.

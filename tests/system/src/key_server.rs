@@ -18,6 +18,8 @@ const STARTS_WITHIN: Duration = Duration::from_secs(60);
 pub struct KeyServerUser<'test> {
     /// The program.
     pub strongroom: CommandLine<'test>,
+    /// What comes before the words of every command.
+    first: Vec<&'static str>,
     /// Where the server speaks KMIP.
     pub kmip: String,
     /// Where it enrols and is administered.
@@ -29,7 +31,12 @@ impl<'test> KeyServerUser<'test> {
     #[track_caller]
     pub fn new(scratch: &'test Scratch) -> Self {
         let (kmip, enrolment) = free_addresses();
-        Self { strongroom: CommandLine::new(scratch), kmip, enrolment }
+        Self { strongroom: CommandLine::new(scratch), first: Vec::new(), kmip, enrolment }
+    }
+
+    /// Has every command say all that it can.
+    pub fn logs_everything(&mut self) {
+        self.first = vec!["--log", "trace"];
     }
 
     /// The command as a shell runs it.
@@ -55,13 +62,43 @@ impl<'test> KeyServerUser<'test> {
     #[track_caller]
     pub fn start_server(&self, name: &str, more: &[&str]) -> Process {
         let run = ["keyserver", "run", "--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
-        self.strongroom.start_shell(name, &Self::script(&[&run[..], more].concat()))
+        self.start(name, &[&run[..], more].concat())
+    }
+
+    /// Starts a command, and leaves it running.
+    #[track_caller]
+    pub fn start(&self, name: &str, arguments: &[&str]) -> Process {
+        self.strongroom.start_shell(name, &self.call(arguments))
+    }
+
+    /// Sets the key server up as key provider `name`, under the certificate that this machine has as its client.
+    #[track_caller]
+    pub fn add_provider(&self, name: &str, more: &[&str]) {
+        let files = ["ca", "cert", "key"].map(|file| format!("home/key-providers/embedded/{file}.pem"));
+        let [ca, certificate, key] = files.each_ref().map(String::as_str);
+        let server = ["key-provider", "add", name, "--embedded", &self.kmip, "--server-name", "localhost"];
+        let tls = ["--ca", ca, "--cert", certificate, "--key", key];
+        self.runs(&[&server[..], &tls, more].concat());
+    }
+
+    /// Exposes a volume at `vm.sock`, and waits until it is. What is said on stderr comes on stdout, too.
+    #[track_caller]
+    pub fn expose(&self, volume: &str) -> Process {
+        let expose = ["volume", "expose", volume, "--nbd", "unix:vm.sock", "2>&1"];
+        let mut exposed = self.start("expose", &expose);
+        exposed
+            .wait_for_line("that it is exposed", STARTS_WITHIN, |line| line.contains("is exposed by worker"));
+        exposed
+    }
+
+    fn call(&self, arguments: &[&str]) -> String {
+        Self::script(&[&self.first[..], arguments].concat())
     }
 
     /// What a command says that succeeds.
     #[track_caller]
     pub fn runs(&self, arguments: &[&str]) -> String {
-        self.strongroom.run_shell(&Self::script(arguments)).success()
+        self.strongroom.run_shell(&self.call(arguments)).success()
     }
 
     /// The same, for programs.
@@ -74,7 +111,7 @@ impl<'test> KeyServerUser<'test> {
     /// What a command says that fails.
     #[track_caller]
     pub fn is_refused(&self, arguments: &[&str]) -> String {
-        self.strongroom.run_shell(&Self::script(arguments)).failure()
+        self.strongroom.run_shell(&self.call(arguments)).failure()
     }
 
     /// A file that makes this machine a client of the server.

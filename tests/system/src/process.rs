@@ -16,6 +16,9 @@ use crate::transcript::Transcript;
 /// How long a process that was killed may take to be gone. The kernel first finishes the I/O it had in flight.
 const KILLED_PROCESS_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
+/// How often it is looked whether it is time to kill a program that has not ended by itself.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
 /// A started program. It is killed and reaped on drop, and the kernel kills it when the thread that started it ends,
 /// however that comes about: so nothing is left even of a test run that is itself killed.
 ///
@@ -146,6 +149,20 @@ const RUST_PANIC_STATUS: i32 = 101;
 /// Runs `command` to its end, within the deadline.
 #[track_caller]
 pub fn run(scratch: &Scratch, command: &Command, deadline: Duration) -> Finished {
+    let until = Instant::now() + deadline;
+    run_until(scratch, command, || Instant::now() >= until).unwrap_or_else(|stderr_log| {
+        panic!("{command:?} has not ended within {deadline:?}; its stderr: {}", text_of(&stderr_log))
+    })
+}
+
+/// Runs `command` to its end, or kills it (SIGKILL) when it is time: then its stderr is in the file that is given back. It is gone
+/// when this returns.
+#[track_caller]
+pub fn run_until(
+    scratch: &Scratch,
+    command: &Command,
+    mut is_time: impl FnMut() -> bool,
+) -> Result<Finished, PathBuf> {
     let program =
         Path::new(command.get_program()).file_name().map(|name| name.to_string_lossy().into_owned());
     let stdout_log = unused_path(scratch, &program.unwrap_or_default(), "stdout");
@@ -157,11 +174,15 @@ pub fn run(scratch: &Scratch, command: &Command, deadline: Duration) -> Finished
         .spawn()
         .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     let pidfd = pidfd_of(&child);
-    let Some(status) = wait_for_end(&mut child, &pidfd, deadline) else {
-        end(&mut child, &pidfd);
-        panic!("{command:?} has not ended within {deadline:?}; its stderr: {}", text_of(&stderr_log));
-    };
-    Finished { status, stdout: text_of(&stdout_log), stderr: text_of(&stderr_log) }
+    loop {
+        if let Some(status) = wait_for_end(&mut child, &pidfd, LOOK_INTERVAL) {
+            return Ok(Finished { status, stdout: text_of(&stdout_log), stderr: text_of(&stderr_log) });
+        }
+        if is_time() {
+            end(&mut child, &pidfd);
+            return Err(stderr_log);
+        }
+    }
 }
 
 /// The same command, started through `setpriv`, which sets the parent-death signal and then becomes the program: a

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
 mod key_site;
+mod kmip_client;
 
 use std::path::Path;
 

@@ -11,73 +11,57 @@ use rustix::process::Signal;
 use serde_json::Value;
 use strongroom_keys::ProviderKey;
 use strongroom_providers::{ProviderKeyring, Revocation};
-use strongroom_system_tests::key_server::free_addresses;
-use strongroom_system_tests::{CommandLine, Process, Scratch, family};
+use strongroom_system_tests::{KeyServerUser, Process, Scratch, family};
 use worker_support::{VerifiedIo, wait_until};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A lease that is soon over: asked for every second, and with no allowance for outages.
+/// A lease that outlasts the test, asked for every second.
+const LONG: [&str; 6] = ["--renew", "1", "--lease", "3600", "--outage-allowance", "0"];
+/// A lease that is soon over, with no allowance for outages.
 const SHORT: [&str; 6] = ["--renew", "1", "--lease", "10", "--outage-allowance", "0"];
 /// What a holder may take to notice a revocation, in such a lease.
 const NOTICE: Duration = Duration::from_secs(11);
 
 /// A key server, and a volume under one of its keys that a client uses.
 struct Stage<'test> {
-    strongroom: CommandLine<'test>,
-    kmip: String,
-    enrolment: String,
+    user: KeyServerUser<'test>,
 }
 
 impl<'test> Stage<'test> {
     /// The key provider `kms` is the key server, with these lease terms.
     fn new(scratch: &'test Scratch, terms: &[&str]) -> (Self, Process) {
-        let (kmip, enrolment) = free_addresses();
-        let stage = Self { strongroom: CommandLine::new(scratch), kmip, enrolment };
+        let stage = Self { user: KeyServerUser::new(scratch) };
         let server = stage.serve();
-        let files = ["ca", "cert", "key"].map(|name| format!("home/key-providers/embedded/{name}.pem"));
-        let [ca, certificate, key] = files.each_ref().map(String::as_str);
-        let provider =
-            ["key-provider", "add", "kms", "--embedded", &stage.kmip, "--server-name", "localhost"];
-        let tls = ["--ca", ca, "--cert", certificate, "--key", key];
-        stage.runs(&[&provider[..], &tls, terms].concat());
+        stage.user.add_provider("kms", terms);
         stage.runs(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
         (stage, server)
     }
 
     fn serve(&self) -> Process {
-        let arguments = ["--listen", &self.kmip, "--listen-enrolment", &self.enrolment];
-        let mut server = self.start("keyserver", &[&["keyserver", "run"], &arguments[..]].concat());
-        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
-        server
+        self.user.serve("keyserver")
     }
 
     fn expose(&self) -> (Process, VerifiedIo) {
-        let mut exposed = self.start("expose", &["volume", "expose", "ds/vm1", "--nbd", "unix:vm.sock"]);
-        exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
-        let io = VerifiedIo::start(&self.strongroom.path("vm.sock"));
+        let exposed = self.user.expose("ds/vm1");
+        let io = VerifiedIo::start(&self.user.strongroom.path("vm.sock"));
         io.wait_for_more(20);
         (exposed, io)
     }
 
-    /// Volume commands are told where the providers are, as every other command is.
-    fn script(arguments: &[&str]) -> String {
-        format!("exec \"$STRONGROOM\" {} --home home", arguments.join(" "))
-    }
-
-    fn start(&self, name: &str, arguments: &[&str]) -> Process {
-        self.strongroom.start_shell(name, &format!("{} 2>&1", Self::script(arguments)))
+    #[track_caller]
+    fn runs(&self, arguments: &[&str]) -> String {
+        self.user.runs(arguments)
     }
 
     #[track_caller]
-    fn runs(&self, arguments: &[&str]) -> String {
-        self.strongroom.run_shell(&Self::script(arguments)).success()
+    fn is_refused(&self, arguments: &[&str]) -> String {
+        self.user.is_refused(arguments)
     }
 
     #[track_caller]
     fn exposure(&self) -> Value {
-        let told = self.runs(&["--json", "volume", "info", "ds/vm1"]);
-        serde_json::from_str::<Value>(&told).unwrap()["exposure"].clone()
+        self.user.json(&["volume", "info", "ds/vm1"])["exposure"].clone()
     }
 
     fn lease(&self) -> String {
@@ -90,13 +74,13 @@ impl<'test> Stage<'test> {
 
     /// Revokes the volume's key as compromised.
     fn compromise(&self) {
-        let info: Value = serde_json::from_str(&self.runs(&["--json", "volume", "info", "ds/vm1"])).unwrap();
+        let info = self.user.json(&["volume", "info", "ds/vm1"]);
         let key = ProviderKey {
             provider: "kms".parse().unwrap(),
             key: info["encryption"]["provider_key_id"].as_str().unwrap().parse().unwrap(),
             wrapped: None,
         };
-        let keyring = ProviderKeyring::of_home(&self.strongroom.path("home"));
+        let keyring = ProviderKeyring::of_home(&self.user.strongroom.path("home"));
         keyring.provider(&key.provider).unwrap().revoke(&key, Revocation::Compromised).unwrap();
     }
 
@@ -108,9 +92,9 @@ impl<'test> Stage<'test> {
 }
 
 #[test]
-fn an_outage_disturbs_nothing_and_what_needs_the_key_waits_for_it() {
+fn an_outage_disturbs_nothing() {
     let scratch = Scratch::new();
-    let (stage, server) = Stage::new(&scratch, &SHORT);
+    let (stage, server) = Stage::new(&scratch, &LONG);
     let (mut exposed, io) = stage.expose();
     stage.says("held");
 
@@ -121,7 +105,6 @@ fn an_outage_disturbs_nothing_and_what_needs_the_key_waits_for_it() {
     server.signal(Signal::CONT);
     stage.says("held");
 
-    let killed = Instant::now();
     server.kill();
     stage.says("outage");
     let exposure = stage.exposure();
@@ -135,14 +118,34 @@ fn an_outage_disturbs_nothing_and_what_needs_the_key_waits_for_it() {
         stage.exposure()["worker_pid"].as_u64().is_some_and(|now| now != worker)
     });
     io.wait_for_more(50);
+    let server = stage.serve();
+    stage.says("held");
+    let (operations, longest) = io.stop();
+    println!("{operations} verified operations, the longest took {longest:.1?}");
+    // Nor does it hold up the end.
+    server.signal(Signal::STOP);
+    stage.says("outage");
+    assert!(exposed.terminate(DEADLINE).success());
+    server.signal(Signal::CONT);
+    assert!(server.terminate(DEADLINE).success());
+}
+
+#[test]
+fn what_needs_a_key_whose_lease_has_ended_waits_for_it() {
+    let scratch = Scratch::new();
+    let (stage, server) = Stage::new(&scratch, &SHORT);
+    let (mut exposed, io) = stage.expose();
+    stage.says("held");
+    let killed = Instant::now();
+    server.kill();
 
     // The lease ends, and the guest does not notice.
     stage.says("waiting");
     println!("the key was given up {:.1?} after the server was killed", killed.elapsed());
     exposed.wait_for_line("the end of the lease", DEADLINE, |line| line.contains("was wiped"));
     io.wait_for_more(50);
-    let told = stage.strongroom.run_shell(&Stage::script(&["volume", "resize", "ds/vm1", "--size", "128M"]));
-    let told = told.failure();
+    let resize = ["volume", "resize", "ds/vm1", "--size", "128M"];
+    let told = stage.is_refused(&resize);
     assert!(told.contains("key-unavailable: key provider kms, key "), "{told}");
 
     // A worker that dies now is missed.
@@ -161,15 +164,10 @@ fn an_outage_disturbs_nothing_and_what_needs_the_key_waits_for_it() {
     println!("clients are served again {:.1?} after the server was back", back.elapsed());
     stage.says("held");
     let exposure = stage.exposure();
-    assert_eq!((&exposure["restarts"], &exposure["condition"]["state"]), (&2.into(), &"running".into()));
-    stage.runs(&["volume", "resize", "ds/vm1", "--size", "128M"]);
-    let (operations, longest) = io.stop();
-    println!("{operations} verified operations, the longest took {longest:.1?}");
-    // Nor does it hold up the end.
-    server.signal(Signal::STOP);
-    stage.says("outage");
+    assert_eq!((&exposure["restarts"], &exposure["condition"]["state"]), (&1.into(), &"running".into()));
+    stage.runs(&resize);
+    io.stop();
     assert!(exposed.terminate(DEADLINE).success());
-    server.signal(Signal::CONT);
     assert!(server.terminate(DEADLINE).success());
 }
 
@@ -185,9 +183,7 @@ fn a_revoked_key_is_noticed_and_moved_away_from_while_the_volume_is_used() {
     exposed.wait_for_line("the revocation", DEADLINE, |line| line.contains("was revoked as compromised"));
     assert_eq!(stage.exposure()["key"]["how"], "compromised");
     io.wait_for_more(50);
-    let told =
-        stage.strongroom.run_shell(&Stage::script(&["volume", "info", "ds/vm1", "--key-provider", "kms"]));
-    let told = told.failure();
+    let told = stage.is_refused(&["volume", "info", "ds/vm1", "--key-provider", "kms"]);
     assert!(told.contains("revoked as compromised"), "{told}");
 
     // Its worker dies, and nobody can replace it: until the volume is under another key.

@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
-use strongroom_system_tests::{CommandLine, Scratch};
+use serde_json::json;
+use strongroom_system_tests::{KeyServerUser, Scratch};
 use strongroom_test_peers::{Pki, Server, ServerKind};
 
 /// Two KMIP servers of one cluster, and what a user needs to reach them.
@@ -42,57 +42,28 @@ impl Cluster {
     }
 }
 
-/// A user whose state is in the test's directory.
-struct User<'test> {
-    strongroom: CommandLine<'test>,
+/// Sets the cluster up as the provider `corp`.
+fn add(user: &KeyServerUser<'_>, cluster: &Cluster, more: &[&str]) {
+    let arguments = cluster.arguments();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    user.runs(&[&["key-provider", "add", "corp"], &*arguments, more].concat());
 }
 
-impl<'test> User<'test> {
-    fn new(scratch: &'test Scratch) -> Self {
-        Self { strongroom: CommandLine::new(scratch) }
-    }
-
-    fn script(arguments: &[&str]) -> String {
-        format!("export STRONGROOM_HOME=\"$PWD/home\"; \"$STRONGROOM\" {}", arguments.join(" "))
-    }
-
-    #[track_caller]
-    fn runs(&self, arguments: &[&str]) -> String {
-        self.strongroom.run_shell(&Self::script(arguments)).success()
-    }
-
-    #[track_caller]
-    fn json(&self, arguments: &[&str]) -> Value {
-        serde_json::from_str(&self.runs(&[&["--json"], arguments].concat())).unwrap()
-    }
-
-    /// What it says when it fails, on stdout or stderr.
-    #[track_caller]
-    fn is_refused(&self, arguments: &[&str]) -> String {
-        let told = format!(
-            "if {} >told 2>&1; then echo it succeeded; false; fi",
-            Self::script(arguments).replace("; ", " && ")
-        );
-        self.strongroom.run_shell(&told).success();
-        std::fs::read_to_string(self.strongroom.path("told")).unwrap()
-    }
-
-    fn add(&self, cluster: &Cluster, more: &[&str]) {
-        let arguments = cluster.arguments();
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        self.runs(&[&["key-provider", "add", "corp"], &*arguments, more].concat());
-    }
+/// What a command says on stdout and stderr that fails.
+#[track_caller]
+fn is_refused(user: &KeyServerUser<'_>, arguments: &[&str]) -> String {
+    user.is_refused(&[arguments, &["1>&2"]].concat())
 }
 
 #[test]
 fn a_provider_is_set_up_tried_listed_and_removed() {
     let (scratch, mut cluster) = (Scratch::new(), Cluster::start());
-    let user = User::new(&scratch);
+    let user = KeyServerUser::new(&scratch);
     assert!(user.runs(&["key-provider", "list"]).contains("no key provider is set up here"));
-    user.add(&cluster, &["--cryptoperiod", "365"]);
+    add(&user, &cluster, &["--cryptoperiod", "365"]);
     let arguments = cluster.arguments();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let told = user.is_refused(&[&["key-provider", "add", "corp"], &*arguments].concat());
+    let told = is_refused(&user, &[&["key-provider", "add", "corp"], &*arguments].concat());
     assert!(told.contains("'corp' is set up already"), "{told}");
 
     let listed = user.json(&["key-provider", "list"]);
@@ -117,18 +88,18 @@ fn a_provider_is_set_up_tried_listed_and_removed() {
     assert!(read.contains("KMIP 1.4") && read.contains("corp: all 2 servers are well"), "{read}");
 
     cluster.servers[0].kill();
-    let told = user.is_refused(&["key-provider", "test", "corp"]);
+    let told = is_refused(&user, &["key-provider", "test", "corp"]);
     assert!(told.contains("is the server running") && told.contains("corp: 1 of 2 servers failed"), "{told}");
     user.runs(&["key-provider", "remove", "corp"]);
-    let told = user.is_refused(&["key-provider", "test", "corp"]);
+    let told = is_refused(&user, &["key-provider", "test", "corp"]);
     assert!(told.contains("no key provider 'corp' is set up here"), "{told}");
 }
 
 #[test]
 fn volumes_take_their_keys_from_a_provider() {
     let (scratch, mut cluster) = (Scratch::new(), Cluster::start());
-    let user = User::new(&scratch);
-    user.add(&cluster, &["--cryptoperiod", "30"]);
+    let user = KeyServerUser::new(&scratch);
+    add(&user, &cluster, &["--cryptoperiod", "30"]);
     let created = user.json(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "corp"]);
     let info = || user.json(&["volume", "info", "ds/vm1", "--key-provider", "corp"]);
     assert_eq!(info()["authenticated"], true);
@@ -145,7 +116,7 @@ fn volumes_take_their_keys_from_a_provider() {
 
     // Both are: the volume is key-unavailable, with its key and provider, and nothing else happens to it.
     cluster.kill();
-    let told = user.is_refused(&["volume", "check", "ds/vm1"]);
+    let told = is_refused(&user, &["volume", "check", "ds/vm1"]);
     assert!(told.contains("key-unavailable: key provider corp, key"), "{told}");
     let address = cluster.servers[1].address();
     assert!(told.contains(&address) && told.contains("is the server running"), "{told}");
@@ -156,8 +127,8 @@ fn volumes_take_their_keys_from_a_provider() {
 
     // Without the provider the key cannot be had; set up again under its name, it can.
     user.runs(&["key-provider", "remove", "corp"]);
-    let told = user.is_refused(&["volume", "check", "ds/vm1"]);
+    let told = is_refused(&user, &["volume", "check", "ds/vm1"]);
     assert!(told.contains("key-unavailable") && told.contains("no key provider 'corp'"), "{told}");
-    user.add(&cluster, &[]);
+    add(&user, &cluster, &[]);
     assert_eq!(info()["authenticated"], true);
 }

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what it found is for people to read")]
 
+mod kmip_client;
+
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -11,7 +13,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use strongroom_kmip::client::{Client, ClientError, ClientOptions, NewKey, TlsFiles};
+use strongroom_kmip::client::{Client, ClientError, NewKey};
 use strongroom_kmip::message::{ReKeyRequest, RequestPayload, ResponsePayload};
 use strongroom_kmip::protocol::{AttributeValue, Name, NameType, RevocationReasonCode, State};
 use strongroom_system_tests::{KeyServerUser, Scratch};
@@ -48,12 +50,7 @@ struct Work {
 }
 
 fn client(user: &KeyServerUser<'_>) -> Client {
-    let tls = TlsFiles {
-        authority: user.client_file("ca.pem"),
-        certificate: user.client_file("cert.pem"),
-        key: user.client_file("key.pem"),
-    };
-    Client::new(ClientOptions::new(user.kmip.parse().unwrap(), tls)).unwrap()
+    kmip_client::client(&user.kmip, &user.client_file("."))
 }
 
 /// What the server said, or nothing if it is gone. It refuses nothing of what is asked for here.

@@ -4,108 +4,63 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 #![allow(clippy::print_stdout, reason = "what was searched is for people to read")]
 
+mod kmip_client;
 mod secret_search;
 mod worker_support;
 
 use std::fs;
-use std::net::TcpListener;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
+use std::path::PathBuf;
 
-use rustix::process::Signal;
-use secret_search::{Found, Needles};
+use secret_search::{DEADLINE, Found, Needles, own_user};
 use serde_json::Value;
 use strongroom_keys::ProviderKey;
-use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
 use strongroom_kmip::protocol::{CryptographicAlgorithm, CryptographicUsageMask};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::ProviderKeyring;
-use strongroom_system_tests::{CommandLine, Process, Scratch, family};
+use strongroom_system_tests::key_server::free_addresses;
+use strongroom_system_tests::{CommandLine, KeyServerUser, Process, Scratch, family};
 use worker_support::{VerifiedIo, wait_until};
-
-const DEADLINE: Duration = Duration::from_secs(120);
-/// Whom a server of root's runs as, to be looked at by another process of the same user.
-const NOBODY: u32 = 65_534;
 
 /// A key server and volumes under its keys. Everything that is written anywhere lies in the test's directory; what the
 /// test itself knows of the keys lies in another.
 struct Stage<'test> {
-    strongroom: CommandLine<'test>,
+    user: KeyServerUser<'test>,
     known: CommandLine<'test>,
-    arguments: Vec<String>,
-}
-
-/// Two that are free now, and for whoever asks for a port of the kernel's choice not the next ones.
-fn free_addresses() -> [String; 2] {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string())
 }
 
 impl<'test> Stage<'test> {
     fn new(scratch: &'test Scratch, known: &'test Scratch) -> (Self, Process) {
-        let [kmip, enrolment] = free_addresses();
-        let arguments = ["keyserver", "run", "--listen", &kmip, "--listen-enrolment", &enrolment];
-        let arguments = arguments.map(str::to_owned).to_vec();
-        let stage = Self { strongroom: CommandLine::new(scratch), known: CommandLine::new(known), arguments };
+        let mut user = KeyServerUser::new(scratch);
+        // Everything logs all that it has to say.
+        user.logs_everything();
+        let stage = Self { user, known: CommandLine::new(known) };
         let server = stage.serve();
         // A lease that is soon over.
-        let files = ["ca", "cert", "key"].map(|name| format!("home/key-providers/embedded/{name}.pem"));
-        let [ca, certificate, key] = files.each_ref().map(String::as_str);
-        stage.says(&[
-            "key-provider",
-            "add",
-            "kms",
-            "--embedded",
-            &kmip,
-            "--server-name",
-            "localhost",
-            "--ca",
-            ca,
-            "--cert",
-            certificate,
-            "--key",
-            key,
-            "--renew",
-            "1",
-            "--lease",
-            "10",
-            "--outage-allowance",
-            "0",
-        ]);
+        let terms = ["--renew", "1", "--lease", "10", "--outage-allowance", "0"];
+        stage.user.add_provider("kms", &terms);
         (stage, server)
     }
 
     fn serve(&self) -> Process {
-        let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
-        let mut server = self.start("keyserver", &arguments);
-        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
-        server
+        self.user.serve_with("keyserver", &["2>&1"])
     }
 
     fn expose(&self) -> Process {
-        let mut exposed = self.start("expose", &["volume", "expose", "ds/vm1", "--nbd", "unix:vm.sock"]);
-        exposed.wait_for_line("that it is exposed", DEADLINE, |line| line.contains("is exposed by worker"));
-        exposed
-    }
-
-    /// Everything logs all that it has to say.
-    fn script(arguments: &[&str]) -> String {
-        format!("exec \"$STRONGROOM\" --log trace {} --home home", arguments.join(" "))
-    }
-
-    fn start(&self, name: &str, arguments: &[&str]) -> Process {
-        self.strongroom.start_shell(name, &format!("{} 2>&1", Self::script(arguments)))
+        self.user.expose("ds/vm1")
     }
 
     /// What it says is kept in the test's directory, as its log is.
     #[track_caller]
     fn says(&self, arguments: &[&str]) -> String {
-        self.strongroom.run_shell(&Self::script(arguments)).success()
+        self.user.runs(arguments)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.user.strongroom.path(name)
     }
 
     fn info(&self) -> Value {
-        serde_json::from_str(&self.says(&["--json", "volume", "info", "ds/vm1"])).unwrap()
+        self.user.json(&["volume", "info", "ds/vm1"])
     }
 
     /// Every secret of the volume, by another implementation, with the key that the provider gives for it.
@@ -115,10 +70,9 @@ impl<'test> Stage<'test> {
             key: self.info()["encryption"]["provider_key_id"].as_str().unwrap().parse().unwrap(),
             wrapped: None,
         };
-        let provider =
-            ProviderKeyring::of_home(&self.strongroom.path("home")).provider(&key.provider).unwrap();
+        let provider = ProviderKeyring::of_home(&self.path("home")).provider(&key.provider).unwrap();
         self.known.write_key_file("kek", provider.fetch(&key).unwrap().expose());
-        let volume = self.strongroom.path("ds/vm1").display().to_string();
+        let volume = self.path("ds/vm1").display().to_string();
         Needles::of_volume(&self.known, &volume, "--key-file kek")
     }
 }
@@ -131,7 +85,7 @@ fn nothing_of_a_providers_key_is_found_in_files_logs_or_from_outside() {
     stage.says(&["key-provider", "test", "kms"]);
     let before = stage.needles();
     let exposed = stage.expose();
-    let io = VerifiedIo::start(&stage.strongroom.path("vm.sock"));
+    let io = VerifiedIo::start(&stage.path("vm.sock"));
     io.wait_for_more(20);
     stage.says(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-provider", "kms"]);
     io.wait_for_more(20);
@@ -146,10 +100,10 @@ fn nothing_of_a_providers_key_is_found_in_files_logs_or_from_outside() {
     assert!(server.terminate(DEADLINE).success());
 
     // The key server's home and the datastore, and what each of them has said.
-    let files = needles.assert_not_under(&stage.strongroom.path("."));
+    let files = needles.assert_not_under(&stage.path("."));
     println!("{files} files were searched");
     for log in ["keyserver-1.stdout", "expose-1.stdout"] {
-        let said = fs::read_to_string(stage.strongroom.path(log)).unwrap();
+        let said = fs::read_to_string(stage.path(log)).unwrap();
         assert!(said.contains("DEBUG"), "{log} says nothing of what it does: {said}");
     }
 }
@@ -170,7 +124,7 @@ fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
     let (stage, server) = Stage::new(&scratch, &known);
     stage.says(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
     let exposed = stage.expose();
-    let io = VerifiedIo::start(&stage.strongroom.path("vm.sock"));
+    let io = VerifiedIo::start(&stage.path("vm.sock"));
     let before = stage.needles();
     let worker = || family::worker_of(exposed.id());
     let supervisor = |needles: &Needles| needles.found_in_memory(exposed.id());
@@ -180,7 +134,7 @@ fn a_providers_key_is_held_once_in_memory_for_keys_and_wiped_with_its_lease() {
     assert_eq!(count(&at_rest).0, 0, "{at_rest:?}");
     println!("the key server at rest: {at_rest:?}");
     let mut root = Needles::default();
-    root.add("the root key", &fs::read(stage.strongroom.path("home/keyserver/root-1.key")).unwrap());
+    root.add("the root key", &fs::read(stage.path("home/keyserver/root-1.key")).unwrap());
     let found = root.found_in_memory(server.id());
     assert_eq!(count(&found).0, 0, "{found:?}");
     let held = supervisor(&before);
@@ -223,11 +177,7 @@ fn a_registered_key_is_left_in_no_buffer_of_the_server() {
     }
     let (scratch, known) = (Scratch::new(), Scratch::new());
     let (stage, server) = Stage::new(&scratch, &known);
-    let file = |name: &str| stage.strongroom.path(&format!("home/key-providers/embedded/{name}.pem"));
-    let files = TlsFiles { authority: file("ca"), certificate: file("cert"), key: file("key") };
-    let mut options = ClientOptions::new(stage.arguments[3].parse().unwrap(), files);
-    options.server_name = Some("localhost".to_owned());
-    let client = Client::new(options).unwrap();
+    let client = kmip_client::client(&stage.user.kmip, &stage.path("home/key-providers/embedded"));
     let mut key: [u8; 32] = std::array::from_fn(|index| (index as u8).wrapping_mul(41).wrapping_add(19));
     let mut needles = Needles::default();
     needles.add("the registered key", &key);
@@ -241,7 +191,7 @@ fn a_registered_key_is_left_in_no_buffer_of_the_server() {
     let found = needles.found_in_memory(server.id());
     assert_eq!(count(&found).0, 0, "{found:?}");
     assert!(server.terminate(DEADLINE).success());
-    needles.assert_not_under(&stage.strongroom.path("."));
+    needles.assert_not_under(&stage.path("."));
 }
 
 /// Another process of the same user reads no memory of a key server, and gets no core file.
@@ -249,17 +199,8 @@ fn a_registered_key_is_left_in_no_buffer_of_the_server() {
 fn a_key_servers_memory_is_closed_to_its_own_user() {
     let scratch = Scratch::new();
     let strongroom = CommandLine::new(&scratch);
-    // The test's own copy: a build directory may be closed to others. Another process writes it: a program that another
-    // test starts meanwhile would hold it open for writing, and it could not be run.
-    strongroom.peer("cp", &["--", strongroom.program().to_str().unwrap(), "strongroom"]);
-    fs::set_permissions(strongroom.path("strongroom"), PermissionsExt::from_mode(0o755)).unwrap();
-    let as_user = if rustix::process::geteuid().is_root() {
-        chown(strongroom.path("."), Some(NOBODY), Some(NOBODY)).unwrap();
-        format!("setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --pdeathsig KILL --")
-    } else {
-        String::new()
-    };
-    let [kmip, enrolment] = free_addresses();
+    let as_user = own_user::own_user(&strongroom);
+    let (kmip, enrolment) = free_addresses();
     let mut server = strongroom.start_shell(
         "keyserver",
         &format!(
@@ -268,14 +209,6 @@ fn a_key_servers_memory_is_closed_to_its_own_user() {
         ),
     );
     server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
-    let pid = server.id();
-    let look = strongroom.run_shell(&format!("exec {as_user} head -c 0 /proc/{pid}/mem"));
-    assert!(!look.status.success(), "its memory can be read");
-    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
-    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-    assert!(core.split_whitespace().skip(4).take(2).all(|limit| ["0", "1"].contains(&limit)), "{core}");
-    server.signal(Signal::ABORT);
-    let status = server.wait(DEADLINE);
-    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
-    assert!(!status.core_dumped());
+    own_user::assert_closed(&strongroom, &as_user, server.id());
+    own_user::assert_aborts_without_core(server);
 }

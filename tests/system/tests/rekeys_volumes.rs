@@ -6,11 +6,14 @@
 
 mod worker_support;
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume};
@@ -22,8 +25,8 @@ const VOLUMES: usize = if cfg!(feature = "full") { 1000 } else { 30 };
 const PASSPHRASE_VOLUMES: usize = if cfg!(feature = "full") { 60 } else { 2 };
 /// Opened after each kill, besides those that are between two keys.
 const SAMPLE: usize = 2;
-/// What the kernel says of who was killed by SIGKILL, as a shell tells it.
-const KILLED: i32 = 128 + 9;
+/// Of a job's volumes, most that are noted before it is killed once more.
+const SLICES: usize = 6;
 
 /// A datastore whose volumes are re-keyed.
 struct Datastore<'test> {
@@ -69,23 +72,39 @@ impl<'test> Datastore<'test> {
         paths.map(|path| path.rsplit_once("vm").unwrap().1.parse().unwrap()).collect()
     }
 
-    /// Re-keys, and is killed within `longest_ms`; until it is done. Says how often it was killed.
-    fn rekey(&mut self, old_key: &str, target: &str, new_key: &str, mut longest_ms: u64) -> usize {
+    /// Re-keys, and is killed whenever it has noted a few things more, quick or slow as the machine is; until it is done. A volume
+    /// takes so long, more or less. Gives its answer.
+    fn rekey(&mut self, old_key: &str, target: &str, new_key: &str, one_takes: Duration) -> Value {
         let (mut kills, mut between) = (0, 0);
         let name = self.name;
-        loop {
-            let seconds = self.random.random_range(1..=longest_ms) as f64 / 1000.0;
-            let run = self.strongroom.run_shell(&format!(
-                r#"timeout --signal=KILL {seconds} "$STRONGROOM" --json volume rekey --kek --datastore {name} --home home \
-                   {old_key} {target} > rekeyed.json || exit $?"#
-            ));
-            match run.status.code() {
-                Some(0) => break,
-                Some(KILLED) => kills += 1,
-                _ => panic!("{}", run.failure()),
+        let rekey = format!(
+            r#"exec "$STRONGROOM" --json volume rekey --kek --datastore {name} --home home --lock-wait 5m {old_key} {target}"#
+        );
+        let home = self.strongroom.path("home");
+        let before = noted(&home);
+        // Once it is killed for certain: it waits for a volume that somebody else has, and has noted that it began.
+        let somebody = self.lock(0);
+        let begun = self.strongroom.run_shell_until(&rekey, || noted(&home) > before);
+        assert!(begun.is_none(), "{begun:?}");
+        drop(somebody);
+        kills += 1;
+        let answer = loop {
+            let enough = noted(&home) + self.random.random_range(1..=(self.volumes / SLICES).max(1));
+            // And somewhere on the way to the next one.
+            let later = self.random.random_range(Duration::ZERO..one_takes);
+            let mut has_enough_since = None;
+            let is_time = || {
+                let now = noted(&home);
+                if has_enough_since.is_none() && now >= enough {
+                    has_enough_since = Some(Instant::now());
+                }
+                // What has noted its end comes to it.
+                now <= before + self.volumes && has_enough_since.is_some_and(|since| since.elapsed() >= later)
+            };
+            match self.strongroom.run_shell_until(&rekey, is_time) {
+                Some(rekeyed) => break serde_json::from_str(&rekeyed.success()).unwrap(),
+                None => kills += 1,
             }
-            // It may take longer than any kill would let it, on a loaded machine: so they come later and later.
-            longest_ms += longest_ms / 10 + 1;
             let caught = self.between();
             assert!(caught.len() <= 1, "one after the other");
             for number in &caught {
@@ -98,30 +117,42 @@ impl<'test> Datastore<'test> {
                 assert!(is_opened, "{} is stranded after {kills} kills", self.volume(number));
             }
             between += caught.len();
-        }
+        };
         println!(
             "{name}: {} volumes, {kills} kills; {between} times a volume was between two keys",
             self.volumes
         );
-        kills
+        answer
     }
 
-    fn answer(&self) -> Value {
-        serde_json::from_str(&fs::read_to_string(self.strongroom.path("rekeyed.json")).unwrap()).unwrap()
+    /// The file of a volume's layer.
+    fn layer(&self, number: usize) -> PathBuf {
+        let entries = fs::read_dir(self.strongroom.path(&self.volume(number))).unwrap();
+        let mut layers = entries
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("layer-"));
+        layers.next().unwrap()
     }
 
-    /// The layer's file of each volume: the very same one, with the same content, if nothing was copied.
+    /// Has a volume, as long as the file is open.
+    fn lock(&self, number: usize) -> File {
+        let layer = File::open(self.layer(number)).unwrap();
+        flock(&layer, FlockOperation::LockExclusive).unwrap();
+        layer
+    }
+
+    /// The layer of each volume: the very same file, with the same content, if nothing was copied.
     fn layers(&self) -> Vec<(u64, Vec<u8>)> {
-        let layer = |number| {
-            let entries = fs::read_dir(self.strongroom.path(&self.volume(number))).unwrap();
-            let mut layers = entries
-                .map(|entry| entry.unwrap().path())
-                .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("layer-"));
-            let path = layers.next().unwrap();
-            (path.metadata().unwrap().ino(), fs::read(path).unwrap())
-        };
-        (0..self.volumes).map(layer).collect()
+        let content = |path: PathBuf| (path.metadata().unwrap().ino(), fs::read(path).unwrap());
+        (0..self.volumes).map(|number| content(self.layer(number))).collect()
     }
+}
+
+/// How many things the jobs of a home have noted.
+fn noted(home: &Path) -> usize {
+    let Ok(jobs) = fs::read_dir(home.join("jobs")) else { return 0 };
+    let lines = |path| fs::read(path).unwrap().iter().filter(|byte| **byte == b'\n').count();
+    jobs.map(|job| lines(job.unwrap().path())).sum()
 }
 
 #[test]
@@ -134,10 +165,7 @@ fn a_job_that_is_killed_at_random_moves_all_volumes_and_strands_none() {
     let (old, new) = ("--key-file old.key", "--key-file new.key");
     let mut datastore = Datastore::new(&scratch, "ds", VOLUMES, old);
     let layers = datastore.layers();
-    // The first few come before a few volumes can have been moved, however quick the machine is.
-    let kills = datastore.rekey(old, "--to-key-file new.key", new, 20);
-    assert!(kills > 2, "{kills} kills");
-    let answer = datastore.answer();
+    let answer = datastore.rekey(old, "--to-key-file new.key", new, Duration::from_millis(3));
     assert_eq!((answer["finished"].as_bool(), answer["resumed"].as_bool()), (Some(true), Some(true)));
     assert_eq!(answer["volumes"].as_array().unwrap().len(), VOLUMES);
     for number in 0..VOLUMES {
@@ -172,8 +200,8 @@ fn passphrases_move_to_other_passphrases_and_then_to_a_key_file() {
     strongroom.write_key_file("new.key", &[2; 32]);
     let (old, new) = ("--passphrase-fd 3 3<old", "--passphrase-fd 3 3<new");
     let mut datastore = Datastore::new(&scratch, "ds", PASSPHRASE_VOLUMES, old);
-    datastore.rekey(old, "--to-passphrase-fd 4 4<new", new, 5000);
-    datastore.rekey(new, "--to-key-file new.key", "--key-file new.key", 5000);
+    datastore.rekey(old, "--to-passphrase-fd 4 4<new", new, Duration::from_millis(500));
+    datastore.rekey(new, "--to-key-file new.key", "--key-file new.key", Duration::from_millis(500));
     for number in 0..PASSPHRASE_VOLUMES {
         assert!(datastore.is_opened(number, "--key-file new.key"));
         assert!(!datastore.is_opened(number, old) && !datastore.is_opened(number, new));

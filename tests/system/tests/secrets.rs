@@ -6,20 +6,14 @@
 mod secret_search;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::ExitStatusExt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::process::Signal;
-use secret_search::{Found, Needles};
+use secret_search::{DEADLINE, Found, Needles, own_user};
 use strongroom_system_tests::{CommandLine, Scratch, datastore, family};
 
 const PASSPHRASE: &str = "Gr%n passphrase of 1 test, nowhere else";
 /// Occurs nowhere but in what a client writes.
 const MARKER: &str = "strongroom-secrets-marker-51c07d";
-/// Whom a server of root's runs as, to be looked at by another process of the same user.
-const NOBODY: u32 = 65_534;
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Writes the marker through the server, in two ways, and reads it back.
 fn use_volume(strongroom: &CommandLine<'_>, uri: &str) {
@@ -107,7 +101,7 @@ fn a_servers_memory_is_closed_to_its_own_user() {
     let key: [u8; 32] = [0x77; 32];
     strongroom.write_key_file("vm1.key", &key);
     strongroom.json(&["volume", "create", "ds/vm1", "--size", "4M", "--key-file", "vm1.key"]);
-    let as_user = become_nobody_if_root(&strongroom);
+    let as_user = own_user::own_user(&strongroom);
 
     // Without protection a user's process is an open book to the user.
     let open = strongroom.start_shell("unprotected", &format!("exec {as_user} sleep 600"));
@@ -118,24 +112,14 @@ fn a_servers_memory_is_closed_to_its_own_user() {
         ),
     );
     server.wait_for_line("its NBD URI", DEADLINE, |line| line.starts_with("nbd+unix:"));
-    let can_read = |pid: u32| {
-        let look = format!("exec {as_user} head -c 0 /proc/{pid}/mem");
-        strongroom.run_shell(&look).status.success()
-    };
     strongroom.run_shell(&format!("until {as_user} head -c 0 /proc/{}/mem; do :; done", open.id())).success();
-    assert!(can_read(open.id()));
+    assert!(own_user::can_read(&strongroom, &as_user, open.id()));
     let family = family::family_of(server.id());
     assert_eq!(family.len(), 2, "the server and its worker");
     for process in family {
-        assert!(!can_read(process), "the memory of {process} can be read");
-        let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
-        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
-        assert!(core.split_whitespace().skip(4).take(2).all(|limit| ["0", "1"].contains(&limit)), "{core}");
+        own_user::assert_closed(&strongroom, &as_user, process);
     }
-    server.signal(Signal::ABORT);
-    let status = server.wait(DEADLINE);
-    assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
-    assert!(!status.core_dumped());
+    own_user::assert_aborts_without_core(server);
 }
 
 /// A worker never sees the KEK, and the supervisor keeps no DEK once the worker has it.
@@ -179,23 +163,4 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
     assert_eq!(kek.found_in_memory(worker()), []);
     assert_eq!(dek.found_in_memory(supervisor), []);
     assert!(server.terminate(DEADLINE).success());
-}
-
-/// Root reads everything, so a server of root's is run, and looked at, by somebody else. Returns what starts a program
-/// as that user.
-fn become_nobody_if_root(strongroom: &CommandLine<'_>) -> String {
-    // The test's own copy: a build directory may be closed to others. Another process writes it: a program that another
-    // test starts meanwhile would hold it open for writing, and it could not be run.
-    strongroom.peer("cp", &["--", strongroom.program().to_str().unwrap(), "strongroom"]);
-    fs::set_permissions(strongroom.path("strongroom"), PermissionsExt::from_mode(0o755)).unwrap();
-    if !rustix::process::geteuid().is_root() {
-        return String::new();
-    }
-    for entry in [".", "ds", "ds/vm1", "vm1.key"] {
-        chown(strongroom.path(entry), Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-    for file in datastore::files_under(&strongroom.path("ds")) {
-        chown(file, Some(NOBODY), Some(NOBODY)).unwrap();
-    }
-    format!("setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups --pdeathsig KILL --")
 }

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strongroom_keyserver::grant::VmId;
-use strongroom_kmip::client::{Client, ClientOptions, TlsFiles};
+use strongroom_kmip::client::Client;
 use strongroom_system_tests::key_server::{audit_lines, free_addresses};
 use strongroom_system_tests::{CommandLine, Process, Scratch};
+
+use crate::kmip_client;
 
 /// By when what is waited for must have come.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -98,11 +100,7 @@ impl<'test> Site<'test> {
 
     /// The KMIP client of whoever has these files.
     pub fn client(&self, name: &str) -> Client {
-        let path = |file: &str| self.strongroom.path(&format!("{name}/{file}.pem"));
-        let tls = TlsFiles { authority: path("ca"), certificate: path("cert"), key: path("key") };
-        let mut options = ClientOptions::new(self.kmip.parse().unwrap(), tls);
-        options.server_name = Some("localhost".to_owned());
-        Client::new(options).unwrap()
+        kmip_client::client(&self.kmip, &self.strongroom.path(name))
     }
 
     /// Every line of the audit log, in order.

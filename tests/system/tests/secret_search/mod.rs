@@ -3,12 +3,18 @@
 
 #![allow(dead_code, reason = "each test uses its part of it")]
 
+pub mod own_user;
+
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use strongroom_system_tests::CommandLine;
+
+/// Longer than anything takes that does not hang.
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What a search compares first.
 const START_BYTES: usize = 4;
