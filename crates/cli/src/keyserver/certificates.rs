@@ -1,9 +1,12 @@
 //! Certificates and keys of clients, as PEM files.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustls::pki_types::CertificateDer;
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use strongroom_keyserver::authority::PrivateKey;
 use strongroom_keyserver::authority::signing_request::signing_request;
 use strongroom_kmip::client::PEM_FILE_BYTES_MAX;
@@ -51,14 +54,59 @@ impl ClientFiles {
         [&self.ca, &self.certificate, &self.key].into_iter().all(|path| path.is_file())
     }
 
-    /// Writes them. The key is the first, so that there is no certificate whose key was lost.
+    /// Writes them, so that whoever is killed leaves a certificate and its key: the new key is there before its certificate is, and
+    /// takes the old one's place after. What is between, [`settle`](Self::settle) ends.
     pub fn write(&self, key: &NewKey, certificate: &str, authorities: &str) -> Result<(), CliError> {
-        if let Some(directory) = self.key.parent() {
-            make_directories(directory)?;
-        }
-        write_whole(&self.key, private_pem(&key.pkcs8).as_bytes())?;
+        self.write_observed(key, certificate, authorities, &mut || Ok(()))
+    }
+
+    /// The same; an error of `before`, which is called before each step, stops it there, as a crash would.
+    fn write_observed(
+        &self,
+        key: &NewKey,
+        certificate: &str,
+        authorities: &str,
+        before: &mut dyn FnMut() -> Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        make_directories(strongroom_files::directory_of(&self.key))?;
+        before()?;
+        write_whole(&self.ca, authorities.as_bytes())?;
+        before()?;
+        write_whole(&self.next_key(), private_pem(&key.pkcs8).as_bytes())?;
+        before()?;
         write_whole(&self.certificate, certificate.as_bytes())?;
-        write_whole(&self.ca, authorities.as_bytes())
+        before()?;
+        self.take_next_key()
+    }
+
+    /// Puts the new key of a writer that was killed in its place, if its certificate is there.
+    pub fn settle(&self) -> Result<(), CliError> {
+        let next = self.next_key();
+        if !next.try_exists().unwrap_or_default() || !self.certificate.is_file() {
+            return Ok(());
+        }
+        let key = PrivateKeyDer::from_pem_slice(&read_pem(&next)?).ok();
+        let key = key.and_then(|key| aws_lc_rs::sign::any_supported_type(&key).ok());
+        let belongs = match key {
+            Some(key) => CertifiedKey::new(vec![self.read_certificate()?], key).keys_match().is_ok(),
+            None => false,
+        };
+        // One that does not may be another's, who is about to write its certificate.
+        if belongs { self.take_next_key() } else { Ok(()) }
+    }
+
+    fn next_key(&self) -> PathBuf {
+        self.key.with_extension("next.pem")
+    }
+
+    fn take_next_key(&self) -> Result<(), CliError> {
+        let failed = |error| CliError::File { action: "write", path: self.key.clone(), error };
+        match std::fs::rename(self.next_key(), &self.key) {
+            // Whoever reads them may have settled it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.key.is_file() => Ok(()),
+            renamed => renamed.map_err(failed),
+        }?;
+        strongroom_files::sync_directory(strongroom_files::directory_of(&self.key)).map_err(failed)
     }
 }
 
@@ -71,6 +119,7 @@ impl ClientFiles {
 
     /// The PKCS#8 of a key file that this program wrote.
     pub fn read_key(&self) -> Result<SecretBytes, CliError> {
+        self.settle()?;
         let content = read_pem(&self.key)?;
         let none = || CliError::Usage(format!("{} holds no private key in PKCS#8", self.key.display()));
         let text = std::str::from_utf8(&content).map_err(|_| none())?;
@@ -136,5 +185,50 @@ mod tests {
         assert_eq!(mode, 0o600);
         let text = std::fs::read_to_string(&files.key).unwrap();
         assert_eq!(pem::parse(text).unwrap().contents(), key.pkcs8.expose());
+    }
+
+    /// A certificate for a key, of nobody.
+    fn certificate(key: &NewKey) -> String {
+        let pair = rcgen::KeyPair::try_from(key.pkcs8.expose()).unwrap();
+        rcgen::CertificateParams::new(vec!["host".to_owned()]).unwrap().self_signed(&pair).unwrap().pem()
+    }
+
+    /// Whether the key in its place is the certificate's.
+    fn belong_together(files: &ClientFiles) -> bool {
+        let key = PrivateKeyDer::from_pem_file(&files.key).unwrap();
+        let key = aws_lc_rs::sign::any_supported_type(&key).unwrap();
+        CertifiedKey::new(vec![files.read_certificate().unwrap()], key).keys_match().is_ok()
+    }
+
+    #[test]
+    fn a_renewal_killed_in_any_step_leaves_a_certificate_and_its_key() {
+        let [old, new] = [(); 2].map(|()| NewKey::generate().unwrap());
+        let [old_certificate, new_certificate] = [&old, &new].map(certificate);
+        let (mut steps, mut renewed) = (0, 0);
+        loop {
+            let home = tempfile::tempdir().unwrap();
+            let files = ClientFiles::in_directory(home.path());
+            files.write(&old, &old_certificate, "authorities").unwrap();
+            let mut left = steps;
+            let mut killed = || match left {
+                0 => Err(CliError::Interrupted),
+                _ => {
+                    left -= 1;
+                    Ok(())
+                }
+            };
+            let is_done = files.write_observed(&new, &new_certificate, "authorities", &mut killed).is_ok();
+            files.read_key().unwrap();
+            assert!(belong_together(&files), "killed in step {steps}");
+            renewed += u32::from(std::fs::read_to_string(&files.certificate).unwrap() == new_certificate);
+            // It is called again, and nothing is left of it.
+            files.write(&new, &new_certificate, "authorities").unwrap();
+            assert!(belong_together(&files) && std::fs::read_dir(home.path()).unwrap().count() == 3);
+            if is_done {
+                break;
+            }
+            steps += 1;
+        }
+        assert_eq!((steps, renewed), (4, 2));
     }
 }

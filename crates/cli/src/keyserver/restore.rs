@@ -126,6 +126,7 @@ impl RestoreArguments {
         own.extend(self.own_provider(settings)?.map(|files| (Role::Client, "local", files)));
         let mut recertified = Vec::new();
         for (role, name, files) in own {
+            files.settle()?;
             if is_let_in(state, &files) {
                 continue;
             }
