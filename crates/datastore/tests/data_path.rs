@@ -200,7 +200,7 @@ fn a_thin_volume_gives_space_back_and_a_thick_one_keeps_it() {
                 assert!(after >= SIZE_BYTES);
             }
             drop((queue, opened));
-            delete(&path, Duration::ZERO).unwrap();
+            delete(&path, LOCK_WAIT).unwrap();
         }
     }
 }
@@ -238,7 +238,7 @@ fn the_file_systems_map_is_exact() {
             assert_eq!(end, SIZE_BYTES);
             assert!(found == written, "{provisioning:?} in {:?}", datastore.path());
             drop((queue, destaging, opened));
-            delete(&path, Duration::ZERO).unwrap();
+            delete(&path, LOCK_WAIT).unwrap();
         }
     }
 }

@@ -210,6 +210,8 @@ fn a_successor_never_meets_late_writes_and_would_with_a_separate_lock_file() {
         "a separate lock was free this long before the dead process's last write had ended: {windows:?}"
     );
     if windows.is_empty() {
-        println!("in {ROUNDS_MAX} rounds no write outlived its process: on this disk the test shows nothing of that");
+        println!(
+            "in {ROUNDS_MAX} rounds no write outlived its process: on this disk the test shows nothing of that"
+        );
     }
 }
