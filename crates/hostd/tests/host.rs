@@ -43,6 +43,8 @@ fn a_vm_lives() {
     assert_eq!(done(start(1)), None, "it runs already");
     let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
     assert_eq!((running.volumes.len(), running.volumes[0].state), (1, VolumeState::Serving));
+    host.add_datastore();
+    assert_eq!(host.vms().vms[0].power, PowerState::Running, "its datastore was looked through once more");
     let mut console = host.console(&spec);
     console.await_line("ready");
     console.say("a");

@@ -68,9 +68,14 @@ impl Vms {
             );
             return;
         }
-        if let Some(other) = self.get(vm).filter(|other| other.directory != directory) {
-            let (directory, other) = (directory.display(), other.directory.display());
-            tracing::error!("VM {vm} is in {directory} and in {other}: a copy. The second one is left alone");
+        if let Some(known) = self.get(vm) {
+            if known.directory != directory {
+                let (directory, known) = (directory.display(), known.directory.display());
+                tracing::error!(
+                    "VM {vm} is in {known} and in {directory}: a copy. The second one is left alone"
+                );
+            }
+            // Looked through once more, a datastore says nothing new of it: it may run.
             return;
         }
         self.is_off(record.spec, record.generation, None);

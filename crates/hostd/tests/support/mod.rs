@@ -124,9 +124,14 @@ impl Host {
         let mut host = Self { scratch, hostd: None, client, runtime };
         std::fs::create_dir(host.path("home")).unwrap();
         host.start_hostd();
-        let request = strongroom_hostd::protocol::DatastoreRequest { path: host.path("ds") };
-        host.runtime.block_on(host.client.add_datastore(&request)).unwrap();
+        host.add_datastore();
         host
+    }
+
+    /// Has it use its datastore, and look through it.
+    pub fn add_datastore(&self) {
+        let request = strongroom_hostd::protocol::DatastoreRequest { path: self.path("ds") };
+        self.runtime.block_on(self.client.add_datastore(&request)).unwrap();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -196,9 +201,8 @@ impl Host {
         };
         create(&staged.path().join("disk0"), &options).unwrap();
         staged.finish(&VmRecord::new(spec.clone())).unwrap();
-        let request = strongroom_hostd::protocol::DatastoreRequest { path: self.path("ds") };
         // It is found when the datastore is looked through again.
-        self.runtime.block_on(self.client.add_datastore(&request)).unwrap();
+        self.add_datastore();
         spec
     }
 
