@@ -8,6 +8,9 @@
 //! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
 //! This thread waits for nothing else.
 
+mod news;
+mod requests;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,16 +18,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use strongroom_hypervisor::{PowerEvent, QmpError, RunDirectory};
-use strongroom_worker::control::Status;
-use strongroom_worker::supervise::SuperviseError;
+use strongroom_hypervisor::{QmpError, RunDirectory};
 
-use super::console::{Console, relay};
+use super::console::Console;
 use super::door::Connection;
 use super::keys::VmKeys;
 use super::machine::{Machine, MachineNews};
 use super::observe;
-use super::orders::{Report, Request, RequestKind, RunTask};
+use super::orders::{Report, Request, RunTask};
 use super::starting::{Belongings, Started, Starting};
 use super::state_file::{Off, StateFile};
 use super::volumes::{ServedVolume, VolumeNews};
@@ -218,84 +219,6 @@ impl Vm {
         None
     }
 
-    fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
-        let problem = self.carry_out(request.kind, files).err();
-        let answer = Report::Answer { id: request.id, problem };
-        // What it asked for is to be seen before the answer is.
-        self.tell();
-        if connection.wire.send(&answer, &[]).is_err() {
-            connection.wire.hang_up();
-        }
-    }
-
-    fn carry_out(&mut self, kind: RequestKind, files: Vec<OwnedFd>) -> Result<(), Problem> {
-        match kind {
-            RequestKind::Stop { force, timeout_s } => {
-                self.ask_to_stop(force, timeout_s);
-                Ok(())
-            }
-            RequestKind::Grants(grants) => {
-                self.keys.add_grants(grants);
-                let _ = self.nudge.try_send(());
-                Ok(())
-            }
-            RequestKind::Pause => {
-                self.machine()?;
-                self.halted.by_request = true;
-                self.remember_pause();
-                self.halt_or_go_on()
-            }
-            RequestKind::Resume => {
-                self.machine()?;
-                self.halted.by_request = false;
-                self.remember_pause();
-                self.halt_or_go_on()
-            }
-            RequestKind::Reset => {
-                let machine = self.machine()?;
-                machine.qemu().qmp().reset().map_err(|error| qmp_problem(&error))?;
-                // A guest that gave up stands still until somebody does this.
-                self.halt_or_go_on()
-            }
-            RequestKind::Console { read_only } => {
-                let client =
-                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-                self.console()?.attach(client, read_only);
-                Ok(())
-            }
-            RequestKind::Vnc => {
-                let client =
-                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-                self.vnc(client)
-            }
-        }
-    }
-
-    fn machine(&self) -> Result<Machine, Problem> {
-        if self.power == PowerState::Stopping {
-            return Err(Problem::new("stopping", "the VM is stopping"));
-        }
-        self.machine.clone().ok_or_else(|| Problem::new("not_running", "the VM does not run yet"))
-    }
-
-    fn console(&mut self) -> Result<&Console, Problem> {
-        self.console.as_ref().ok_or_else(|| Problem::new("not_running", "the VM has no console now"))
-    }
-
-    fn vnc(&self, client: OwnedFd) -> Result<(), Problem> {
-        let failed = |error: std::io::Error| {
-            Problem::new("vnc", format!("the VM's screen cannot be reached: {error}"))
-        };
-        if !self.task.spec.vnc {
-            return Err(Problem::new("no_screen", "the VM has no screen"));
-        }
-        self.machine()?;
-        let run =
-            RunDirectory::open(self.run.path()).map_err(|error| failed(std::io::Error::other(error)))?;
-        let server = std::os::unix::net::UnixStream::connect(run.vnc()).map_err(failed)?;
-        relay(client, server).map_err(failed)
-    }
-
     fn key_missing(&mut self, missing: Option<WaitingFor>) {
         if self.power == PowerState::Stopping {
             return;
@@ -382,124 +305,6 @@ impl Vm {
         Ok(())
     }
 
-    fn remember_pause(&mut self) {
-        self.state.paused_by_request = self.halted.by_request;
-        if let Err(error) = self.state.write(&self.run) {
-            tracing::warn!("VM {}: its state cannot be written: {error}", self.task.spec.name);
-        }
-    }
-
-    fn machine_event(&mut self, event: PowerEvent) {
-        if matches!(self.power, PowerState::Stopping) && !matches!(event, PowerEvent::Shutdown { .. }) {
-            return;
-        }
-        match event {
-            PowerEvent::Shutdown { guest: true, .. } => {
-                let stop = self.stop.get_or_insert_with(|| Stop {
-                    reason: OffReason::GuestShutdown,
-                    message: "the guest shut down".to_owned(),
-                    deadline: None,
-                    guest_ended: true,
-                });
-                stop.guest_ended = true;
-                self.is(PowerState::Stopping, None);
-            }
-            PowerEvent::Panicked => {
-                tracing::error!("VM {}: its guest's system has given up", self.task.spec.name);
-                self.is(PowerState::Paused, Some(observe::panicked()));
-            }
-            PowerEvent::IoError { device, stopped: true } => {
-                self.is(PowerState::Paused, Some(observe::io_error(&device)));
-            }
-            PowerEvent::Resumed if self.power == PowerState::Paused && self.halted.reason().is_none() => {
-                self.is(PowerState::Running, None);
-            }
-            PowerEvent::Stopped if self.power == PowerState::Running => {
-                self.is(PowerState::Paused, None);
-            }
-            PowerEvent::Missed => self.look_again(),
-            _ => {}
-        }
-    }
-
-    fn look_again(&mut self) {
-        let Some(machine) = &self.machine else { return };
-        match machine.qemu().qmp().status() {
-            Ok(status) if status.running => self.is(PowerState::Running, None),
-            Ok(_) => self.is(PowerState::Paused, self.halted.reason()),
-            Err(error) => tracing::warn!("VM {}: {error}", self.task.spec.name),
-        }
-    }
-
-    fn volume_news(&mut self, index: usize, news: VolumeNews) {
-        let Some(volume) = self.volumes.get_mut(index) else { return };
-        match news {
-            VolumeNews::Status(status) => {
-                observe::learn(&mut volume.observed, &status);
-                self.missing_key(&status);
-                self.room_changed();
-            }
-            VolumeNews::Ended(ended) => {
-                volume.ended = true;
-                volume.observed.state = crate::protocol::VolumeState::Closed;
-                volume.observed.worker_pid = None;
-                if self.stop.is_none() {
-                    let (reason, message) = why_lost(&volume.observed, ended);
-                    self.end_because(reason, message);
-                } else if let Err(error) = ended {
-                    tracing::error!("VM {}: {}: {error}", self.task.spec.name, volume.observed.disk);
-                }
-            }
-        }
-    }
-
-    /// While the VM runs, a key is missed only by workers to come.
-    fn missing_key(&mut self, status: &Status) {
-        if self.machine.is_none() {
-            return;
-        }
-        let Some(key) = &status.key else { return };
-        let found = self.task.spec.disks.iter().filter_map(|disk| disk.key.provider_key());
-        let key =
-            found.into_iter().find(|found| found.key == key.key && found.provider == key.provider).cloned();
-        self.missing = key.and_then(|key| self.keys.missing(&key));
-    }
-
-    /// A guest whose disk waits for room stands still, so that its own deadlines do not pass meanwhile.
-    fn room_changed(&mut self) {
-        let parked =
-            self.volumes.iter().any(|volume| volume.observed.state == crate::protocol::VolumeState::Parked);
-        if parked == self.halted.for_room || self.machine.is_none() || self.stop.is_some() {
-            return;
-        }
-        self.halted.for_room = parked;
-        if let Err(problem) = self.halt_or_go_on() {
-            tracing::error!("VM {}: {problem}", self.task.spec.name);
-        }
-    }
-
-    fn ask_to_stop(&mut self, force: bool, timeout_s: u32) {
-        let deadline = Instant::now().checked_add(Duration::from_secs(timeout_s.into()));
-        let asked = match (&self.machine, force) {
-            (Some(machine), false) => {
-                let qmp = machine.qemu().qmp();
-                // A guest that stands still would not see the button.
-                let awake = if self.power == PowerState::Paused { qmp.cont() } else { Ok(()) };
-                awake.and_then(|()| qmp.press_power_button()).is_ok()
-            }
-            _ => false,
-        };
-        let (reason, message) = match force {
-            true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
-            false => (OffReason::Stopped, "it was stopped, as was asked for"),
-        };
-        self.stop = Some(Stop { reason, message: message.to_owned(), deadline, guest_ended: false });
-        self.is(PowerState::Stopping, None);
-        if !asked {
-            self.cut_off();
-        }
-    }
-
     fn end_because(&mut self, reason: OffReason, message: String) {
         tracing::error!("VM {}: it is cut off: {message}", self.task.spec.name);
         self.stop = Some(Stop { reason, message, deadline: None, guest_ended: false });
@@ -522,20 +327,6 @@ impl Vm {
             && let Err(error) = machine.cut_off()
         {
             tracing::error!("VM {}: it cannot be cut off: {error}", self.task.spec.name);
-        }
-    }
-
-    fn machine_ended(&mut self, said: &str) -> (OffReason, String) {
-        match &self.stop {
-            Some(stop) => (stop.reason, stop.message.clone()),
-            None => {
-                let said = said.trim();
-                let message = match said.lines().last() {
-                    Some(last) => format!("QEMU has ended by itself, or was killed; it said last: {last}"),
-                    None => "QEMU has ended by itself, or was killed".to_owned(),
-                };
-                (OffReason::QemuDied, message)
-            }
         }
     }
 
@@ -626,16 +417,6 @@ impl Halted {
             Self { by_request: true, .. } => Some(observe::paused_by_request()),
             _ => None,
         }
-    }
-}
-
-fn why_lost(volume: &ObservedVolume, ended: Result<(), SuperviseError>) -> (OffReason, String) {
-    match ended {
-        Ok(()) => (OffReason::VolumeLost, format!("{} is not served any more", volume.disk)),
-        Err(error @ SuperviseError::Revoked { .. }) => {
-            (OffReason::KeyRevoked, format!("{}: {error}", volume.disk))
-        }
-        Err(error) => (OffReason::VolumeLost, format!("{}: {error}", volume.disk)),
     }
 }
 

@@ -1,0 +1,124 @@
+//! What a VM's machine and volumes say, and what follows from it.
+
+use strongroom_hypervisor::PowerEvent;
+use strongroom_worker::control::Status;
+use strongroom_worker::supervise::SuperviseError;
+
+use super::super::observe;
+use super::super::volumes::VolumeNews;
+use super::{Stop, Vm};
+use crate::protocol::{ObservedVolume, OffReason, PowerState, VolumeState};
+
+impl Vm {
+    pub(super) fn machine_event(&mut self, event: PowerEvent) {
+        if matches!(self.power, PowerState::Stopping) && !matches!(event, PowerEvent::Shutdown { .. }) {
+            return;
+        }
+        match event {
+            PowerEvent::Shutdown { guest: true, .. } => {
+                let stop = self.stop.get_or_insert_with(|| Stop {
+                    reason: OffReason::GuestShutdown,
+                    message: "the guest shut down".to_owned(),
+                    deadline: None,
+                    guest_ended: true,
+                });
+                stop.guest_ended = true;
+                self.is(PowerState::Stopping, None);
+            }
+            PowerEvent::Panicked => {
+                tracing::error!("VM {}: its guest's system has given up", self.task.spec.name);
+                self.is(PowerState::Paused, Some(observe::panicked()));
+            }
+            PowerEvent::IoError { device, stopped: true } => {
+                self.is(PowerState::Paused, Some(observe::io_error(&device)));
+            }
+            PowerEvent::Resumed if self.power == PowerState::Paused && self.halted.reason().is_none() => {
+                self.is(PowerState::Running, None);
+            }
+            PowerEvent::Stopped if self.power == PowerState::Running => {
+                self.is(PowerState::Paused, None);
+            }
+            PowerEvent::Missed => self.look_again(),
+            _ => {}
+        }
+    }
+
+    fn look_again(&mut self) {
+        let Some(machine) = &self.machine else { return };
+        match machine.qemu().qmp().status() {
+            Ok(status) if status.running => self.is(PowerState::Running, None),
+            Ok(_) => self.is(PowerState::Paused, self.halted.reason()),
+            Err(error) => tracing::warn!("VM {}: {error}", self.task.spec.name),
+        }
+    }
+
+    pub(super) fn volume_news(&mut self, index: usize, news: VolumeNews) {
+        let Some(volume) = self.volumes.get_mut(index) else { return };
+        match news {
+            VolumeNews::Status(status) => {
+                observe::learn(&mut volume.observed, &status);
+                self.missing_key(&status);
+                self.room_changed();
+            }
+            VolumeNews::Ended(ended) => {
+                volume.ended = true;
+                volume.observed.state = VolumeState::Closed;
+                volume.observed.worker_pid = None;
+                if self.stop.is_none() {
+                    let (reason, message) = why_lost(&volume.observed, ended);
+                    self.end_because(reason, message);
+                } else if let Err(error) = ended {
+                    tracing::error!("VM {}: {}: {error}", self.task.spec.name, volume.observed.disk);
+                }
+            }
+        }
+    }
+
+    /// While the VM runs, a key is missed only by workers to come.
+    fn missing_key(&mut self, status: &Status) {
+        if self.machine.is_none() {
+            return;
+        }
+        let Some(key) = &status.key else { return };
+        let found = self.task.spec.disks.iter().filter_map(|disk| disk.key.provider_key());
+        let key =
+            found.into_iter().find(|found| found.key == key.key && found.provider == key.provider).cloned();
+        self.missing = key.and_then(|key| self.keys.missing(&key));
+    }
+
+    /// A guest whose disk waits for room stands still, so that its own deadlines do not pass meanwhile.
+    fn room_changed(&mut self) {
+        let parked = self.volumes.iter().any(|volume| volume.observed.state == VolumeState::Parked);
+        if parked == self.halted.for_room || self.machine.is_none() || self.stop.is_some() {
+            return;
+        }
+        self.halted.for_room = parked;
+        if let Err(problem) = self.halt_or_go_on() {
+            tracing::error!("VM {}: {problem}", self.task.spec.name);
+        }
+    }
+
+    pub(super) fn machine_ended(&mut self, said: &str) -> (OffReason, String) {
+        match &self.stop {
+            Some(stop) => (stop.reason, stop.message.clone()),
+            None => {
+                let said = said.trim();
+                let message = match said.lines().last() {
+                    Some(last) => format!("QEMU has ended by itself, or was killed; it said last: {last}"),
+                    None => "QEMU has ended by itself, or was killed".to_owned(),
+                };
+                (OffReason::QemuDied, message)
+            }
+        }
+    }
+}
+
+fn why_lost(volume: &ObservedVolume, ended: Result<(), SuperviseError>) -> (OffReason, String) {
+    match ended {
+        Ok(()) => (OffReason::VolumeLost, format!("{} is not served any more", volume.disk)),
+        Err(error @ SuperviseError::Revoked { .. }) => {
+            (OffReason::KeyRevoked, format!("{}: {error}", volume.disk))
+        }
+        Err(error) => (OffReason::VolumeLost, format!("{}: {error}", volume.disk)),
+    }
+}

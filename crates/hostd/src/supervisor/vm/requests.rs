@@ -1,0 +1,122 @@
+//! What a VM's supervisor is asked.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use strongroom_hypervisor::RunDirectory;
+
+use super::super::console::{Console, relay};
+use super::super::door::Connection;
+use super::super::machine::Machine;
+use super::super::orders::{Report, Request, RequestKind};
+use super::{Stop, Vm, qmp_problem};
+use crate::protocol::{OffReason, PowerState, Problem};
+
+impl Vm {
+    pub(super) fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
+        let problem = self.carry_out(request.kind, files).err();
+        let answer = Report::Answer { id: request.id, problem };
+        // What it asked for is to be seen before the answer is.
+        self.tell();
+        if connection.wire.send(&answer, &[]).is_err() {
+            connection.wire.hang_up();
+        }
+    }
+
+    fn carry_out(&mut self, kind: RequestKind, files: Vec<OwnedFd>) -> Result<(), Problem> {
+        match kind {
+            RequestKind::Stop { force, timeout_s } => {
+                self.ask_to_stop(force, timeout_s);
+                Ok(())
+            }
+            RequestKind::Grants(grants) => {
+                self.keys.add_grants(grants);
+                let _ = self.nudge.try_send(());
+                Ok(())
+            }
+            RequestKind::Pause => {
+                self.machine()?;
+                self.halted.by_request = true;
+                self.remember_pause();
+                self.halt_or_go_on()
+            }
+            RequestKind::Resume => {
+                self.machine()?;
+                self.halted.by_request = false;
+                self.remember_pause();
+                self.halt_or_go_on()
+            }
+            RequestKind::Reset => {
+                let machine = self.machine()?;
+                machine.qemu().qmp().reset().map_err(|error| qmp_problem(&error))?;
+                // A guest that gave up stands still until somebody does this.
+                self.halt_or_go_on()
+            }
+            RequestKind::Console { read_only } => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                self.console()?.attach(client, read_only);
+                Ok(())
+            }
+            RequestKind::Vnc => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                self.vnc(client)
+            }
+        }
+    }
+
+    pub(super) fn machine(&self) -> Result<Machine, Problem> {
+        if self.power == PowerState::Stopping {
+            return Err(Problem::new("stopping", "the VM is stopping"));
+        }
+        self.machine.clone().ok_or_else(|| Problem::new("not_running", "the VM does not run yet"))
+    }
+
+    fn console(&mut self) -> Result<&Console, Problem> {
+        self.console.as_ref().ok_or_else(|| Problem::new("not_running", "the VM has no console now"))
+    }
+
+    fn vnc(&self, client: OwnedFd) -> Result<(), Problem> {
+        let failed = |error: std::io::Error| {
+            Problem::new("vnc", format!("the VM's screen cannot be reached: {error}"))
+        };
+        if !self.task.spec.vnc {
+            return Err(Problem::new("no_screen", "the VM has no screen"));
+        }
+        self.machine()?;
+        let run =
+            RunDirectory::open(self.run.path()).map_err(|error| failed(std::io::Error::other(error)))?;
+        let server = std::os::unix::net::UnixStream::connect(run.vnc()).map_err(failed)?;
+        relay(client, server).map_err(failed)
+    }
+
+    fn remember_pause(&mut self) {
+        self.state.paused_by_request = self.halted.by_request;
+        if let Err(error) = self.state.write(&self.run) {
+            tracing::warn!("VM {}: its state cannot be written: {error}", self.task.spec.name);
+        }
+    }
+
+    pub(super) fn ask_to_stop(&mut self, force: bool, timeout_s: u32) {
+        let deadline = Instant::now().checked_add(Duration::from_secs(timeout_s.into()));
+        let asked = match (&self.machine, force) {
+            (Some(machine), false) => {
+                let qmp = machine.qemu().qmp();
+                // A guest that stands still would not see the button.
+                let awake = if self.power == PowerState::Paused { qmp.cont() } else { Ok(()) };
+                awake.and_then(|()| qmp.press_power_button()).is_ok()
+            }
+            _ => false,
+        };
+        let (reason, message) = match force {
+            true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
+            false => (OffReason::Stopped, "it was stopped, as was asked for"),
+        };
+        self.stop = Some(Stop { reason, message: message.to_owned(), deadline, guest_ended: false });
+        self.is(PowerState::Stopping, None);
+        if !asked {
+            self.cut_off();
+        }
+    }
+}
