@@ -48,6 +48,8 @@ pub enum AlarmKind {
     VmCrashed,
     /// A host runs a VM, or a datastore holds one, that the inventory does not know.
     Orphan,
+    /// The inventory has a VM that its host does not find.
+    VmMissing,
     /// One that this program does not know yet.
     #[serde(other)]
     Unknown,
@@ -68,6 +70,7 @@ impl AlarmKind {
             Self::HostDown => "host_down",
             Self::VmCrashed => "vm_crashed",
             Self::Orphan => "orphan",
+            Self::VmMissing => "vm_missing",
             Self::Unknown => "unknown",
         }
     }

@@ -86,7 +86,7 @@ pub enum Standing {
     Registered,
     /// A VM that can be registered.
     Orphan,
-    /// A volume in it is known already as another's: a copy.
+    /// Its id, or the id of a volume in it, is known already as another's: a copy.
     Duplicate,
     /// It cannot be read.
     Broken,

@@ -21,14 +21,11 @@ pub const MEMORY_MAX_BYTES: u64 = 4 << 40;
 /// What guest memory is a multiple of, in bytes: 1 MiB, so that QEMU never rounds it.
 pub const MEMORY_STEP_BYTES: u64 = 1 << 20;
 
-/// Most disks of a VM: the slots of a PCI root bus, less what else is there.
-pub const DISKS_MAX: usize = 20;
+/// Most disks of a VM: each is a process and a PCI device, and q35 has slots for some thirty.
+pub const DISKS_MAX: usize = 16;
 
 /// Most network interfaces of a VM.
 pub const NICS_MAX: usize = 8;
-
-/// Most NUMA nodes of a VM.
-pub const NUMA_NODES_MAX: usize = 16;
 
 /// Longest kernel command line, in bytes: `COMMAND_LINE_SIZE` of x86 Linux.
 pub const KERNEL_ARGUMENTS_MAX_BYTES: usize = 2048;

@@ -58,6 +58,8 @@ pub enum TaskKind {
     VmReset,
     /// Changes a VM.
     VmConfigure,
+    /// Fills a disk with an image.
+    VmImportDisk,
     /// Deletes a VM and its volumes.
     VmDelete,
     /// Takes a VM into the inventory.
@@ -70,9 +72,39 @@ pub enum TaskKind {
     DatastoreRemove,
     /// Registers every VM of a datastore that can be.
     DatastoreRebuild,
+    /// Makes a policy.
+    PolicyCreate,
+    /// Deletes a policy.
+    PolicyDelete,
     /// One that this program does not know yet.
     #[serde(other)]
     Unknown,
+}
+
+impl TaskKind {
+    /// Its name as in the JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::VmCreate => "vm_create",
+            Self::VmStart => "vm_start",
+            Self::VmStop => "vm_stop",
+            Self::VmRestart => "vm_restart",
+            Self::VmPause => "vm_pause",
+            Self::VmResume => "vm_resume",
+            Self::VmReset => "vm_reset",
+            Self::VmConfigure => "vm_configure",
+            Self::VmImportDisk => "vm_import_disk",
+            Self::VmDelete => "vm_delete",
+            Self::VmRegister => "vm_register",
+            Self::VmUnregister => "vm_unregister",
+            Self::DatastoreAdd => "datastore_add",
+            Self::DatastoreRemove => "datastore_remove",
+            Self::DatastoreRebuild => "datastore_rebuild",
+            Self::PolicyCreate => "policy_create",
+            Self::PolicyDelete => "policy_delete",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// How far a task is.

@@ -6,10 +6,11 @@ mod query;
 mod state;
 mod view;
 
-pub use create::{AddDisk, CreateVm, EncryptionWish, PatchVm, PowerOptions, RegisterVm, StopVm};
+pub use create::{
+    AddDisk, CreateVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm, StopVm,
+};
 pub use hardware::{
-    Boot, Cpus, DiskKind, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend, NumaNode,
-    RestartPolicy,
+    Boot, Cpus, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend, RestartPolicy,
 };
 pub use query::{VmListQuery, VmSort};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};

@@ -4,9 +4,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::VolumeSize;
 use utoipa::ToSchema;
 
-use super::hardware::{
-    Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, NumaNode, RestartPolicy,
-};
+use super::hardware::{Boot, Cpus, Firmware, Frontend, MachineType, Memory, Nic, RestartPolicy};
 use crate::name::Name;
 
 /// A VM that is wished for.
@@ -34,12 +32,8 @@ pub struct CreateVm {
     pub cpus: Cpus,
     /// Guest memory.
     pub memory_bytes: Memory,
-    /// NUMA nodes; without any, there is one.
-    #[schema(max_items = 16)]
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub numa: Vec<NumaNode>,
     /// Disks: `disk0`, `disk1` and so on.
-    #[schema(max_items = 20)]
+    #[schema(max_items = 16)]
     #[serde(default)]
     pub disks: Vec<AddDisk>,
     /// Network interfaces.
@@ -49,15 +43,15 @@ pub struct CreateVm {
     /// Whether it has a TPM, with its state in a sealed volume.
     #[serde(default)]
     pub tpm: bool,
-    /// Whether it has a volume for a cloud-init seed, which is uploaded with a ticket: it never passes through here.
-    #[serde(default)]
-    pub seed: bool,
     /// What is booted.
     #[serde(default)]
     pub boot: Boot,
     /// Whether it has a screen.
-    #[serde(default)]
+    #[serde(default = "yes")]
     pub vnc: bool,
+    /// Whether it has the channel of the guest agent.
+    #[serde(default = "yes")]
+    pub guest_agent: bool,
     /// How it is sealed.
     #[serde(default)]
     pub encryption: EncryptionWish,
@@ -73,9 +67,6 @@ pub struct AddDisk {
     /// Its size in bytes: a multiple of 512 from 4096 to 64 TiB.
     #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
     pub size_bytes: VolumeSize,
-    /// What it is for.
-    #[serde(default)]
-    pub kind: DiskKind,
     /// How the guest gets at it.
     #[serde(default)]
     pub frontend: Frontend,
@@ -148,6 +139,42 @@ pub struct StopVm {
     #[schema(minimum = 1, maximum = 3600)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,
+}
+
+/// An image that was uploaded with a ticket, for a disk of a VM that is off.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportDisk {
+    /// The ticket that the image was sent with.
+    #[schema(min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$")]
+    pub ticket: String,
+    /// How the image is written.
+    #[serde(default)]
+    pub format: ImageFormat,
+}
+
+impl std::fmt::Debug for ImportDisk {
+    /// Without the ticket.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ImportDisk").field("format", &self.format).finish_non_exhaustive()
+    }
+}
+
+/// How an image is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageFormat {
+    /// As its first bytes say; what starts as no format known is raw.
+    #[default]
+    Auto,
+    /// Byte for byte.
+    Raw,
+    /// QEMU's.
+    Qcow2,
+    /// VMware's.
+    Vmdk,
+    /// Hyper-V's.
+    Vhdx,
 }
 
 /// A VM directory that is there and is to be known.

@@ -118,28 +118,6 @@ impl From<Memory> for u64 {
     }
 }
 
-/// A part of the guest's memory with the CPUs near to it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NumaNode {
-    /// Its CPUs, from 0.
-    #[schema(max_items = 240)]
-    pub cpus: Vec<u32>,
-    /// Its memory.
-    pub memory_bytes: Memory,
-}
-
-/// What a disk is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum DiskKind {
-    /// What the guest keeps.
-    #[default]
-    Data,
-    /// The guest's swap space.
-    Swap,
-}
-
 /// How the guest gets at a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -5,7 +5,7 @@ use strongroom_types::{VmId, VolumeId};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::hardware::{Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Nic, NumaNode, RestartPolicy};
+use super::hardware::{Boot, Cpus, Firmware, Frontend, MachineType, Nic, RestartPolicy};
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 use crate::name::Name;
 use crate::object::ObjectRef;
@@ -69,21 +69,18 @@ pub struct VmView {
     pub firmware: Firmware,
     /// Virtual processors.
     pub topology: Cpus,
-    /// NUMA nodes.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub numa: Vec<NumaNode>,
     /// Its disks.
     pub disks: Vec<Disk>,
     /// Network interfaces.
     pub nics: Vec<Nic>,
     /// Whether it has a TPM.
     pub tpm: bool,
-    /// Whether it has a volume for a cloud-init seed.
-    pub seed: bool,
     /// What is booted.
     pub boot: Boot,
     /// Whether it has a screen.
     pub vnc: bool,
+    /// Whether it has the channel of the guest agent.
+    pub guest_agent: bool,
     /// Whether it is started again by itself.
     pub restart: RestartPolicy,
     /// The key that it is sealed under, once it is there.
@@ -107,8 +104,6 @@ pub struct Disk {
     pub volume: Option<VolumeId>,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// What it is for.
-    pub kind: DiskKind,
     /// How the guest gets at it.
     pub frontend: Frontend,
     /// How it is.
@@ -129,12 +124,16 @@ pub struct VmKey {
 #[serde(tag = "operation", rename_all = "snake_case", deny_unknown_fields)]
 pub enum TicketUse {
     /// The serial console.
-    Console {},
+    Console {
+        /// To read only: there are many readers and one writer.
+        #[serde(default)]
+        read_only: bool,
+    },
     /// The screen.
     Vnc {},
     /// An image into one of its disks, while it is off.
     Upload {
-        /// `disk0` and so on, or `seed`.
+        /// `disk0` and so on.
         disk: Name,
     },
 }

@@ -1,0 +1,469 @@
+//! A task, one step further.
+//!
+//! Each step reads where the task is, does one thing outside or one transaction, and says when to look again. It is run
+//! again from its beginning after a crash in any place.
+
+use std::time::Duration;
+
+use strongroom_api::task::{TaskKind, TaskState};
+use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_hostd::protocol::{OperationKind, OperationOutcome, VolumeFacts};
+use uuid::Uuid;
+
+use super::operate::Operated;
+use super::{Control, HostSeat, RETRY_PAUSE};
+use crate::inventory::{Draft, Failure, Index, Row};
+use crate::keys::KeyProblem;
+use crate::problems;
+use crate::records::{DiskSealing, ObservedRecord, TaskRecord, VmRecord, VolumeRecord, Work};
+
+/// When to look at a task again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// At once.
+    Again,
+    /// After this, unless something happens earlier.
+    Wait(Duration),
+    /// Never: it is over.
+    Over,
+}
+
+/// A task's step with what it is about.
+struct Step<'a> {
+    task: Row<TaskRecord>,
+    vm: Row<VmRecord>,
+    seat: &'a HostSeat,
+}
+
+/// How a task ends.
+enum End {
+    Done,
+    Failed(Problem),
+    Cancelled,
+}
+
+impl Control {
+    /// Takes a task one step further.
+    ///
+    /// # Errors
+    /// [`Failure`]: nothing is lost; try again after a pause.
+    pub fn advance(&self, id: Uuid) -> Result<Next, Failure> {
+        let (task, vm) = {
+            let index = self.inventory.read();
+            let Some(task) = index.task(id).cloned() else { return Ok(Next::Over) };
+            let vm = task.vm.and_then(|vm| index.vm(vm).cloned());
+            (task, vm)
+        };
+        if task.task.state.is_over() {
+            self.set_progress(id, None);
+            return Ok(Next::Over);
+        }
+        let Some(vm) = vm.filter(|vm| vm.task == Some(id)) else {
+            // Its VM is gone, or was taken over. Neither is done while a task works on it, but a restored store may say so.
+            let problem = problems::conflict("its VM is not there any more");
+            return self.end_task(&task, self.draft(), End::Failed(problem));
+        };
+        let seat = match self.seat_of(&vm) {
+            Ok(seat) => seat,
+            Err(problem) => {
+                self.note(&task, problem.message)?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+        };
+        let step = Step { task, vm, seat };
+        match &step.task.work {
+            Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
+            Work::Create => self.create(&step),
+            Work::UndoCreate => self.undo_create(&step),
+            Work::Start => self.start(&step),
+            Work::AwaitRunning => self.await_running(&step),
+            Work::UndoStart => self.undo_start(&step),
+            Work::Stop { force, timeout_s, then_start } => {
+                self.stop(&step, *force, *timeout_s, *then_start)
+            }
+            Work::Configure { before } => {
+                let before = (**before).clone();
+                self.configure(&step, before)
+            }
+            Work::Delete => self.delete(&step),
+            Work::Pause => self.simple(&step, OperationKind::Pause),
+            Work::Resume => self.simple(&step, OperationKind::Resume),
+            Work::Reset => self.simple(&step, OperationKind::Reset),
+            Work::ImportDisk { disk, ticket, format } => {
+                let (disk, ticket, format) = (disk.clone(), ticket.clone(), *format);
+                self.simple(&step, OperationKind::ImportDisk { disk, ticket, format })
+            }
+        }
+    }
+
+    fn create(&self, step: &Step) -> Result<Next, Failure> {
+        let awaited = step.vm.hardware.disks.iter().any(|disk| disk.sealing == DiskSealing::Awaited);
+        if awaited {
+            return self.make_key(step);
+        }
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            Some(OperationKind::Create { spec: Box::new(step.vm.told(datastore)?) })
+        })?;
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(outcome) => self.created(step, outcome),
+            Operated::Failed(problem) => self.drop_vm(step, End::Failed(problem)),
+            Operated::Cancelled => self.drop_vm(step, End::Cancelled),
+            Operated::Forgotten if step.task.operation.is_none() => self.drop_vm(step, End::Cancelled),
+            // It may have been made before the host forgot.
+            Operated::Forgotten => self.turn(step, Work::UndoCreate, VmRecord::clone(&step.vm.record)),
+        }
+    }
+
+    /// The request is in the inventory since the wish was taken.
+    fn make_key(&self, step: &Step) -> Result<Next, Failure> {
+        if step.task.task.cancelling {
+            return self.drop_vm(step, End::Cancelled);
+        }
+        let Some(wish) = &step.vm.key_wish else {
+            let problem = Problem::new(ErrorCode::Internal, format!("VM {} wants no key", step.vm.name));
+            return self.drop_vm(step, End::Failed(problem));
+        };
+        match self.keys.create_key(&wish.provider, wish.request, step.vm.id) {
+            Ok(key) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                for disk in &mut vm.hardware.disks {
+                    if disk.sealing == DiskSealing::Awaited {
+                        disk.sealing = DiskSealing::Under { key: key.clone(), kek: None };
+                    }
+                }
+                let message = format!("{} was made for VM {}", key, vm.name);
+                let draft = self.draft().event("vm.key", &vm.object(), message, Some(step.task.task.id));
+                self.inventory.commit(draft.replace(&step.vm, &vm).unchanged(&step.task))?;
+                Ok(Next::Again)
+            }
+            Err(KeyProblem::Unavailable(reason)) => {
+                self.note(&step.task, format!("waiting for key provider {}: {reason}", wish.provider))?;
+                Ok(Next::Wait(RETRY_PAUSE))
+            }
+            Err(KeyProblem::Refused(reason)) => {
+                let message = format!("key provider {} made no key for VM {}: {reason}", wish.provider, step.vm.name);
+                let problem = Problem::new(ErrorCode::KeyUnavailable, message)
+                    .next(format!("`strongroom key-provider test {}`", wish.provider));
+                self.drop_vm(step, End::Failed(problem))
+            }
+        }
+    }
+
+    fn created(&self, step: &Step, outcome: Option<OperationOutcome>) -> Result<Next, Failure> {
+        let mut vm = VmRecord::clone(&step.vm.record);
+        vm.lifecycle = Lifecycle::Present;
+        let mut draft = self.draft();
+        if let Some(OperationOutcome::Volumes(volumes)) = outcome {
+            let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, draft);
+            draft = match kept {
+                Ok(draft) => draft,
+                Err(problem) => return self.end(step, &vm, self.draft(), End::Failed(problem)),
+            };
+        }
+        if let Some(wait) = self.look_first(step)? {
+            return Ok(wait);
+        }
+        self.end(step, &vm, draft, End::Done)
+    }
+
+    fn undo_create(&self, step: &Step) -> Result<Next, Failure> {
+        match self.operate_unless_cancelled(step, OperationKind::Delete)? {
+            Operated::Pending(next) => Ok(next),
+            // Nothing is left, or nothing can be done about what is: the alarm of orphans names it.
+            _ => self.drop_vm(step, End::Cancelled),
+        }
+    }
+
+    fn start(&self, step: &Step) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            Some(OperationKind::Start { spec: Box::new(step.vm.told(datastore)?) })
+        })?;
+        let vm = VmRecord::clone(&step.vm.record);
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => self.turn(step, Work::AwaitRunning, vm),
+            Operated::Failed(problem) => self.not_started(step, End::Failed(problem)),
+            Operated::Cancelled => self.not_started(step, End::Cancelled),
+            Operated::Forgotten if step.task.operation.is_none() => self.not_started(step, End::Cancelled),
+            Operated::Forgotten => self.turn(step, Work::UndoStart, vm),
+        }
+    }
+
+    fn await_running(&self, step: &Step) -> Result<Next, Failure> {
+        let vm = VmRecord::clone(&step.vm.record);
+        let seen = match self.look_at(step.seat, vm.id)? {
+            Ok(seen) => seen,
+            Err(reason) => {
+                self.note(&step.task, reason)?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+        };
+        let power = seen.as_ref().map_or(PowerState::Stopped, |seen| seen.power);
+        match power {
+            PowerState::Running | PowerState::Paused => self.end(step, &vm, self.draft(), End::Done),
+            PowerState::Stopped | PowerState::Crashed => match seen {
+                // It ran, and its guest has shut down since.
+                Some(seen) if seen.reason_code() == "guest_shutdown" && seen.generation == vm.generation => {
+                    self.end(step, &VmRecord { desired: DesiredPower::Stopped, ..vm }, self.draft(), End::Done)
+                }
+                seen => {
+                    let why = seen.and_then(|seen| seen.reason.clone()).map_or_else(
+                        || "its host does not say why".to_owned(),
+                        |reason| reason.message,
+                    );
+                    let message = format!("VM {} did not start: {why}", vm.name);
+                    self.not_started(step, End::Failed(Problem::new(ErrorCode::HostFailed, message)))
+                }
+            },
+            _ if step.task.task.cancelling => self.turn(step, Work::UndoStart, vm),
+            PowerState::KeyUnavailable => {
+                if let Some(seen) = &seen {
+                    self.supply_waiting(&vm, seen);
+                }
+                let waiting = seen.as_ref().and_then(|seen| seen.waiting_for.first());
+                let note = waiting.map_or_else(
+                    || "waiting for a key".to_owned(),
+                    |waiting| format!("waiting for {}: {}", waiting.key, waiting.reason),
+                );
+                self.note(&step.task, note)?;
+                Ok(Next::Wait(RETRY_PAUSE))
+            }
+            _ => Ok(Next::Wait(RETRY_PAUSE)),
+        }
+    }
+
+    fn undo_start(&self, step: &Step) -> Result<Next, Failure> {
+        match self.operate_unless_cancelled(step, OperationKind::Stop { force: true, timeout_s: 0 })? {
+            Operated::Pending(next) => Ok(next),
+            _ => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                self.not_started(step, End::Cancelled)
+            }
+        }
+    }
+
+    fn stop(&self, step: &Step, force: bool, timeout_s: u32, then_start: bool) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |_| {
+            Some(OperationKind::Stop { force, timeout_s })
+        })?;
+        let mut vm = VmRecord::clone(&step.vm.record);
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) if then_start => {
+                vm.desired = DesiredPower::Running;
+                vm.generation += 1;
+                self.turn(step, Work::Start, vm)
+            }
+            Operated::Done(_) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                self.end(step, &vm, self.draft(), End::Done)
+            }
+            ended => self.as_it_is(step, ended),
+        }
+    }
+
+    fn configure(&self, step: &Step, before: crate::records::Hardware) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            Some(OperationKind::Configure { spec: Box::new(step.vm.told(datastore)?) })
+        })?;
+        let mut vm = VmRecord::clone(&step.vm.record);
+        let end = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(_) => return self.end(step, &vm, self.draft(), End::Done),
+            Operated::Failed(problem) => End::Failed(problem),
+            Operated::Cancelled | Operated::Forgotten => End::Cancelled,
+        };
+        // The host has what it had, or will be told with the next start.
+        vm.hardware = before;
+        self.end(step, &vm, self.draft(), end)
+    }
+
+    fn delete(&self, step: &Step) -> Result<Next, Failure> {
+        match self.operate_unless_cancelled(step, OperationKind::Delete)? {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => self.drop_vm(step, End::Done),
+            Operated::Failed(problem) => {
+                let vm = VmRecord { lifecycle: Lifecycle::Present, ..VmRecord::clone(&step.vm.record) };
+                self.end(step, &vm, self.draft(), End::Failed(problem))
+            }
+            Operated::Cancelled | Operated::Forgotten => {
+                let vm = VmRecord { lifecycle: Lifecycle::Present, ..VmRecord::clone(&step.vm.record) };
+                self.end(step, &vm, self.draft(), End::Cancelled)
+            }
+        }
+    }
+
+    /// Pause, resume, reset, import: done or not, and nothing to take back.
+    fn simple(&self, step: &Step, kind: OperationKind) -> Result<Next, Failure> {
+        match self.operate(&step.task, &step.vm, step.seat, |_| Some(kind))? {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                self.end(step, &step.vm, self.draft(), End::Done)
+            }
+            ended => self.as_it_is(step, ended),
+        }
+    }
+
+    /// For what takes something back, or cannot be taken back: it goes on though the task is being cancelled.
+    fn operate_unless_cancelled(&self, step: &Step, kind: OperationKind) -> Result<Operated, Failure> {
+        let mut record = TaskRecord::clone(&step.task.record);
+        record.task.cancelling = false;
+        let task = Row { record: record.into(), revision: step.task.revision };
+        self.operate(&task, &step.vm, step.seat, |_| Some(kind))
+    }
+
+    /// An operation did not do what was wanted of a VM: what is wanted becomes what is.
+    fn as_it_is(&self, step: &Step, ended: Operated) -> Result<Next, Failure> {
+        let end = match ended {
+            Operated::Failed(problem) => End::Failed(problem),
+            _ => End::Cancelled,
+        };
+        let seen = match self.look_at(step.seat, step.vm.id)? {
+            Ok(seen) => seen,
+            Err(reason) => {
+                self.note(&step.task, reason)?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+        };
+        let mut vm = VmRecord::clone(&step.vm.record);
+        if let Some(seen) = seen {
+            vm.desired = match seen.power {
+                PowerState::Running | PowerState::Starting | PowerState::KeyUnavailable => DesiredPower::Running,
+                PowerState::Paused => DesiredPower::Paused,
+                PowerState::Stopped | PowerState::Stopping | PowerState::Crashed => DesiredPower::Stopped,
+                PowerState::Unknown => vm.desired,
+            };
+        }
+        self.end(step, &vm, self.draft(), end)
+    }
+
+    /// Before a VM is let go: what is known of it must be what its task made of it, or it would be taken for a VM that is not
+    /// as it should be. Says how long to wait if its host does not answer.
+    fn look_first(&self, step: &Step) -> Result<Option<Next>, Failure> {
+        match self.look_at(step.seat, step.vm.id)? {
+            Ok(_) => Ok(None),
+            Err(reason) => {
+                self.note(&step.task, reason)?;
+                Ok(Some(Next::Wait(RETRY_PAUSE)))
+            }
+        }
+    }
+
+    /// A start came to nothing. Somebody's wish is over with it; what was started by itself is tried again as long as that
+    /// is right.
+    fn not_started(&self, step: &Step, end: End) -> Result<Next, Failure> {
+        let mut vm = VmRecord::clone(&step.vm.record);
+        if !step.task.is_automatic() || matches!(end, End::Cancelled) {
+            vm.desired = DesiredPower::Stopped;
+        }
+        self.end(step, &vm, self.draft(), end)
+    }
+
+    /// Goes on to another part of the work.
+    fn turn(&self, step: &Step, work: Work, vm: VmRecord) -> Result<Next, Failure> {
+        let mut task = TaskRecord::clone(&step.task.record);
+        (task.work, task.operation, task.task.note) = (work, None, None);
+        self.set_progress(task.task.id, None);
+        let mut draft = self.draft().replace(&step.task, &task);
+        draft = if vm == *step.vm.record { draft.unchanged(&step.vm) } else { draft.replace(&step.vm, &vm) };
+        self.inventory.commit(draft)?;
+        Ok(Next::Again)
+    }
+
+    /// Takes the VM out of the inventory with the end of the task.
+    fn drop_vm(&self, step: &Step, end: End) -> Result<Next, Failure> {
+        let mut draft = self.draft().remove_named(&step.vm);
+        draft = draft.discard::<ObservedRecord>(&step.vm.id.to_string());
+        for volume in step.vm.hardware.disks.iter().filter_map(|disk| disk.volume) {
+            draft = draft.discard::<VolumeRecord>(&volume.to_string());
+        }
+        self.end_task(&step.task, draft, end)
+    }
+
+    /// Ends the task and frees the VM.
+    fn end(&self, step: &Step, vm: &VmRecord, draft: Draft, end: End) -> Result<Next, Failure> {
+        let free = VmRecord { task: None, ..vm.clone() };
+        self.end_task(&step.task, draft.replace(&step.vm, &free), end)
+    }
+
+    fn end_task(&self, task: &Row<TaskRecord>, draft: Draft, end: End) -> Result<Next, Failure> {
+        let mut record = TaskRecord::clone(&task.record);
+        let (kind, object) = (record.task.kind, record.task.object.clone());
+        let (state, word, message) = match end {
+            End::Done => (TaskState::Done, "task.done", done(kind, &object.name)),
+            End::Cancelled => (
+                TaskState::Cancelled,
+                "task.cancelled",
+                format!("{} of {} was cancelled", kind.as_str(), object.name),
+            ),
+            End::Failed(problem) => {
+                let message = format!("{} of {} failed: {problem}", kind.as_str(), object.name);
+                record.task.error = Some(problem);
+                (TaskState::Failed, "task.failed", message)
+            }
+        };
+        record.task.state = state;
+        record.task.note = None;
+        record.task.ended_unix_ms = Some(self.now_unix_ms());
+        record.operation = None;
+        let id = record.task.id;
+        self.inventory.commit(draft.replace(task, &record).event(word, &object, message, Some(id)))?;
+        self.set_progress(id, None);
+        Ok(Next::Over)
+    }
+}
+
+/// Writes down which volumes a VM has. One that is another's is refused.
+pub(super) fn keep_volumes(
+    index: &Index,
+    vm: &mut VmRecord,
+    volumes: &[VolumeFacts],
+    mut draft: Draft,
+) -> Result<Draft, Problem> {
+    for facts in volumes {
+        if let Some(disk) = vm.hardware.disks.iter_mut().find(|disk| disk.name == facts.disk) {
+            disk.volume = Some(facts.volume);
+            disk.least_generation = disk.least_generation.max(facts.generation);
+            if let DiskSealing::Under { kek, .. } = &mut disk.sealing {
+                *kek = facts.kek.or(*kek);
+            }
+        }
+        let record = VolumeRecord { volume: facts.volume, vm: vm.id, disk: facts.disk.clone() };
+        match index.volume(facts.volume) {
+            Some(known) if known.vm == vm.id && known.disk == facts.disk => {}
+            Some(known) => return Err(volume_known(facts, known)),
+            None => draft = draft.create(&record),
+        }
+    }
+    Ok(draft)
+}
+
+/// What has been done, for the history.
+pub(super) fn done(kind: TaskKind, name: &str) -> String {
+    match kind {
+        TaskKind::VmCreate => format!("VM {name} was made"),
+        TaskKind::VmStart => format!("VM {name} runs"),
+        TaskKind::VmStop => format!("VM {name} is off"),
+        TaskKind::VmRestart => format!("VM {name} was restarted"),
+        TaskKind::VmDelete => format!("VM {name} was deleted"),
+        _ => format!("{} of {name} is done", kind.as_str()),
+    }
+}
+
+pub(super) fn volume_known(facts: &VolumeFacts, known: &VolumeRecord) -> Problem {
+    let message = format!(
+        "volume {} ({}) is known already: it is {} of VM {}",
+        facts.volume, facts.disk, known.disk, known.vm
+    );
+    Problem::new(ErrorCode::VolumeKnown, message)
+        .next("this is a copy; import it as an image of a new VM, or unregister the other one first")
+}

@@ -1,0 +1,385 @@
+//! What is wrong now. Alarms follow from what is: each review works out which there should be, raises those that are new and
+//! clears those that are over, each with its event, in one transaction.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+
+use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
+use strongroom_api::key::{KeyProvider, KeyState};
+use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
+use strongroom_api::{ObjectKind, ObjectRef};
+use strongroom_hostd::protocol;
+use uuid::Uuid;
+
+use super::settle::RESTARTS_MAX;
+use super::{Control, HostSeat};
+use crate::inventory::{Failure, Index, Row};
+use crate::records::{DatastoreRecord, Record, VmRecord, alarm_id};
+
+/// How long before its end a certificate or a key is named, in seconds: 30 days.
+const EXPIRY_NOTICE_S: u64 = 30 * 86_400;
+/// The age of a key server's backup at which it counts as none, in seconds: 30 days.
+const BACKUP_AGE_MAX_S: u64 = 30 * 86_400;
+/// The part of a datastore that should be free: a twentieth.
+const FREE_PART: u64 = 20;
+/// Alarms that change in one transaction: each is two entries.
+const CHANGED_AT_A_TIME: usize = 50;
+/// Most VMs whose keys are asked after in one review.
+const KEYS_AT_A_TIME: usize = 256;
+
+/// The certificate of the API.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// Until when it is good, in seconds since 1970.
+    pub expires_unix_seconds: u64,
+}
+
+/// Alarms that there should be.
+#[derive(Default)]
+struct Wanted(BTreeMap<String, Alarm>);
+
+impl Wanted {
+    fn raise(
+        &mut self,
+        kind: AlarmKind,
+        severity: Severity,
+        object: ObjectRef,
+        message: impl Into<String>,
+        next_step: impl Into<String>,
+    ) {
+        let (message, next_step) = (message.into(), next_step.into());
+        let alarm = Alarm { kind, severity, object, message, next_step, since_unix_ms: 0 };
+        self.0.insert(alarm_id(&alarm), alarm);
+    }
+}
+
+impl Control {
+    /// The certificate to keep an eye on.
+    pub fn watch_certificate(&self, certificate: Certificate) {
+        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = Some(certificate);
+    }
+
+    /// Key providers as they were when they were asked last.
+    pub fn providers(&self) -> Vec<KeyProvider> {
+        self.providers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks key providers how they are; blocks as long as they do.
+    pub fn ask_providers(&self) {
+        let providers = self.keys.providers();
+        *self.providers.lock().unwrap_or_else(PoisonError::into_inner) = providers;
+    }
+
+    /// Raises and clears alarms.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn review(&self) -> Result<(), Failure> {
+        let mut wanted = Wanted::default();
+        let now = self.now_unix_ms() / 1000;
+        self.review_providers(&mut wanted, now);
+        self.review_keys(&mut wanted, now);
+        {
+            let index = self.inventory.read();
+            for seat in &self.hosts {
+                self.review_host(&index, seat, &mut wanted);
+            }
+            for vm in index.vms.iter() {
+                self.review_vm(&index, vm, &mut wanted);
+            }
+        }
+        self.raise_and_clear(wanted)
+    }
+
+    fn raise_and_clear(&self, wanted: Wanted) -> Result<(), Failure> {
+        let (raised, cleared): (Vec<Alarm>, Vec<Row<Alarm>>) = {
+            let index = self.inventory.read();
+            let new = wanted.0.values().filter(|alarm| {
+                index.alarms.get(&alarm.id()).is_none_or(|raised| raised.severity != alarm.severity)
+            });
+            let over = index.alarms.iter().filter(|raised| !wanted.0.contains_key(&raised.id()));
+            (new.cloned().collect(), over.cloned().collect())
+        };
+        let now = self.now_unix_ms();
+        for some in raised.chunks(CHANGED_AT_A_TIME) {
+            let mut draft = self.draft();
+            for alarm in some {
+                let alarm = Alarm { since_unix_ms: now, ..alarm.clone() };
+                draft = draft.put(&alarm).event("alarm.raised", &alarm.object, &alarm.message, None);
+            }
+            self.inventory.commit(draft)?;
+        }
+        for some in cleared.chunks(CHANGED_AT_A_TIME) {
+            let mut draft = self.draft();
+            for alarm in some {
+                let message = format!("over: {}", alarm.message);
+                draft = draft.remove(alarm).event("alarm.cleared", &alarm.object, message, None);
+            }
+            self.inventory.commit(draft)?;
+        }
+        Ok(())
+    }
+
+    fn review_providers(&self, wanted: &mut Wanted, now: u64) {
+        for provider in self.providers() {
+            let object = ObjectRef { kind: ObjectKind::KeyProvider, id: None, name: provider.name.clone() };
+            if !provider.healthy {
+                let why = provider.reason.as_deref().unwrap_or("it does not say why");
+                wanted.raise(
+                    AlarmKind::KeyProviderDown,
+                    Severity::Critical,
+                    object.clone(),
+                    format!("key provider {} cannot be used: {why}", provider.name),
+                    format!("`strongroom key-provider test {}`", provider.name),
+                );
+            }
+            if let Some(end) = provider.certificate_expires_unix_seconds {
+                let message = format!("the certificate for key provider {} ends", provider.name);
+                let step = format!("`strongroom key-provider test {}` names it; renew it", provider.name);
+                expiry(wanted, AlarmKind::CertificateExpiry, object.clone(), end, now, message, step);
+            }
+            if let Some(backup) = provider.last_backup_unix_seconds {
+                if backup.saturating_add(BACKUP_AGE_MAX_S) < now {
+                    wanted.raise(
+                        AlarmKind::KeyServerUnbacked,
+                        Severity::Warning,
+                        object,
+                        format!("the key server {} has no backup of the last 30 days", provider.name),
+                        "`strongroom keyserver backup`, and keep the file away from this machine",
+                    );
+                }
+            }
+        }
+        let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(certificate) = certificate {
+            let object = ObjectRef { kind: ObjectKind::Control, id: None, name: "api".to_owned() };
+            let end = certificate.expires_unix_seconds;
+            let step = "remove control/api.crt and control/api.key and restart; clients then pin the new fingerprint";
+            expiry(
+                wanted,
+                AlarmKind::CertificateExpiry,
+                object,
+                end,
+                now,
+                "the API's certificate ends".to_owned(),
+                step.to_owned(),
+            );
+        }
+    }
+
+    /// Keys of VMs that end soon or are gone.
+    fn review_keys(&self, wanted: &mut Wanted, now: u64) {
+        let mut users = Vec::new();
+        {
+            let index = self.inventory.read();
+            for vm in index.vms.iter() {
+                users.extend(vm.hardware.keys().into_iter().map(|key| (key, vm.object())));
+            }
+        }
+        for some in users.chunks(KEYS_AT_A_TIME) {
+            let keys: Vec<_> = some.iter().map(|(key, _)| key.clone()).collect();
+            for (standing, (key, object)) in self.keys.states(&keys).into_iter().zip(some) {
+                if let Some(end) = standing.expires_unix_seconds {
+                    let message = format!("the cryptoperiod of {key} of VM {} ends", object.name);
+                    let step = format!("`strongroom key rotate {}`", key.key);
+                    expiry(wanted, AlarmKind::KeyExpiry, object.clone(), end, now, message, step);
+                }
+                if matches!(standing.state, KeyState::Destroyed | KeyState::Compromised) {
+                    wanted.raise(
+                        AlarmKind::KeyUnavailable,
+                        Severity::Critical,
+                        object.clone(),
+                        format!("VM {}: {key} was revoked or destroyed", object.name),
+                        "move the VM to another key while it runs, or restore it from a backup",
+                    );
+                }
+            }
+        }
+    }
+
+    fn review_host(&self, index: &Index, seat: &HostSeat, wanted: &mut Wanted) {
+        let object = host_object(seat);
+        let seen = seat.seen();
+        if let Some((reason, _)) = &seen.down {
+            wanted.raise(
+                AlarmKind::HostDown,
+                Severity::Critical,
+                object,
+                format!("host {} does not answer: {reason}", seat.name),
+                "see to it that hostd runs there; VMs that run go on meanwhile",
+            );
+            return;
+        }
+        let Some(state) = &seen.state else { return };
+        let of_host = |vm: &&Row<VmRecord>| vm.host == seat.id;
+        let on = |vm: &&Row<VmRecord>| {
+            index.observed(vm.id).is_some_and(|seen| seen.power.is_on() && seen.power != PowerState::Unknown)
+        };
+        let running: u64 =
+            index.vms.iter().filter(of_host).filter(on).map(|vm| vm.hardware.memory.bytes()).sum();
+        if running > state.memory_bytes {
+            wanted.raise(
+                AlarmKind::Overcommit,
+                Severity::Warning,
+                object.clone(),
+                format!(
+                    "the VMs that run on host {} may take {running} bytes of memory, and it has {}",
+                    seat.name, state.memory_bytes
+                ),
+                "stop VMs, or give them less memory",
+            );
+        }
+        for datastore in index.datastores.iter().filter(|datastore| datastore.host == seat.id) {
+            review_datastore(index, datastore, state, wanted);
+        }
+        if !seen.is_complete() {
+            return;
+        }
+        for (vm, places) in &seen.vms {
+            let known = index.vm(*vm).is_some();
+            if known && places.len() < 2 {
+                continue;
+            }
+            let id = Some(Uuid::from_bytes(*vm.as_bytes()));
+            let name = places.first().map_or_else(String::new, |place| place.name.clone());
+            let paths: Vec<_> = places.iter().map(|place| place.directory.display().to_string()).collect();
+            let (message, step) = if known {
+                (
+                    format!("VM {name} is there more than once: {}", paths.join(", ")),
+                    "a copy has the same id; move the copy out of the datastore".to_owned(),
+                )
+            } else {
+                let runs = places.iter().any(|place| {
+                    !matches!(place.power, protocol::PowerState::Stopped | protocol::PowerState::Crashed)
+                });
+                let how = if runs { "runs" } else { "lies" };
+                (
+                    format!("VM {name} {how} on host {} and is not in the inventory: {}", seat.name, paths.join(", ")),
+                    format!("`strongroom vm register {name}`, or remove its directory"),
+                )
+            };
+            let object = ObjectRef { kind: ObjectKind::Vm, id, name };
+            wanted.raise(AlarmKind::Orphan, Severity::Warning, object, message, step);
+        }
+        for vm in index.vms.iter().filter(of_host) {
+            let expected = vm.lifecycle == Lifecycle::Present && vm.task.is_none();
+            if expected && !seen.vms.contains_key(&vm.id) {
+                wanted.raise(
+                    AlarmKind::VmMissing,
+                    Severity::Critical,
+                    vm.object(),
+                    format!("VM {} is not in its datastore any more", vm.name),
+                    format!("mount the datastore, or `strongroom vm unregister {}`", vm.name),
+                );
+            }
+        }
+    }
+
+    fn review_vm(&self, index: &Index, vm: &Row<VmRecord>, wanted: &mut Wanted) {
+        let Some(seen) = index.observed(vm.id) else { return };
+        if let Some(waiting) = seen.waiting_for.first() {
+            wanted.raise(
+                AlarmKind::KeyUnavailable,
+                Severity::Critical,
+                vm.object(),
+                format!("VM {} waits for {}: {}", vm.name, waiting.key, waiting.reason),
+                format!("`strongroom key-provider test {}`; the VM goes on by itself", waiting.key.provider),
+            );
+        }
+        let off = matches!(seen.power, PowerState::Crashed | PowerState::Stopped);
+        let wanted_on = vm.desired != DesiredPower::Stopped && vm.task.is_none();
+        if off && wanted_on && !self.may_start_again(index, vm, seen) {
+            let why = seen.reason.as_ref().map_or("its host does not say why", |reason| reason.message.as_str());
+            let times = vm.restarts_unix_ms.len().min(RESTARTS_MAX);
+            wanted.raise(
+                AlarmKind::VmCrashed,
+                Severity::Critical,
+                vm.object(),
+                format!("VM {} is off and should run: {why}; started by itself {times} times", vm.name),
+                format!("look into the reason, then `strongroom vm start {}`", vm.name),
+            );
+        }
+    }
+}
+
+fn review_datastore(
+    index: &Index,
+    datastore: &Row<DatastoreRecord>,
+    host: &protocol::Host,
+    wanted: &mut Wanted,
+) {
+    let object = datastore_object(datastore);
+    let told = host.datastores.iter().find(|told| told.path == std::path::Path::new(&datastore.path));
+    let right = told.filter(|told| told.id == Some(datastore.id));
+    let Some(told) = right.filter(|told| told.state != protocol::DatastoreState::Missing) else {
+        let why = told.and_then(|told| told.reason.clone()).unwrap_or_else(|| "it is not there".to_owned());
+        wanted.raise(
+            AlarmKind::DatastoreUnavailable,
+            Severity::Critical,
+            object,
+            format!("datastore {} ({}) cannot be used: {why}", datastore.name, datastore.path),
+            "mount it; VMs in it go on when it is there",
+        );
+        return;
+    };
+    let hardly_any = told.free_bytes < told.total_bytes / FREE_PART;
+    if told.state == protocol::DatastoreState::Full || hardly_any {
+        let full = told.state == protocol::DatastoreState::Full;
+        wanted.raise(
+            AlarmKind::DatastoreFull,
+            if full { Severity::Critical } else { Severity::Warning },
+            object.clone(),
+            format!(
+                "datastore {} has {} of {} bytes free",
+                datastore.name, told.free_bytes, told.total_bytes
+            ),
+            "make room; VMs whose writes wait go on by themselves",
+        );
+    }
+    let provisioned: u64 = index
+        .vms
+        .iter()
+        .filter(|vm| vm.datastore == datastore.id)
+        .map(|vm| vm.hardware.disk_bytes())
+        .sum();
+    if told.total_bytes > 0 && provisioned > told.total_bytes {
+        wanted.raise(
+            AlarmKind::Overcommit,
+            Severity::Warning,
+            object,
+            format!(
+                "the volumes in datastore {} may grow to {provisioned} bytes, and it has {}",
+                datastore.name, told.total_bytes
+            ),
+            "add another datastore before they do",
+        );
+    }
+}
+
+fn expiry(
+    wanted: &mut Wanted,
+    kind: AlarmKind,
+    object: ObjectRef,
+    end: u64,
+    now: u64,
+    message: String,
+    step: String,
+) {
+    if end > now.saturating_add(EXPIRY_NOTICE_S) {
+        return;
+    }
+    let (severity, when) = match end.checked_sub(now) {
+        Some(left) => (Severity::Warning, format!("in {} days", left / 86_400)),
+        None => (Severity::Critical, "already".to_owned()),
+    };
+    wanted.raise(kind, severity, object, format!("{message} {when}"), step);
+}
+
+pub(super) fn host_object(seat: &HostSeat) -> ObjectRef {
+    ObjectRef { kind: ObjectKind::Host, id: Some(seat.id), name: seat.name.to_string() }
+}
+
+pub(super) fn datastore_object(datastore: &DatastoreRecord) -> ObjectRef {
+    let id = Uuid::from_bytes(*datastore.id.as_bytes());
+    ObjectRef { kind: ObjectKind::Datastore, id: Some(id), name: datastore.name.to_string() }
+}

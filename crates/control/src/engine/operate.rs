@@ -1,0 +1,181 @@
+//! An operation of a host, from a task's point of view.
+
+use std::path::Path;
+
+use strongroom_api::Problem;
+use strongroom_api::task::{Progress, ProgressUnit};
+use strongroom_hostd::protocol::{
+    self, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+};
+
+use super::advance::Next;
+use super::{Control, HostSeat, POLL_PAUSE, RETRY_PAUSE};
+use crate::host::HostError;
+use crate::inventory::{Failure, Row};
+use crate::keys::KeyProblem;
+use crate::problems;
+use crate::records::{TaskRecord, VmRecord};
+
+/// How far an operation is.
+pub(super) enum Operated {
+    /// Not at its end.
+    Pending(Next),
+    /// Done.
+    Done(Option<OperationOutcome>),
+    /// Refused, or failed.
+    Failed(Problem),
+    /// Ended because the task is being cancelled. The host did nothing.
+    Cancelled,
+    /// The task is being cancelled, and the host knows of no such operation: it was never asked, or has forgotten.
+    Forgotten,
+}
+
+impl Control {
+    /// Has a host do something, or finds out how far it is. The operation's id is in the inventory before the host hears of
+    /// it, so asking again is no second operation; a host that was restarted meanwhile goes by the effect.
+    pub(super) fn operate(
+        &self,
+        task: &Row<TaskRecord>,
+        vm: &VmRecord,
+        seat: &HostSeat,
+        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+    ) -> Result<Operated, Failure> {
+        let Some(operation) = task.operation else {
+            if task.task.cancelling {
+                return Ok(Operated::Forgotten);
+            }
+            let begun = TaskRecord { operation: Some(OperationId::random()), ..TaskRecord::clone(&task.record) };
+            self.inventory.commit(self.draft().replace(task, &begun))?;
+            return Ok(Operated::Pending(Next::Again));
+        };
+        let known = match seat.host.operation(operation) {
+            Ok(known) => known,
+            Err(error) => return self.wait_for_host(task, seat, &error),
+        };
+        let state = match known {
+            Some(state) => state,
+            None if task.task.cancelling => return Ok(Operated::Forgotten),
+            None => match self.ask(task, vm, seat, operation, kind)? {
+                Ok(state) => state,
+                Err(other) => return Ok(other),
+            },
+        };
+        if task.task.cancelling && !state.state.is_final() {
+            if let Err(error) = seat.host.cancel(operation) {
+                return self.wait_for_host(task, seat, &error);
+            }
+        }
+        Ok(self.judge(task, seat, state))
+    }
+
+    /// Asks for the operation.
+    fn ask(
+        &self,
+        task: &Row<TaskRecord>,
+        vm: &VmRecord,
+        seat: &HostSeat,
+        operation: OperationId,
+        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+    ) -> Result<Result<Operation, Operated>, Failure> {
+        let Some(datastore) = self.datastore_path(vm) else {
+            let message = format!("the datastore of VM {} is not known any more", vm.name);
+            return Ok(Err(Operated::Failed(problems::conflict(message))));
+        };
+        let Some(kind) = kind(Path::new(&datastore)) else {
+            let message = format!("VM {} waits for a key that was never made", vm.name);
+            return Ok(Err(Operated::Failed(problems::conflict(message))));
+        };
+        let keys = keys_taken(&kind, vm);
+        let grants = if keys.is_empty() {
+            Vec::new()
+        } else {
+            match self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys) {
+                Ok(grants) => grants,
+                Err(KeyProblem::Unavailable(reason)) => {
+                    self.note(task, format!("waiting for {}: {reason}", keys[0]))?;
+                    return Ok(Err(Operated::Pending(Next::Wait(RETRY_PAUSE))));
+                }
+                Err(KeyProblem::Refused(reason)) => {
+                    let message = format!("VM {}: no leave to use {}: {reason}", vm.name, keys[0]);
+                    let problem = strongroom_api::Problem::new(strongroom_api::ErrorCode::KeyRevoked, message);
+                    return Ok(Err(Operated::Failed(problem)));
+                }
+            }
+        };
+        let request = OperationRequest { operation, generation: vm.generation(), kind, grants };
+        match seat.host.operate(vm.id, &request) {
+            Ok(state) => Ok(Ok(state)),
+            Err(HostError::Refused(problem)) => {
+                Ok(Err(Operated::Failed(problems::host_refused(seat.name.as_str(), &problem))))
+            }
+            Err(error) => self.wait_for_host(task, seat, &error).map(Err),
+        }
+    }
+
+    fn judge(&self, task: &Row<TaskRecord>, seat: &HostSeat, operation: Operation) -> Operated {
+        match operation.state {
+            OperationState::Queued | OperationState::Running => {
+                self.set_progress(task.task.id, operation.progress.map(progress));
+                Operated::Pending(Next::Wait(POLL_PAUSE))
+            }
+            OperationState::Done => Operated::Done(operation.outcome),
+            OperationState::Cancelled => Operated::Cancelled,
+            OperationState::Failed => {
+                let problem = operation.error.unwrap_or_else(|| {
+                    protocol::Problem::new("failed", format!("{} failed without a reason", operation.kind))
+                });
+                Operated::Failed(problems::host_refused(seat.name.as_str(), &problem))
+            }
+        }
+    }
+
+    fn wait_for_host(
+        &self,
+        task: &Row<TaskRecord>,
+        seat: &HostSeat,
+        error: &HostError,
+    ) -> Result<Operated, Failure> {
+        self.note(task, format!("waiting for host {}: {error}", seat.name))?;
+        Ok(Operated::Pending(Next::Wait(RETRY_PAUSE)))
+    }
+
+    /// Says what a task waits for, if it did not say so already.
+    pub(super) fn note(&self, task: &Row<TaskRecord>, note: String) -> Result<(), Failure> {
+        if task.task.note.as_deref() == Some(note.as_str()) {
+            return Ok(());
+        }
+        let mut noted = TaskRecord::clone(&task.record);
+        noted.task.note = Some(note.clone());
+        let draft = self.draft().event("task.waiting", &task.task.object, note, Some(task.task.id));
+        self.inventory.commit(draft.replace(task, &noted))
+    }
+
+    /// Where a VM's datastore is on its host.
+    pub(super) fn datastore_path(&self, vm: &VmRecord) -> Option<String> {
+        let index = self.inventory.read();
+        index.datastores.get(&vm.datastore.to_string()).map(|datastore| datastore.path.clone())
+    }
+}
+
+/// The keys that an operation takes.
+fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_keys::ProviderKey> {
+    match kind {
+        OperationKind::Create { .. }
+        | OperationKind::Start { .. }
+        | OperationKind::Configure { .. }
+        | OperationKind::SupplyGrants => vm.hardware.keys(),
+        OperationKind::ImportDisk { disk, .. } => {
+            let found = vm.hardware.disks.iter().find(|known| known.name == *disk);
+            found.and_then(|disk| disk.sealing.key().cloned()).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn progress(told: protocol::Progress) -> Progress {
+    let unit = match told.unit {
+        protocol::ProgressUnit::Bytes => ProgressUnit::Bytes,
+        protocol::ProgressUnit::Volumes => ProgressUnit::Steps,
+    };
+    Progress { done: told.done, total: told.total, unit }
+}

@@ -1,0 +1,211 @@
+//! From a wish for a VM to its record: where it goes, what its policy demands, and what is not said.
+
+use strongroom_api::limits::{DISKS_MAX, KERNEL_ARGUMENTS_MAX_BYTES, NICS_MAX};
+use strongroom_api::policy::PolicyRules;
+use strongroom_api::vm::{Boot, CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic};
+use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
+use strongroom_hostd::protocol;
+use strongroom_keys::{ProviderKey, ProviderName};
+use strongroom_types::{KeyRequestId, VmId};
+use uuid::Uuid;
+
+use super::Control;
+use crate::inventory::{Index, Row, by_name_or_id};
+use crate::problems;
+use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
+
+/// The first bytes of the addresses that are given: QEMU's.
+const MAC_PREFIX: [u8; 3] = [0x52, 0x54, 0x00];
+
+impl Control {
+    /// The record of a VM that is wished for.
+    pub(super) fn place(&self, index: &Index, wish: &CreateVm, task: Uuid) -> Result<VmRecord, Problem> {
+        let datastore = find_datastore(index, wish.datastore.as_deref())?;
+        let policy = find_policy(index, wish.policy.as_deref())?;
+        let rules = policy.map_or_else(PolicyRules::default, |policy| policy.rules.clone());
+        check_rules(wish, &rules, policy)?;
+        let (sealing, key_wish) = self.sealing(&wish.encryption, &rules)?;
+        let disks = wish.disks.iter().enumerate().map(|(number, disk)| {
+            let name = format!("disk{number}").parse().map_err(|_| problems::invalid("too many disks"))?;
+            Ok(DiskRecord {
+                name,
+                size: disk.size_bytes,
+                frontend: disk.frontend,
+                sealing: sealing.clone(),
+                volume: None,
+                least_generation: 0,
+                thick: false,
+                integrity: false,
+            })
+        });
+        let hardware = Hardware {
+            machine: wish.machine,
+            firmware: wish.firmware,
+            cpus: wish.cpus,
+            memory: wish.memory_bytes,
+            disks: disks.collect::<Result<_, Problem>>()?,
+            nics: addressed(&wish.nics)?,
+            tpm: wish.tpm,
+            boot: wish.boot.clone(),
+            vnc: wish.vnc,
+            guest_agent: wish.guest_agent,
+        };
+        let vm = VmRecord {
+            id: VmId::random(),
+            name: wish.name.clone(),
+            datastore: datastore.id,
+            host: datastore.host,
+            policy: policy.map(|policy| policy.id),
+            key_wish: key_wish.filter(|_| !hardware.disks.is_empty()),
+            hardware,
+            lifecycle: Lifecycle::Creating,
+            desired: DesiredPower::Stopped,
+            restart: rules.restart.unwrap_or(wish.restart),
+            generation: 0,
+            task: Some(task),
+            created_unix_seconds: self.now_unix_ms() / 1000,
+            restarts_unix_ms: Vec::new(),
+        };
+        check(&vm, &datastore.path)?;
+        Ok(vm)
+    }
+
+    /// Under which key its disks will be, and the wish for one that has to be made.
+    fn sealing(
+        &self,
+        wish: &EncryptionWish,
+        rules: &PolicyRules,
+    ) -> Result<(DiskSealing, Option<KeyWish>), Problem> {
+        if !wish.encrypted {
+            return Ok((DiskSealing::Clear, None));
+        }
+        let provider = match (&wish.provider, &rules.key_provider) {
+            (Some(asked), Some(demanded)) if asked != demanded => {
+                return Err(problems::conflict(format!(
+                    "the policy demands key provider {demanded}, and {asked} was asked for"
+                )));
+            }
+            (Some(name), _) | (None, Some(name)) => provider_name(name)?,
+            (None, None) => self.only_provider()?,
+        };
+        let Some(key) = &wish.key else {
+            return Ok((DiskSealing::Awaited, Some(KeyWish { provider, request: KeyRequestId::random() })));
+        };
+        let key = key.parse().map_err(|error| problems::invalid(format!("{error}")))?;
+        Ok((DiskSealing::Under { key: ProviderKey { provider, key, wrapped: None }, kek: None }, None))
+    }
+
+    fn only_provider(&self) -> Result<ProviderName, Problem> {
+        let providers = self.providers();
+        let [provider] = providers.as_slice() else {
+            let message = match providers.len() {
+                0 => "there is no key provider, so no key for the VM".to_owned(),
+                many => format!("there are {many} key providers; which one shall make the VM's key?"),
+            };
+            return Err(problems::invalid(message)
+                .next("name one with --key-provider; `strongroom key-provider list` shows what there is"));
+        };
+        provider.name.parse().map_err(|error| problems::invalid(format!("{error}")))
+    }
+}
+
+/// The datastore of this name or id; the only one if none is named.
+pub(super) fn find_datastore<'index>(
+    index: &'index Index,
+    named: Option<&str>,
+) -> Result<&'index Row<DatastoreRecord>, Problem> {
+    if let Some(named) = named {
+        return by_name_or_id(&index.datastores, named)
+            .ok_or_else(|| problems::not_found(ObjectKind::Datastore, named));
+    }
+    let mut all = index.datastores.iter();
+    match (all.next(), all.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => Err(problems::invalid("there is no datastore yet")
+            .next("`strongroom datastore add NAME PATH`")),
+        _ => Err(problems::invalid("there are several datastores; which one is meant?")
+            .next("name one with --datastore")),
+    }
+}
+
+fn find_policy<'index>(
+    index: &'index Index,
+    named: Option<&str>,
+) -> Result<Option<&'index Row<PolicyRecord>>, Problem> {
+    let Some(named) = named else { return Ok(None) };
+    let found = by_name_or_id(&index.policies, named);
+    found.map(Some).ok_or_else(|| problems::not_found(ObjectKind::Policy, named))
+}
+
+fn check_rules(
+    wish: &CreateVm,
+    rules: &PolicyRules,
+    policy: Option<&Row<PolicyRecord>>,
+) -> Result<(), Problem> {
+    let name = policy.map_or("", |policy| policy.name.as_str());
+    if rules.encryption_required && !wish.encryption.encrypted {
+        return Err(problems::conflict(format!("policy {name} demands that VM {} is encrypted", wish.name)));
+    }
+    if rules.tpm_required && !wish.tpm {
+        return Err(problems::conflict(format!("policy {name} demands that VM {} has a TPM", wish.name))
+            .next("ask for one with --tpm"));
+    }
+    Ok(())
+}
+
+/// Whether a VM can be: as the API's limits say, and as hosts say.
+pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
+    let hardware = &vm.hardware;
+    hardware.cpus.check().map_err(|error| problems::invalid(error.to_string()))?;
+    if hardware.disks.len() > DISKS_MAX || hardware.nics.len() > NICS_MAX {
+        return Err(problems::invalid(format!(
+            "a VM has at most {DISKS_MAX} disks and {NICS_MAX} network interfaces"
+        )));
+    }
+    if let Boot::Kernel { arguments, .. } = &hardware.boot {
+        if arguments.len() > KERNEL_ARGUMENTS_MAX_BYTES {
+            return Err(problems::invalid(format!(
+                "a kernel's arguments are {KERNEL_ARGUMENTS_MAX_BYTES} bytes at most"
+            )));
+        }
+    }
+    if hardware.disks.is_empty() && (hardware.tpm || hardware.firmware == strongroom_api::vm::Firmware::Uefi) {
+        return Err(problems::invalid(
+            "a VM without a disk has no key for what its firmware or TPM keeps",
+        )
+        .next("give it a disk, or BIOS and no TPM"));
+    }
+    // The host's own rules, with a stand-in for a key that is not there yet.
+    let mut known = vm.clone();
+    for disk in &mut known.hardware.disks {
+        if disk.sealing == DiskSealing::Awaited {
+            disk.sealing = DiskSealing::Clear;
+        }
+    }
+    match known.told(std::path::Path::new(datastore)) {
+        Some(spec) => {
+            spec.check().map_err(|error: protocol::SpecError| problems::invalid(error.to_string()))
+        }
+        None => Err(problems::invalid(format!("{} is no name of a VM", vm.name))),
+    }
+}
+
+/// Interfaces with addresses: those that have none are given one.
+pub(super) fn addressed(nics: &[Nic]) -> Result<Vec<Nic>, Problem> {
+    let address = |nic: &Nic| {
+        if nic.mac.is_some() {
+            return Ok(nic.clone());
+        }
+        let mut bytes = [0u8; 3];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            Problem::new(ErrorCode::Unavailable, format!("the system gives no random numbers: {error}"))
+        })?;
+        let all: Vec<String> = MAC_PREFIX.iter().chain(&bytes).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Nic { backend: nic.backend.clone(), mac: Some(all.join(":")) })
+    };
+    nics.iter().map(address).collect()
+}
+
+fn provider_name(name: &Name) -> Result<ProviderName, Problem> {
+    name.as_str().parse().map_err(|error| problems::invalid(format!("{error}")))
+}

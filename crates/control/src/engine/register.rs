@@ -1,0 +1,250 @@
+//! VMs that are there and not in the inventory: what a datastore holds, registration of one, and of all.
+//!
+//! Nothing is taken from a datastore that decides about protection on its own: a registered VM says in the inventory which
+//! of its disks are sealed and under which key from then on, and an event says so.
+
+use std::collections::BTreeSet;
+
+use strongroom_api::datastore::{Found, Standing};
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::{DesiredPower, Lifecycle, RegisterVm, RestartPolicy};
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_hostd::protocol::{self, VolumeFacts};
+use strongroom_types::VmId;
+
+use super::advance::{keep_volumes, volume_known};
+use super::alarms::datastore_object;
+use super::observe::Present;
+use super::place::find_datastore;
+use super::wishes::{Caller, name_of};
+use super::{Control, HostSeat};
+use crate::inventory::Row;
+use crate::problems;
+use crate::records::{DatastoreRecord, DiskSealing, Hardware, VmRecord};
+
+/// A VM directory with the volumes in it.
+struct Candidate {
+    vm: VmId,
+    present: Present,
+    volumes: Vec<VolumeFacts>,
+}
+
+impl Control {
+    /// What lies in a datastore, and how it stands to the inventory.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn datastore_contents(&self, named: &str) -> Result<Vec<Found>, Problem> {
+        let datastore = self.datastore(Some(named))?;
+        let seat = self.seat_of_datastore(&datastore)?;
+        let present = self.present_in(seat, &datastore)?;
+        let mut found = Vec::new();
+        for (vm, place) in &present {
+            let twice = present.iter().filter(|(other, _)| other == vm).count() > 1;
+            let (standing, reason) = self.standing(seat, *vm, place, twice);
+            found.push(Found { directory: directory_name(place), vm: Some(*vm), standing, reason });
+        }
+        let there: BTreeSet<VmId> = present.iter().map(|(vm, _)| *vm).collect();
+        let index = self.inventory.read();
+        let missing = index.vms.iter().filter(|vm| {
+            vm.datastore == datastore.id && vm.lifecycle == Lifecycle::Present && !there.contains(&vm.id)
+        });
+        found.extend(missing.map(|vm| Found {
+            directory: vm.name.to_string(),
+            vm: Some(vm.id),
+            standing: Standing::Missing,
+            reason: Some("its directory is not there".to_owned()),
+        }));
+        found.sort_by(|a, b| a.directory.cmp(&b.directory));
+        Ok(found)
+    }
+
+    fn standing(&self, seat: &HostSeat, vm: VmId, place: &Present, twice: bool) -> (Standing, Option<String>) {
+        let directory = directory_name(place);
+        if let Some(known) = self.inventory.read().vm(vm) {
+            if known.name.as_str() == directory {
+                return (Standing::Registered, None);
+            }
+            let reason = format!("a copy: VM {} has this id", known.name);
+            return (Standing::Duplicate, Some(reason));
+        }
+        if twice {
+            return (Standing::Duplicate, Some("another directory says that it is the same VM".to_owned()));
+        }
+        match candidate(seat, vm, place).and_then(|candidate| self.unknown_volumes(&candidate)) {
+            Ok(()) => (Standing::Orphan, None),
+            Err(problem) if problem.code == ErrorCode::VolumeKnown => {
+                (Standing::Duplicate, Some(problem.message))
+            }
+            Err(problem) => (Standing::Broken, Some(problem.message)),
+        }
+    }
+
+    /// Takes a VM into the inventory.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn register_vm(&self, caller: &Caller, wish: &RegisterVm) -> Result<Task, Problem> {
+        if let Some(known) = self.known_request(caller)? {
+            return Ok(known);
+        }
+        let datastore = self.datastore(wish.datastore.as_deref())?;
+        let seat = self.seat_of_datastore(&datastore)?;
+        let present = self.present_in(seat, &datastore)?;
+        let found = present.iter().find(|(_, place)| directory_name(place) == wish.directory.as_str());
+        let Some((vm, place)) = found else {
+            let message = format!("there is no VM {} in datastore {}", wish.directory, datastore.name);
+            return Err(Problem::new(ErrorCode::NotFound, message)
+                .next(format!("`strongroom datastore show {}` lists what is in it", datastore.name)));
+        };
+        if present.iter().filter(|(other, _)| other == vm).count() > 1 {
+            let message = format!("there are several directories that say that they are VM {vm}");
+            return Err(Problem::new(ErrorCode::VolumeKnown, message)
+                .next("all but one are copies; move them out of the datastore"));
+        }
+        self.register(caller, &datastore, &candidate(seat, *vm, place)?)
+    }
+
+    /// Registers every VM of a datastore that can be: the way back to an inventory that was lost. Says how many.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn rebuild_datastore(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        if let Some(known) = self.known_request(caller)? {
+            return Ok(known);
+        }
+        let datastore = self.datastore(Some(named))?;
+        let seat = self.seat_of_datastore(&datastore)?;
+        let present = self.present_in(seat, &datastore)?;
+        let each = Caller { name: caller.name.clone(), request: None };
+        let mut refused = Vec::new();
+        for (vm, place) in &present {
+            let twice = present.iter().filter(|(other, _)| other == vm).count() > 1;
+            match self.standing(seat, *vm, place, twice) {
+                (Standing::Registered, _) => {}
+                (Standing::Orphan, _) => {
+                    let registered = candidate(seat, *vm, place)
+                        .and_then(|candidate| self.register(&each, &datastore, &candidate));
+                    match registered {
+                        Ok(_) => {}
+                        Err(problem) if problem.code == ErrorCode::Unavailable => return Err(problem),
+                        Err(problem) => refused.push((directory_name(place), problem.message)),
+                    }
+                }
+                (_, reason) => refused.push((directory_name(place), reason.unwrap_or_default())),
+            }
+        }
+        self.wish(caller, |_, id| {
+            let object = datastore_object(&datastore);
+            let mut draft = self.draft();
+            // The rest is in the datastore's contents.
+            for (directory, reason) in refused.iter().take(REFUSALS_TOLD) {
+                let message = format!("{directory} was not registered: {reason}");
+                draft = draft.event("datastore.refused", &object, message, Some(id));
+            }
+            Ok((self.task_done(id, TaskKind::DatastoreRebuild, object, caller), draft))
+        })
+    }
+
+    fn register(
+        &self,
+        caller: &Caller,
+        datastore: &Row<DatastoreRecord>,
+        candidate: &Candidate,
+    ) -> Result<Task, Problem> {
+        let Some(spec) = &candidate.present.spec else {
+            return Err(problems::conflict("its configuration cannot be read"));
+        };
+        let name = name_of(spec.name.as_str())?;
+        let hardware = Hardware::found(spec).map_err(problems::invalid)?;
+        let runs = !matches!(candidate.present.power, protocol::PowerState::Stopped | protocol::PowerState::Crashed);
+        self.wish(caller, |index, id| {
+            if index.vm(candidate.vm).is_some() {
+                return Err(problems::conflict(format!("VM {name} is registered already")));
+            }
+            if index.find_vm(name.as_str()).is_some() {
+                return Err(problems::name_taken(ObjectKind::Vm, name.as_str()));
+            }
+            let mut vm = VmRecord {
+                id: candidate.vm,
+                name: name.clone(),
+                datastore: datastore.id,
+                host: datastore.host,
+                policy: None,
+                hardware: hardware.clone(),
+                key_wish: None,
+                lifecycle: Lifecycle::Present,
+                desired: if runs { DesiredPower::Running } else { DesiredPower::Stopped },
+                restart: RestartPolicy::default(),
+                generation: candidate.present.generation,
+                task: None,
+                created_unix_seconds: self.now_unix_ms() / 1000,
+                restarts_unix_ms: Vec::new(),
+            };
+            let kept = keep_volumes(index, &mut vm, &candidate.volumes, self.draft())?;
+            let mut draft = kept.create_named(&vm);
+            let clear = vm.hardware.disks.iter().filter(|disk| disk.sealing == DiskSealing::Clear).count();
+            let message = match clear {
+                0 => format!("VM {name} was registered; all its disks are encrypted"),
+                clear => format!("VM {name} was registered; {clear} of its disks are not encrypted"),
+            };
+            draft = draft.event("vm.registered", &vm.object(), message, Some(id));
+            Ok((self.task_done(id, TaskKind::VmRegister, vm.object(), caller), draft))
+        })
+    }
+
+    fn unknown_volumes(&self, candidate: &Candidate) -> Result<(), Problem> {
+        let index = self.inventory.read();
+        candidate.volumes.iter().try_for_each(|facts| match index.volume(facts.volume) {
+            Some(known) => Err(volume_known(facts, known)),
+            None => Ok(()),
+        })
+    }
+
+    fn datastore(&self, named: Option<&str>) -> Result<Row<DatastoreRecord>, Problem> {
+        find_datastore(&self.inventory.read(), named).cloned()
+    }
+
+    fn seat_of_datastore(&self, datastore: &DatastoreRecord) -> Result<&HostSeat, Problem> {
+        self.seat(datastore.host).ok_or_else(|| {
+            let message = format!("the host of datastore {} is not one that is asked here", datastore.name);
+            Problem::new(ErrorCode::HostUnavailable, message)
+        })
+    }
+
+    /// The VM directories of a datastore, as its host has them now.
+    fn present_in(
+        &self,
+        seat: &HostSeat,
+        datastore: &DatastoreRecord,
+    ) -> Result<Vec<(VmId, Present)>, Problem> {
+        let all = seat.host.vms().map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        let below = std::path::Path::new(&datastore.path);
+        let here = all.vms.iter().filter(|vm| vm.directory.parent() == Some(below));
+        Ok(here.map(|vm| (vm.vm, Present::from(vm))).collect())
+    }
+}
+
+/// Most refusals that are told as events of one rebuild.
+const REFUSALS_TOLD: usize = 50;
+
+fn directory_name(place: &Present) -> String {
+    place.directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Problem> {
+    let Some(spec) = &place.spec else {
+        return Err(problems::conflict(format!("the configuration in {} cannot be read", place.directory.display())));
+    };
+    let volumes = spec.disks.iter().map(|disk| {
+        let volume = seat.host.volume(&place.directory, &disk.name);
+        let volume = volume.map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        let kek = match &disk.key {
+            protocol::DiskKey::Provider { kek, .. } => *kek,
+            protocol::DiskKey::Unencrypted => None,
+        };
+        Ok(VolumeFacts { disk: disk.name.clone(), volume, kek, generation: disk.least_generation })
+    });
+    let volumes = volumes.collect::<Result<_, Problem>>()?;
+    Ok(Candidate { vm, present: place.clone(), volumes })
+}

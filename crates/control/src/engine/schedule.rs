@@ -1,0 +1,122 @@
+//! Which task is due when. A task is worked on by one thread at a time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+/// Tasks with the times at which they are to be looked at.
+#[derive(Default)]
+pub struct Schedule {
+    state: Mutex<State>,
+    due: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: BTreeSet<(Instant, Uuid)>,
+    times: HashMap<Uuid, Instant>,
+    /// Tasks that a thread works on; with `true`, something has happened since.
+    taken: HashMap<Uuid, bool>,
+    ended: bool,
+}
+
+impl Schedule {
+    /// Something has happened to a task: it is due now.
+    pub fn wake(&self, task: Uuid) {
+        let mut state = self.lock();
+        match state.taken.get_mut(&task) {
+            Some(again) => *again = true,
+            None => state.put(task, Instant::now()),
+        }
+        drop(state);
+        self.due.notify_one();
+    }
+
+    /// The next task that is due; waits for it. Nothing once it has [ended](Self::end). Hand it back with
+    /// [`release`](Self::release) or [`forget`](Self::forget).
+    pub fn take(&self) -> Option<Uuid> {
+        let mut state = self.lock();
+        loop {
+            if state.ended {
+                return None;
+            }
+            let now = Instant::now();
+            let wait = match state.waiting.first().copied() {
+                Some((at, task)) if at <= now => {
+                    state.waiting.remove(&(at, task));
+                    state.times.remove(&task);
+                    state.taken.insert(task, false);
+                    return Some(task);
+                }
+                Some((at, _)) => at - now,
+                None => Duration::from_secs(60),
+            };
+            state = self.due.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Hands a task back: it is due after a pause, or at once if something has happened meanwhile.
+    pub fn release(&self, task: Uuid, pause: Duration) {
+        let mut state = self.lock();
+        let again = state.taken.remove(&task).unwrap_or(false);
+        let now = Instant::now();
+        state.put(task, if again { now } else { now + pause });
+        drop(state);
+        self.due.notify_one();
+    }
+
+    /// Hands a task back that is over.
+    pub fn forget(&self, task: Uuid) {
+        self.lock().taken.remove(&task);
+    }
+
+    /// Ends all who wait.
+    pub fn end(&self) {
+        self.lock().ended = true;
+        self.due.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn put(&mut self, task: Uuid, at: Instant) {
+        if let Some(before) = self.times.insert(task, at) {
+            self.waiting.remove(&(before, task));
+        }
+        self.waiting.insert((at, task));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_while_a_task_is_worked_on_is_not_lost() {
+        let schedule = Schedule::default();
+        let task = Uuid::new_v4();
+        schedule.wake(task);
+        assert_eq!(schedule.take(), Some(task));
+        schedule.wake(task);
+        schedule.release(task, Duration::from_secs(3600));
+        assert_eq!(schedule.take(), Some(task));
+    }
+
+    #[test]
+    fn a_task_that_is_woken_twice_is_taken_once() {
+        let schedule = Schedule::default();
+        let (first, second) = (Uuid::new_v4(), Uuid::new_v4());
+        schedule.wake(first);
+        schedule.wake(first);
+        schedule.wake(second);
+        assert_eq!((schedule.take(), schedule.take()), (Some(first), Some(second)));
+        schedule.forget(first);
+        schedule.end();
+        assert_eq!(schedule.take(), None);
+    }
+}

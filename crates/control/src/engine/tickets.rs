@@ -1,0 +1,64 @@
+//! What is asked of hosts and key providers on the spot: tickets, and how a VM's keys stand.
+
+use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
+use strongroom_api::vm::{Ticket, TicketUse};
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_hostd::protocol::TicketRequest;
+
+use super::Control;
+use crate::problems;
+
+impl Control {
+    /// A ticket for a connection to a guest. It is handed through and kept nowhere.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn ticket(&self, named: &str, wanted: &TicketUse) -> Result<Ticket, Problem> {
+        let vm = self.inventory.read().find_vm(named).cloned();
+        let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        let request = match wanted {
+            TicketUse::Console { read_only } => TicketRequest::Console { read_only: *read_only },
+            TicketUse::Vnc {} => TicketRequest::Vnc,
+            TicketUse::Upload { disk } => {
+                let known = vm.hardware.disks.iter().find(|known| known.name.as_str() == disk.as_str());
+                let Some(known) = known else {
+                    return Err(problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name)));
+                };
+                TicketRequest::Upload { disk: known.name.clone() }
+            }
+        };
+        let seat = self.seat_of(&vm)?;
+        let told = seat.host.ticket(vm.id, &request);
+        let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        Ok(Ticket {
+            ticket: told.ticket.into(),
+            expires_unix_seconds: told.expires_unix_seconds,
+            socket: told.socket.display().to_string(),
+            host: seat.name.to_string(),
+        })
+    }
+
+    /// How the keys of a VM stand: its providers are asked.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn key_status(&self, named: &str) -> Result<KeyStatus, Problem> {
+        let vm = self.inventory.read().find_vm(named).cloned();
+        let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        let keys = vm.hardware.keys();
+        let mut standings = self.keys.states(&keys);
+        if standings.len() != keys.len() {
+            return Err(Problem::new(ErrorCode::Internal, "the key providers did not answer for every key"));
+        }
+        if let Some(wish) = vm.key_wish.as_ref().filter(|_| keys.is_empty()) {
+            standings.push(KeyStanding {
+                provider: wish.provider.to_string(),
+                key: String::new(),
+                state: KeyState::Pending,
+                reason: Some("it has not been made yet".to_owned()),
+                expires_unix_seconds: None,
+            });
+        }
+        Ok(KeyStatus { vm: vm.id, encrypted: vm.hardware.encrypted(), keys: standings })
+    }
+}

@@ -1,0 +1,489 @@
+//! What callers ask for. Each wish is judged against the inventory and becomes one transaction: what is wanted, the task
+//! that will see to it, the event, and the request's key.
+
+use strongroom_api::datastore::AddDatastore;
+use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
+use strongroom_api::policy::CreatePolicy;
+use strongroom_api::task::{Task, TaskKind, TaskState};
+use strongroom_api::vm::{CreateVm, DesiredPower, ImportDisk, Lifecycle, PatchVm, PowerState, StopVm};
+use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Problem};
+use strongroom_hostd::protocol::{DatastoreRequest, ImageFormat};
+use uuid::Uuid;
+
+use super::advance::done;
+use super::alarms::datastore_object;
+use super::place::{addressed, check};
+use super::{Control, Stop};
+use crate::inventory::{Draft, Index, Row, by_name_or_id};
+use crate::problems;
+use crate::records::{DatastoreRecord, PolicyRecord, RequestRecord, TaskRecord, VmRecord, Work};
+
+/// Most tasks that are open at a time: twice the VMs of a large site.
+const OPEN_TASKS_MAX: usize = 16 * 1024;
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The name of the token.
+    pub name: String,
+    /// What makes a repeated request the same one.
+    pub request: Option<RequestKey>,
+}
+
+/// An `Idempotency-Key` with what it was sent with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestKey {
+    /// SHA-256 of the caller's name and the key, in hexadecimal.
+    pub key: String,
+    /// SHA-256 of method, path and body, in hexadecimal.
+    pub fingerprint: String,
+}
+
+impl Control {
+    /// Wishes for a VM.
+    ///
+    /// # Errors
+    /// [`Problem`], as all of these.
+    pub fn create_vm(&self, caller: &Caller, wish: &CreateVm) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            if index.find_vm(wish.name.as_str()).is_some() {
+                return Err(problems::name_taken(ObjectKind::Vm, wish.name.as_str()));
+            }
+            let vm = self.place(index, wish, id)?;
+            let task = self.task(id, TaskKind::VmCreate, vm.object(), caller);
+            Ok((TaskRecord { vm: Some(vm.id), work: Work::Create, ..task }, self.draft().create_named(&vm)))
+        })
+    }
+
+    /// Wishes that a VM runs.
+    pub fn start_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmStart, |vm, power| match power {
+            PowerState::Running | PowerState::Paused | PowerState::Starting | PowerState::KeyUnavailable => {
+                Err(state(vm, power, "it is on already"))
+            }
+            _ => {
+                vm.desired = DesiredPower::Running;
+                vm.generation += 1;
+                vm.restarts_unix_ms.clear();
+                Ok(Work::Start)
+            }
+        })
+    }
+
+    /// Wishes that a VM is off.
+    pub fn stop_vm(&self, caller: &Caller, named: &str, how: &StopVm) -> Result<Task, Problem> {
+        let timeout_s = stop_timeout(how)?;
+        self.vm_wish(caller, named, TaskKind::VmStop, |vm, _| {
+            vm.desired = DesiredPower::Stopped;
+            Ok(Work::Stop { force: how.force, timeout_s, then_start: false })
+        })
+    }
+
+    /// Wishes that a VM is stopped and started.
+    pub fn restart_vm(&self, caller: &Caller, named: &str, how: &StopVm) -> Result<Task, Problem> {
+        let timeout_s = stop_timeout(how)?;
+        self.vm_wish(caller, named, TaskKind::VmRestart, |vm, _| {
+            vm.desired = DesiredPower::Running;
+            vm.restarts_unix_ms.clear();
+            Ok(Work::Stop { force: how.force, timeout_s, then_start: true })
+        })
+    }
+
+    /// Wishes that a VM stands still.
+    pub fn pause_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmPause, |vm, power| {
+            if !matches!(power, PowerState::Running | PowerState::Unknown) {
+                return Err(state(vm, power, "only one that runs can be paused"));
+            }
+            vm.desired = DesiredPower::Paused;
+            Ok(Work::Pause)
+        })
+    }
+
+    /// Wishes that it goes on.
+    pub fn resume_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmResume, |vm, power| {
+            if !matches!(power, PowerState::Paused | PowerState::Unknown) {
+                return Err(state(vm, power, "only one that is paused can be resumed"));
+            }
+            vm.desired = DesiredPower::Running;
+            Ok(Work::Resume)
+        })
+    }
+
+    /// Wishes that a VM is reset.
+    pub fn reset_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmReset, |vm, power| {
+            if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
+                return Err(state(vm, power, "only one that runs can be reset"));
+            }
+            Ok(Work::Reset)
+        })
+    }
+
+    /// Wishes for other hardware of a VM that is off. `version` is the one that the caller has read.
+    pub fn set_vm(
+        &self,
+        caller: &Caller,
+        named: &str,
+        patch: &PatchVm,
+        version: Option<u64>,
+    ) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = idle_vm(index, named)?;
+            if version.is_some_and(|version| version != vm.revision.0) {
+                return Err(Problem::new(
+                    ErrorCode::Stale,
+                    format!("VM {} was changed since version {}", vm.name, version.unwrap_or_default()),
+                )
+                .next("read it again, and change it as it is now"));
+            }
+            self.must_be_off(index, vm)?;
+            let mut changed = patched(vm, patch)?;
+            changed.task = Some(id);
+            let datastore = index.datastores.get(&vm.datastore.to_string());
+            check(&changed, datastore.map_or("/", |datastore| &datastore.path))?;
+            let task = self.task(id, TaskKind::VmConfigure, vm.object(), caller);
+            let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
+        })
+    }
+
+    /// Wishes that a disk is filled with an image that was sent with a ticket.
+    pub fn import_disk(
+        &self,
+        caller: &Caller,
+        named: &str,
+        disk: &str,
+        wish: &ImportDisk,
+    ) -> Result<Task, Problem> {
+        let ticket: strongroom_hostd::protocol::TicketId = wish.ticket.parse().map_err(problems::invalid)?;
+        let format = match wish.format {
+            strongroom_api::vm::ImageFormat::Auto => ImageFormat::Auto,
+            strongroom_api::vm::ImageFormat::Raw => ImageFormat::Raw,
+            strongroom_api::vm::ImageFormat::Qcow2 => ImageFormat::Qcow2,
+            strongroom_api::vm::ImageFormat::Vmdk => ImageFormat::Vmdk,
+            strongroom_api::vm::ImageFormat::Vhdx => ImageFormat::Vhdx,
+        };
+        self.vm_wish(caller, named, TaskKind::VmImportDisk, |vm, power| {
+            if power.is_on() && power != PowerState::Unknown {
+                return Err(state(vm, power, "its disks are in use"));
+            }
+            let found = vm.hardware.disks.iter().find(|known| known.name.as_str() == disk);
+            let Some(found) = found else {
+                return Err(problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name)));
+            };
+            Ok(Work::ImportDisk { disk: found.name.clone(), ticket: ticket.clone(), format })
+        })
+    }
+
+    /// Wishes that a VM and its volumes are gone.
+    pub fn delete_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmDelete, |vm, power| {
+            if power.is_on() && power != PowerState::Unknown {
+                return Err(state(vm, power, "only one that is off can be deleted"));
+            }
+            vm.lifecycle = Lifecycle::Deleting;
+            vm.desired = DesiredPower::Stopped;
+            Ok(Work::Delete)
+        })
+    }
+
+    /// Takes a VM out of the inventory; its files stay.
+    pub fn unregister_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = idle_vm(index, named)?;
+            self.must_be_off(index, vm)?;
+            let mut draft = self.draft().remove_named(vm);
+            draft = draft.discard::<crate::records::ObservedRecord>(&vm.id.to_string());
+            for volume in vm.hardware.disks.iter().filter_map(|disk| disk.volume) {
+                draft = draft.discard::<crate::records::VolumeRecord>(&volume.to_string());
+            }
+            Ok((self.task_done(id, TaskKind::VmUnregister, vm.object(), caller), draft))
+        })
+    }
+
+    /// Takes a datastore into the inventory. Its host is asked first, and marks it.
+    pub fn add_datastore(&self, caller: &Caller, wish: &AddDatastore) -> Result<Task, Problem> {
+        if let Some(known) = self.known_request(caller)? {
+            return Ok(known);
+        }
+        let seat = self.find_seat(wish.host.as_deref())?;
+        let request = DatastoreRequest { path: wish.path.clone().into() };
+        let told = seat.host.add_datastore(&request).map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        let Some(id) = told.id else {
+            let why = told.reason.unwrap_or_else(|| "it bears no id".to_owned());
+            return Err(Problem::new(
+                ErrorCode::DatastoreUnavailable,
+                format!("{} cannot be a datastore: {why}", wish.path),
+            ));
+        };
+        self.wish(caller, |index, task| {
+            if let Some(known) = index.datastores.get(&id.to_string()) {
+                return Err(problems::name_taken(ObjectKind::Datastore, known.name.as_str()));
+            }
+            if by_name_or_id(&index.datastores, wish.name.as_str()).is_some() {
+                return Err(problems::name_taken(ObjectKind::Datastore, wish.name.as_str()));
+            }
+            let (name, path) = (wish.name.clone(), wish.path.clone());
+            let record = DatastoreRecord { id, name, path, host: seat.id };
+            let object = datastore_object(&record);
+            let task = self.task_done(task, TaskKind::DatastoreAdd, object, caller);
+            Ok((task, self.draft().create_named(&record)))
+        })
+    }
+
+    /// Takes a datastore without VMs out of the inventory; its files stay.
+    pub fn remove_datastore(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.wish(caller, |index, task| {
+            let datastore = by_name_or_id(&index.datastores, named)
+                .ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))?;
+            let vms = index.vms.iter().filter(|vm| vm.datastore == datastore.id).count();
+            if vms > 0 {
+                return Err(Problem::new(
+                    ErrorCode::InUse,
+                    format!("datastore {} has {vms} VMs", datastore.name),
+                )
+                .next("delete, move or unregister them first"));
+            }
+            let task = self.task_done(task, TaskKind::DatastoreRemove, datastore_object(datastore), caller);
+            Ok((task, self.draft().remove_named(datastore)))
+        })
+    }
+
+    /// Makes a policy.
+    pub fn create_policy(&self, caller: &Caller, wish: &CreatePolicy) -> Result<Task, Problem> {
+        if wish.description.len() > strongroom_api::limits::DESCRIPTION_MAX_BYTES {
+            return Err(problems::invalid("the description is too long"));
+        }
+        self.wish(caller, |index, task| {
+            if by_name_or_id(&index.policies, wish.name.as_str()).is_some() {
+                return Err(problems::name_taken(ObjectKind::Policy, wish.name.as_str()));
+            }
+            let record = PolicyRecord {
+                id: Uuid::new_v4(),
+                name: wish.name.clone(),
+                description: wish.description.clone(),
+                rules: wish.rules.clone(),
+            };
+            let task = self.task_done(task, TaskKind::PolicyCreate, policy_object(&record), caller);
+            Ok((task, self.draft().create_named(&record)))
+        })
+    }
+
+    /// Deletes a policy that holds for no VM.
+    pub fn delete_policy(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.wish(caller, |index, task| {
+            let policy = by_name_or_id(&index.policies, named)
+                .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))?;
+            let vms = index.vms.iter().filter(|vm| vm.policy == Some(policy.id)).count();
+            if vms > 0 {
+                return Err(Problem::new(ErrorCode::InUse, format!("policy {} holds for {vms} VMs", policy.name)));
+            }
+            let task = self.task_done(task, TaskKind::PolicyDelete, policy_object(policy), caller);
+            Ok((task, self.draft().remove_named(policy)))
+        })
+    }
+
+    /// Asks for the end of a task. It ends when what it does can be left.
+    pub fn cancel_task(&self, id: Uuid) -> Result<Task, Problem> {
+        let cancelled = self.race(|| {
+            let index = self.inventory.read();
+            let task = index.task(id).ok_or_else(|| problems::not_found(ObjectKind::Task, &id.to_string()))?;
+            if task.task.state.is_over() || task.task.cancelling {
+                return Ok(task.task.clone());
+            }
+            if matches!(task.work, Work::Delete) {
+                return Err(problems::conflict("a deletion cannot be cancelled").into());
+            }
+            let mut record = TaskRecord::clone(&task.record);
+            record.task.cancelling = true;
+            let draft = self.draft().replace(task, &record);
+            drop(index);
+            self.inventory.commit(draft)?;
+            Ok(record.task)
+        })?;
+        self.schedule.wake(id);
+        Ok(cancelled)
+    }
+
+    /// A wish of a VM that nobody works on. `change` makes of it what is wanted, and says what has to be done.
+    fn vm_wish(
+        &self,
+        caller: &Caller,
+        named: &str,
+        kind: TaskKind,
+        change: impl Fn(&mut VmRecord, PowerState) -> Result<Work, Problem>,
+    ) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = idle_vm(index, named)?;
+            let power = self.power_of(index, vm);
+            let mut changed = VmRecord::clone(&vm.record);
+            let work = change(&mut changed, power)?;
+            changed.task = Some(id);
+            let task = self.task(id, kind, vm.object(), caller);
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
+        })
+    }
+
+    /// Makes a wish true, again if somebody else was quicker. A request that was answered before is answered the same.
+    pub(super) fn wish(
+        &self,
+        caller: &Caller,
+        judge: impl Fn(&Index, Uuid) -> Result<(TaskRecord, Draft), Problem>,
+    ) -> Result<Task, Problem> {
+        let task = self.race(|| {
+            if let Some(known) = self.known_request(caller)? {
+                return Ok(known);
+            }
+            let id = Uuid::now_v7();
+            let (task, mut draft) = {
+                let index = self.inventory.read();
+                if index.open_tasks_count() >= OPEN_TASKS_MAX {
+                    return Err(Problem::new(ErrorCode::TooMany, "too many tasks are open")
+                        .next("wait until some are done")
+                        .into());
+                }
+                judge(&index, id)?
+            };
+            if let Some(request) = &caller.request {
+                draft = draft.create(&RequestRecord {
+                    key: request.key.clone(),
+                    fingerprint: request.fingerprint.clone(),
+                    task: id,
+                    at_unix_ms: self.now_unix_ms(),
+                });
+            }
+            let object = &task.task.object;
+            let (kind, message) = match task.task.state {
+                TaskState::Done => ("task.done", done(task.kind(), &object.name)),
+                _ => ("task.started", format!("{} of {}, by {}", task.kind().as_str(), object.name, caller.name)),
+            };
+            draft = draft.create(&task).event(kind, object, message, Some(id));
+            self.inventory.commit(draft)?;
+            Ok::<_, Stop>(task.task)
+        })?;
+        self.schedule.wake(task.id);
+        Ok(task)
+    }
+
+    /// The task that a request was answered with before.
+    pub(super) fn known_request(&self, caller: &Caller) -> Result<Option<Task>, Problem> {
+        let Some(request) = &caller.request else { return Ok(None) };
+        let index = self.inventory.read();
+        let Some(known) = index.requests.get(&request.key) else { return Ok(None) };
+        if known.fingerprint != request.fingerprint {
+            return Err(Problem::new(
+                ErrorCode::KeyReused,
+                "this Idempotency-Key was sent with another request before",
+            )
+            .next("use a new key for a new request"));
+        }
+        let task = index.task(known.task).map(|task| task.task.clone());
+        task.map(Some).ok_or_else(|| {
+            problems::conflict("this request was done, and its task is not in the history any more")
+        })
+    }
+
+    fn task(&self, id: Uuid, kind: TaskKind, object: ObjectRef, caller: &Caller) -> TaskRecord {
+        TaskRecord {
+            task: Task {
+                id,
+                kind,
+                object,
+                state: TaskState::Running,
+                progress: None,
+                note: None,
+                error: None,
+                cancelling: false,
+                by: caller.name.clone(),
+                created_unix_ms: self.now_unix_ms(),
+                ended_unix_ms: None,
+            },
+            vm: None,
+            work: Work::Nothing,
+            operation: None,
+        }
+    }
+
+    /// A task that is done with the transaction that makes it.
+    pub(super) fn task_done(
+        &self,
+        id: Uuid,
+        kind: TaskKind,
+        object: ObjectRef,
+        caller: &Caller,
+    ) -> TaskRecord {
+        let mut record = self.task(id, kind, object, caller);
+        (record.task.state, record.task.ended_unix_ms) = (TaskState::Done, Some(self.now_unix_ms()));
+        record
+    }
+
+    /// The host of this name or id; the only one if none is named.
+    pub(super) fn find_seat(&self, named: Option<&str>) -> Result<&super::HostSeat, Problem> {
+        let Some(named) = named else {
+            return match self.hosts.as_slice() {
+                [only] => Ok(only),
+                _ => Err(problems::invalid("which host is meant?").next("name one with --host")),
+            };
+        };
+        let index = self.inventory.read();
+        let found = by_name_or_id(&index.hosts, named).and_then(|host| self.seat(host.id));
+        found.ok_or_else(|| problems::not_found(ObjectKind::Host, named))
+    }
+
+    fn power_of(&self, index: &Index, vm: &VmRecord) -> PowerState {
+        let up = self.seat(vm.host).is_some_and(super::HostSeat::is_up);
+        self.power_in(index, vm, up)
+    }
+
+    fn must_be_off(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+        let power = index.observed(vm.id).map_or(PowerState::Stopped, |seen| seen.power);
+        if power.is_on() { Err(state(vm, power, "it has to be off")) } else { Ok(()) }
+    }
+}
+
+/// The VM of this name or id, if nobody works on it.
+fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRecord>, Problem> {
+    let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+    let Some(task) = vm.task else { return Ok(vm) };
+    let what = index.task(task).map_or("a task", |task| task.kind().as_str());
+    Err(Problem::new(ErrorCode::Busy, format!("{what} works on VM {}", vm.name))
+        .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
+}
+
+fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {
+    problems::conflict(format!("VM {} is {}: {why}", vm.name, power.as_str()))
+}
+
+fn stop_timeout(how: &StopVm) -> Result<u32, Problem> {
+    match how.timeout_s.unwrap_or(STOP_TIMEOUT_DEFAULT_S) {
+        timeout_s @ 1..=STOP_TIMEOUT_MAX_S => Ok(timeout_s),
+        other => Err(problems::invalid(format!("{other} seconds are not within 1 and {STOP_TIMEOUT_MAX_S}"))),
+    }
+}
+
+fn patched(vm: &VmRecord, patch: &PatchVm) -> Result<VmRecord, Problem> {
+    let mut changed = vm.clone();
+    let hardware = &mut changed.hardware;
+    hardware.cpus = patch.cpus.unwrap_or(hardware.cpus);
+    hardware.memory = patch.memory_bytes.unwrap_or(hardware.memory);
+    hardware.vnc = patch.vnc.unwrap_or(hardware.vnc);
+    if let Some(nics) = &patch.nics {
+        hardware.nics = addressed(nics)?;
+    }
+    if let Some(boot) = &patch.boot {
+        hardware.boot = boot.clone();
+    }
+    changed.restart = patch.restart.unwrap_or(changed.restart);
+    Ok(changed)
+}
+
+pub(super) fn policy_object(policy: &PolicyRecord) -> ObjectRef {
+    ObjectRef { kind: ObjectKind::Policy, id: Some(policy.id), name: policy.name.to_string() }
+}
+
+/// A name from a text that was found, not asked for.
+pub(super) fn name_of(text: &str) -> Result<Name, Problem> {
+    Name::new(text).map_err(|error| problems::invalid(format!("{text:?} is no name: {error}")))
+}

@@ -1,0 +1,125 @@
+//! A change of the inventory that is not made yet.
+
+use strongroom_api::ObjectRef;
+use strongroom_api::event::Event;
+use strongroom_store::{Is, Transaction};
+use uuid::Uuid;
+
+use super::{Failure, Row};
+use crate::records::{Named, Record};
+
+/// Records to be made, replaced and removed, and the events that become true with that.
+#[must_use]
+pub struct Draft {
+    transaction: Transaction,
+    events: Vec<Event>,
+    failed: Option<Failure>,
+    at_unix_ms: u64,
+}
+
+impl Draft {
+    /// One that changes nothing yet, at this time.
+    pub fn new(now_unix_ms: u64) -> Self {
+        Self { transaction: Transaction::new(), events: Vec::new(), failed: None, at_unix_ms: now_unix_ms }
+    }
+
+    /// Makes a record that must not be there.
+    pub fn create<R: Record>(self, record: &R) -> Self {
+        let key = record.key();
+        self.put(record).when(key, Is::Absent)
+    }
+
+    /// Makes a record whose name must be free too.
+    pub fn create_named<R: Named>(self, record: &R) -> Self {
+        let (name, id) = (record.name_key(), record.id());
+        let mut draft = self.create(record).when(name.clone(), Is::Absent);
+        draft.transaction = draft.transaction.put(name, id);
+        draft
+    }
+
+    /// Puts a changed record in the place of the one that was read.
+    pub fn replace<R: Record>(self, read: &Row<R>, record: &R) -> Self {
+        self.put(record).when(record.key(), Is::ModifiedAt(read.revision))
+    }
+
+    /// Puts a record there, whatever was there before.
+    pub fn put<R: Record>(mut self, record: &R) -> Self {
+        match serde_json::to_vec(record) {
+            Ok(value) => self.transaction = self.transaction.put(record.key(), value),
+            Err(error) => {
+                self.failed = Some(Failure::Damaged { key: record.key(), reason: error.to_string() });
+            }
+        }
+        self
+    }
+
+    /// Removes the record that was read.
+    pub fn remove<R: Record>(mut self, read: &Row<R>) -> Self {
+        let key = read.key();
+        self.transaction = self.transaction.delete(key.clone());
+        self.when(key, Is::ModifiedAt(read.revision))
+    }
+
+    /// Removes the record that was read, and frees its name.
+    pub fn remove_named<R: Named>(self, read: &Row<R>) -> Self {
+        let mut draft = self.remove(read);
+        draft.transaction = draft.transaction.delete(read.name_key());
+        draft
+    }
+
+    /// Removes a record of this kind and id, if it is there.
+    pub fn discard<R: Record>(mut self, id: &str) -> Self {
+        self.transaction = self.transaction.delete(format!("{}{id}", R::PREFIX));
+        self
+    }
+
+    /// Demands that a record is as it was read.
+    pub fn unchanged<R: Record>(self, read: &Row<R>) -> Self {
+        let (key, revision) = (read.key(), read.revision);
+        self.when(key, Is::ModifiedAt(revision))
+    }
+
+    /// Demands that a record is still there, however it is.
+    pub fn present<R: Record>(self, read: &Row<R>) -> Self {
+        let key = read.key();
+        self.when(key, Is::Present)
+    }
+
+    /// Adds an event.
+    pub fn event(
+        mut self,
+        kind: impl Into<String>,
+        object: &ObjectRef,
+        message: impl Into<String>,
+        task: Option<Uuid>,
+    ) -> Self {
+        let (kind, object, message) = (kind.into(), object.clone(), message.into());
+        self.events.push(Event { id: 0, at_unix_ms: self.at_unix_ms, kind, object, message, task });
+        self
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.transaction.operations.is_empty() && self.events.is_empty() && self.failed.is_none()
+    }
+
+    /// How many entries it changes.
+    pub fn len(&self) -> usize {
+        self.transaction.operations.len() + self.events.len()
+    }
+
+    fn when(mut self, key: String, is: Is) -> Self {
+        self.transaction = self.transaction.when(key, is);
+        self
+    }
+
+    /// The transaction, its events numbered from `next` on, which is moved behind them.
+    pub(super) fn into_transaction(self, next: &mut u64) -> Result<Transaction, Failure> {
+        let mut numbered = self;
+        for event in std::mem::take(&mut numbered.events) {
+            numbered = numbered.put(&Event { id: *next, ..event });
+            *next += 1;
+        }
+        numbered.failed.map_or(Ok(numbered.transaction), Err)
+    }
+}

@@ -1,0 +1,178 @@
+//! The inventory in memory. Lists, searches and look-ups by name are answered from here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use strongroom_api::alarm::Alarm;
+use strongroom_api::event::Event;
+use strongroom_store::{Entries, Entry, KeyRange, Snapshot};
+use strongroom_types::{VmId, VolumeId};
+use uuid::Uuid;
+
+use super::table::{Row, Table};
+use super::{EVENTS_KEPT, Failure, REQUESTS_KEPT, REQUESTS_KEPT_MS, TASKS_KEPT};
+use crate::records::{
+    DatastoreRecord, HostRecord, Named, ObservedRecord, PolicyRecord, Record, RequestRecord, TaskRecord,
+    TokenRecord, VmRecord, VolumeRecord,
+};
+
+/// The inventory in memory.
+#[derive(Default)]
+pub struct Index {
+    /// VMs.
+    pub vms: Table<VmRecord>,
+    /// What hosts said of them last.
+    pub observed: Table<ObservedRecord>,
+    /// Volumes.
+    pub volumes: Table<VolumeRecord>,
+    /// Datastores.
+    pub datastores: Table<DatastoreRecord>,
+    /// Hosts.
+    pub hosts: Table<HostRecord>,
+    /// Policies.
+    pub policies: Table<PolicyRecord>,
+    /// Tasks, in the order in which they were asked for.
+    pub tasks: Table<TaskRecord>,
+    /// Alarms that are raised.
+    pub alarms: Table<Alarm>,
+    /// Requests that may come again.
+    pub requests: Table<RequestRecord>,
+    /// Who may ask.
+    pub tokens: Table<TokenRecord>,
+    events: Table<Event>,
+    vm_names: BTreeMap<String, String>,
+    open_tasks: BTreeSet<String>,
+}
+
+impl Index {
+    /// Reads all of a snapshot.
+    pub(super) fn read(snapshot: Box<dyn Snapshot>) -> Result<Self, Failure> {
+        let mut index = Self::default();
+        for entry in Entries::new(snapshot, KeyRange::all()) {
+            let entry = entry?;
+            index.apply(&entry.key, Some(&entry))?;
+        }
+        Ok(index)
+    }
+
+    /// Takes over how one key is now. Keys of a later version are let be.
+    pub(super) fn apply(&mut self, key: &[u8], entry: Option<&Entry>) -> Result<(), Failure> {
+        let Ok(key) = std::str::from_utf8(key) else { return Ok(()) };
+        let Some((kind, id)) = key.split_once('/') else { return Ok(()) };
+        match kind {
+            "vm" => {
+                let before = change(&mut self.vms, key, id, entry)?;
+                if let Some(before) = before {
+                    self.vm_names.remove(before.name());
+                }
+                if let Some(now) = self.vms.get(id) {
+                    self.vm_names.insert(now.name().to_owned(), id.to_owned());
+                }
+            }
+            "observed" => drop(change(&mut self.observed, key, id, entry)?),
+            "volume" => drop(change(&mut self.volumes, key, id, entry)?),
+            "datastore" => drop(change(&mut self.datastores, key, id, entry)?),
+            "host" => drop(change(&mut self.hosts, key, id, entry)?),
+            "policy" => drop(change(&mut self.policies, key, id, entry)?),
+            "task" => {
+                change(&mut self.tasks, key, id, entry)?;
+                match self.tasks.get(id) {
+                    Some(task) if !task.task.state.is_over() => drop(self.open_tasks.insert(id.to_owned())),
+                    _ => drop(self.open_tasks.remove(id)),
+                }
+            }
+            "event" => drop(change(&mut self.events, key, id, entry)?),
+            "alarm" => drop(change(&mut self.alarms, key, id, entry)?),
+            "request" => drop(change(&mut self.requests, key, id, entry)?),
+            "token" => drop(change(&mut self.tokens, key, id, entry)?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The VM of this id.
+    pub fn vm(&self, id: VmId) -> Option<&Row<VmRecord>> {
+        self.vms.get(&id.to_string())
+    }
+
+    /// The VM of this name or id.
+    pub fn find_vm(&self, named: &str) -> Option<&Row<VmRecord>> {
+        self.vm_names.get(named).and_then(|id| self.vms.get(id)).or_else(|| by_id(&self.vms, named))
+    }
+
+    /// VMs by name, from `after` on.
+    pub fn vms_by_name(&self) -> impl DoubleEndedIterator<Item = &Row<VmRecord>> {
+        self.vm_names.values().filter_map(|id| self.vms.get(id))
+    }
+
+    /// What a VM's host said last.
+    pub fn observed(&self, vm: VmId) -> Option<&Row<ObservedRecord>> {
+        self.observed.get(&vm.to_string())
+    }
+
+    /// Whose a volume is.
+    pub fn volume(&self, volume: VolumeId) -> Option<&Row<VolumeRecord>> {
+        self.volumes.get(&volume.to_string())
+    }
+
+    /// The task of this id.
+    pub fn task(&self, id: Uuid) -> Option<&Row<TaskRecord>> {
+        self.tasks.get(&id.to_string())
+    }
+
+    /// Tasks that are not over.
+    pub fn open_tasks(&self) -> impl Iterator<Item = &Row<TaskRecord>> {
+        self.open_tasks.iter().filter_map(|id| self.tasks.get(id))
+    }
+
+    /// How many tasks are not over.
+    pub fn open_tasks_count(&self) -> usize {
+        self.open_tasks.len()
+    }
+
+    /// Events, oldest first.
+    pub fn events(&self) -> &Table<Event> {
+        &self.events
+    }
+
+    /// Keys of up to `most` records that are older than is kept.
+    pub(super) fn outdated(&self, now_unix_ms: u64, most: usize) -> Vec<String> {
+        let events = self.events.iter().take(self.events.len().saturating_sub(EVENTS_KEPT));
+        let ended = self.tasks.len() - self.open_tasks.len();
+        let tasks = self.tasks.iter().filter(|task| task.task.state.is_over());
+        let tasks = tasks.take(ended.saturating_sub(TASKS_KEPT));
+        let too_many = self.requests.len().saturating_sub(REQUESTS_KEPT);
+        let mut requests: Vec<_> = self.requests.iter().collect();
+        if too_many > 0 {
+            requests.sort_unstable_by_key(|request| request.at_unix_ms);
+        }
+        let requests = requests.into_iter().enumerate().filter(|(at, request)| {
+            *at < too_many || request.at_unix_ms.saturating_add(REQUESTS_KEPT_MS) < now_unix_ms
+        });
+        let keys = events.map(|event| event.key()).chain(tasks.map(|task| task.key()));
+        keys.chain(requests.map(|(_, request)| request.key())).take(most).collect()
+    }
+}
+
+/// The record of an id in any of its forms.
+pub fn by_id<'table, R: Record>(table: &'table Table<R>, id: &str) -> Option<&'table Row<R>> {
+    table.get(&Uuid::parse_str(id).ok()?.to_string())
+}
+
+/// The record of this name or id. For kinds of which there are few.
+pub fn by_name_or_id<'table, R: Named>(table: &'table Table<R>, named: &str) -> Option<&'table Row<R>> {
+    table.iter().find(|row| row.name() == named).or_else(|| by_id(table, named))
+}
+
+/// Takes over how a record is now; hands back how it was.
+fn change<R: Record>(
+    table: &mut Table<R>,
+    key: &str,
+    id: &str,
+    entry: Option<&Entry>,
+) -> Result<Option<Row<R>>, Failure> {
+    let Some(entry) = entry else { return Ok(table.remove(id)) };
+    let record: R = serde_json::from_slice(&entry.value)
+        .map_err(|error| Failure::Damaged { key: key.to_owned(), reason: error.to_string() })?;
+    Ok(table.insert(Row { record: Arc::new(record), revision: entry.mod_revision }))
+}

@@ -1,0 +1,93 @@
+//! Problems in the words that callers get.
+
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_hostd::protocol;
+use strongroom_store::StoreError;
+
+use crate::host::HostError;
+use crate::inventory::Failure;
+
+/// The inventory cannot be read or written.
+pub fn failure(failure: &Failure) -> Problem {
+    match failure {
+        Failure::Store(StoreError::Full { .. }) => {
+            Problem::new(ErrorCode::Unavailable, failure.to_string()).next("make room on the file system of the control plane's home")
+        }
+        Failure::Raced => too_many_races(),
+        _ => {
+            tracing::error!(%failure, "the inventory cannot be used");
+            Problem::new(ErrorCode::Unavailable, "the inventory cannot be written or read now")
+                .next("see the control plane's log; ask again with the same Idempotency-Key")
+        }
+    }
+}
+
+/// Others were quicker, again and again.
+pub fn too_many_races() -> Problem {
+    Problem::new(ErrorCode::Unavailable, "others changed the same objects again and again at the same time")
+        .next("ask again")
+}
+
+/// There is no such object.
+pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
+    let (word, list) = match kind {
+        ObjectKind::Vm => ("VM", "vm list"),
+        ObjectKind::Datastore => ("datastore", "datastore list"),
+        ObjectKind::Policy => ("policy", "policy list"),
+        ObjectKind::Host => ("host", "host list"),
+        ObjectKind::Task => ("task", "task list"),
+        ObjectKind::KeyProvider => ("key provider", "key-provider list"),
+        ObjectKind::Volume => ("volume", "vm show"),
+        ObjectKind::Control => ("control plane", "vm list"),
+    };
+    Problem::new(ErrorCode::NotFound, format!("there is no {word} {named}"))
+        .next(format!("`strongroom {list}` shows what there is"))
+}
+
+/// The name is taken.
+pub fn name_taken(kind: ObjectKind, name: &str) -> Problem {
+    Problem::new(ErrorCode::NameTaken, format!("there is a {kind} {name} already")).next("choose another name")
+}
+
+/// A value is outside of its limits.
+pub fn invalid(message: impl Into<String>) -> Problem {
+    Problem::new(ErrorCode::Invalid, message)
+}
+
+/// Not in this state.
+pub fn conflict(message: impl Into<String>) -> Problem {
+    Problem::new(ErrorCode::Conflict, message)
+}
+
+/// The VM's host is not among those that this control plane was started with.
+pub fn host_unknown(vm: &str) -> Problem {
+    Problem::new(ErrorCode::HostUnavailable, format!("the host of VM {vm} is not one that is asked here"))
+        .next("start the control plane with that host")
+}
+
+/// What a host said.
+pub fn host(name: &str, error: &HostError) -> Problem {
+    match error {
+        HostError::Unreachable(reason) => {
+            Problem::new(ErrorCode::HostUnavailable, format!("host {name} does not answer: {reason}"))
+                .next("see to it that hostd runs there")
+        }
+        HostError::Refused(problem) => host_refused(name, problem),
+    }
+}
+
+/// What a host refused.
+pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
+    let code = match problem.code.as_str() {
+        "key_unavailable" => ErrorCode::KeyUnavailable,
+        "key_revoked" => ErrorCode::KeyRevoked,
+        "datastore_full" | "no_space" => ErrorCode::DatastoreFull,
+        "datastore_missing" | "datastore_unknown" => ErrorCode::DatastoreUnavailable,
+        "invalid" => ErrorCode::Invalid,
+        "not_found" | "conflict" | "generation" | "ticket" => ErrorCode::Conflict,
+        "cancelled" => ErrorCode::Cancelled,
+        _ => ErrorCode::HostFailed,
+    };
+    let message = format!("host {name}: {}", problem.message);
+    Problem { code, message, next_step: problem.next_step.clone() }
+}

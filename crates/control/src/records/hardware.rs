@@ -1,0 +1,243 @@
+//! What a VM is made of, as the inventory keeps it, and how a host is told of it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use strongroom_api::vm::{Boot, Cpus, Firmware, Frontend, MachineType, Memory, Nic, NicBackend};
+use strongroom_hostd::protocol;
+use strongroom_hostd::protocol::{DiskKey, DiskName};
+use strongroom_keys::ProviderKey;
+use strongroom_types::{KekId, VolumeId, VolumeSize};
+
+/// What a VM is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hardware {
+    /// The main board.
+    pub machine: MachineType,
+    /// What starts the guest.
+    pub firmware: Firmware,
+    /// Processors.
+    pub cpus: Cpus,
+    /// Memory.
+    pub memory: Memory,
+    /// Disks.
+    pub disks: Vec<DiskRecord>,
+    /// Network interfaces; each has its address.
+    pub nics: Vec<Nic>,
+    /// Whether there is a TPM.
+    pub tpm: bool,
+    /// What is booted.
+    pub boot: Boot,
+    /// Whether there is a screen.
+    pub vnc: bool,
+    /// Whether there is the guest agent's channel.
+    pub guest_agent: bool,
+}
+
+/// A disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskRecord {
+    /// Its name.
+    pub name: DiskName,
+    /// Its size.
+    pub size: VolumeSize,
+    /// How the guest gets at it.
+    pub frontend: Frontend,
+    /// Under which key it is. Nothing in a datastore decides this.
+    pub sealing: DiskSealing,
+    /// Its volume, once that is there.
+    #[serde(default)]
+    pub volume: Option<VolumeId>,
+    /// The least generation of its descriptor: an older one was put back.
+    #[serde(default)]
+    pub least_generation: u64,
+    /// Whether it takes all its space at once.
+    #[serde(default)]
+    pub thick: bool,
+    /// Whether it has a tag of every block.
+    #[serde(default)]
+    pub integrity: bool,
+}
+
+/// Under which key a disk is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskSealing {
+    /// Under none, because a person said so.
+    Clear,
+    /// Under one that is not there yet. Such a disk is not told to a host.
+    Awaited,
+    /// Under this one; with `kek`, no other will do.
+    Under {
+        /// Where it is.
+        key: ProviderKey,
+        /// The id that it has in descriptors.
+        #[serde(default)]
+        kek: Option<KekId>,
+    },
+}
+
+impl DiskSealing {
+    /// Where the key is.
+    pub fn key(&self) -> Option<&ProviderKey> {
+        match self {
+            Self::Under { key, .. } => Some(key),
+            Self::Clear | Self::Awaited => None,
+        }
+    }
+
+    fn told(&self) -> Option<DiskKey> {
+        match self {
+            Self::Clear => Some(DiskKey::Unencrypted),
+            Self::Awaited => None,
+            Self::Under { key, kek } => Some(DiskKey::Provider { key: key.clone(), kek: *kek }),
+        }
+    }
+}
+
+impl Hardware {
+    /// Size of all disks, in bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        self.disks.iter().map(|disk| disk.size.bytes()).sum()
+    }
+
+    /// Whether some disk is sealed.
+    pub fn encrypted(&self) -> bool {
+        self.disks.iter().any(|disk| disk.sealing != DiskSealing::Clear)
+    }
+
+    /// The keys that its disks are under, each once.
+    pub fn keys(&self) -> Vec<ProviderKey> {
+        let mut keys: Vec<ProviderKey> = Vec::new();
+        for key in self.disks.iter().filter_map(|disk| disk.sealing.key()) {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        keys
+    }
+
+    /// What a host is told; nothing while a key is awaited.
+    pub fn told(
+        &self,
+        id: strongroom_types::VmId,
+        name: protocol::VmName,
+        datastore: PathBuf,
+    ) -> Option<protocol::VmSpec> {
+        let disk = |disk: &DiskRecord| {
+            Some(protocol::Disk {
+                name: disk.name.clone(),
+                size_bytes: disk.size,
+                key: disk.sealing.told()?,
+                frontend: match disk.frontend {
+                    Frontend::VhostUser => protocol::DiskFrontend::VhostUser,
+                    Frontend::Nbd => protocol::DiskFrontend::Nbd,
+                },
+                thick: disk.thick,
+                integrity: disk.integrity,
+                least_generation: disk.least_generation,
+            })
+        };
+        Some(protocol::VmSpec {
+            id,
+            name,
+            datastore,
+            machine: match self.machine {
+                MachineType::Q35 => protocol::MachineType::Q35,
+                MachineType::Pc => protocol::MachineType::Pc,
+            },
+            cpus: protocol::CpuTopology {
+                sockets: self.cpus.sockets,
+                cores: self.cpus.cores,
+                threads: self.cpus.threads,
+            },
+            memory_bytes: self.memory.bytes(),
+            firmware: match self.firmware {
+                Firmware::Bios => protocol::Firmware::Bios,
+                Firmware::Uefi => protocol::Firmware::Uefi,
+            },
+            disks: self.disks.iter().map(disk).collect::<Option<_>>()?,
+            nics: self.nics.iter().map(nic_told).collect(),
+            tpm: self.tpm,
+            vnc: self.vnc,
+            guest_agent: self.guest_agent,
+            kernel: match &self.boot {
+                Boot::Disk => None,
+                Boot::Kernel { kernel, initrd, arguments } => Some(protocol::DirectKernel {
+                    kernel: kernel.clone(),
+                    initrd: initrd.clone(),
+                    arguments: arguments.clone(),
+                }),
+            },
+        })
+    }
+
+    /// What a VM's directory says that it is.
+    ///
+    /// # Errors
+    /// What in it is no hardware.
+    pub fn found(spec: &protocol::VmSpec) -> Result<Self, String> {
+        let cpus = Cpus { sockets: spec.cpus.sockets, cores: spec.cpus.cores, threads: spec.cpus.threads };
+        cpus.check().map_err(|error| error.to_string())?;
+        let disk = |disk: &protocol::Disk| DiskRecord {
+            name: disk.name.clone(),
+            size: disk.size_bytes,
+            frontend: match disk.frontend {
+                protocol::DiskFrontend::VhostUser => Frontend::VhostUser,
+                protocol::DiskFrontend::Nbd => Frontend::Nbd,
+            },
+            sealing: match &disk.key {
+                DiskKey::Unencrypted => DiskSealing::Clear,
+                DiskKey::Provider { key, kek } => DiskSealing::Under { key: key.clone(), kek: *kek },
+            },
+            volume: None,
+            least_generation: disk.least_generation,
+            thick: disk.thick,
+            integrity: disk.integrity,
+        };
+        Ok(Self {
+            machine: match spec.machine {
+                protocol::MachineType::Q35 => MachineType::Q35,
+                protocol::MachineType::Pc => MachineType::Pc,
+            },
+            firmware: match spec.firmware {
+                protocol::Firmware::Bios => Firmware::Bios,
+                protocol::Firmware::Uefi => Firmware::Uefi,
+            },
+            cpus,
+            memory: Memory::new(spec.memory_bytes).map_err(|error| error.to_string())?,
+            disks: spec.disks.iter().map(disk).collect(),
+            nics: spec.nics.iter().map(nic_found).collect(),
+            tpm: spec.tpm,
+            boot: spec.kernel.as_ref().map_or(Boot::Disk, |kernel| Boot::Kernel {
+                kernel: kernel.kernel.clone(),
+                initrd: kernel.initrd.clone(),
+                arguments: kernel.arguments.clone(),
+            }),
+            vnc: spec.vnc,
+            guest_agent: spec.guest_agent,
+        })
+    }
+}
+
+fn nic_told(nic: &Nic) -> protocol::Nic {
+    let network = match &nic.backend {
+        NicBackend::User {} => protocol::Network::User,
+        NicBackend::Tap { device } => protocol::Network::Tap { device: device.clone() },
+        NicBackend::Bridge { device, vlan } => {
+            protocol::Network::Bridge { bridge: device.clone(), vlan: *vlan }
+        }
+    };
+    protocol::Nic { mac: nic.mac.clone().unwrap_or_default(), network }
+}
+
+fn nic_found(nic: &protocol::Nic) -> Nic {
+    let backend = match &nic.network {
+        protocol::Network::User => NicBackend::User {},
+        protocol::Network::Tap { device } => NicBackend::Tap { device: device.clone() },
+        protocol::Network::Bridge { bridge, vlan } => {
+            NicBackend::Bridge { device: bridge.clone(), vlan: *vlan }
+        }
+    };
+    Nic { backend, mac: Some(nic.mac.clone()) }
+}

@@ -1,0 +1,87 @@
+//! A task, and how far its work is.
+
+use serde::{Deserialize, Serialize};
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_hostd::protocol::{DiskName, ImageFormat, OperationId, TicketId};
+use strongroom_types::VmId;
+
+use super::hardware::Hardware;
+
+/// A task with what it takes to go on with it after a crash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// As it is shown.
+    pub task: Task,
+    /// On which VM; none for what is done at once.
+    #[serde(default)]
+    pub vm: Option<VmId>,
+    /// What is to be done.
+    pub work: Work,
+    /// The host's operation that is under way: in here before the host hears of it.
+    #[serde(default)]
+    pub operation: Option<OperationId>,
+}
+
+/// What is to be done, and which part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "work", rename_all = "snake_case")]
+pub enum Work {
+    /// Nothing more: it was done with the transaction that made the task.
+    Nothing,
+    /// Have a key made, then the volumes.
+    Create,
+    /// Take away what an abandoned creation may have left on the host.
+    UndoCreate,
+    /// Start it, then wait until it runs, which may take until a key can be had.
+    Start,
+    /// It was started and has to run.
+    AwaitRunning,
+    /// Cut off what was started, since nobody waits for it any more.
+    UndoStart,
+    /// Stop it.
+    Stop {
+        /// At once.
+        force: bool,
+        /// How long the guest has, in seconds.
+        timeout_s: u32,
+        /// Start it afterwards.
+        then_start: bool,
+    },
+    /// Halt it.
+    Pause,
+    /// Let it go on.
+    Resume,
+    /// Reset it.
+    Reset,
+    /// Tell the host of its new hardware.
+    Configure {
+        /// What it is until then, and again if the host refuses.
+        before: Box<Hardware>,
+    },
+    /// Fill a disk.
+    ImportDisk {
+        /// Which.
+        disk: DiskName,
+        /// The ticket that the image came with.
+        ticket: TicketId,
+        /// How it is written.
+        format: ImageFormat,
+    },
+    /// Delete it.
+    Delete,
+}
+
+impl TaskRecord {
+    /// Whether somebody started this VM rather than the control plane itself.
+    pub fn is_automatic(&self) -> bool {
+        self.task.by == AUTOMATIC
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> TaskKind {
+        self.task.kind
+    }
+}
+
+/// Who asks for what is done by itself.
+pub const AUTOMATIC: &str = "strongroom";

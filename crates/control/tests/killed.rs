@@ -1,0 +1,324 @@
+//! The control plane is killed between any two things that it does outside, and goes on as if it had not been.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use strongroom_api::task::{Task, TaskState};
+use strongroom_api::vm::{DesiredPower, Lifecycle, StopVm};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_control::engine::{Caller, Control};
+use strongroom_hostd::protocol::PowerState;
+use strongroom_store::KeyRange;
+use support::{Site, caller, create, settle_down};
+
+const NAMES: [&str; 3] = ["web1", "db1", "mail1"];
+
+/// What a person or the world does.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Create(usize, bool),
+    Start(usize),
+    Stop(usize),
+    Restart(usize),
+    Pause(usize),
+    Resume(usize),
+    Delete(usize),
+    Unregister(usize),
+    Rebuild,
+    GuestShutsDown(usize),
+    HostRestarts,
+    PowerFails,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let vm = 0..NAMES.len();
+    prop_oneof![
+        4 => (vm.clone(), any::<bool>()).prop_map(|(vm, sealed)| Act::Create(vm, sealed)),
+        4 => vm.clone().prop_map(Act::Start),
+        2 => vm.clone().prop_map(Act::Stop),
+        1 => vm.clone().prop_map(Act::Restart),
+        1 => vm.clone().prop_map(Act::Pause),
+        1 => vm.clone().prop_map(Act::Resume),
+        2 => vm.clone().prop_map(Act::Delete),
+        1 => vm.clone().prop_map(Act::Unregister),
+        1 => Just(Act::Rebuild),
+        1 => vm.prop_map(Act::GuestShutsDown),
+        1 => Just(Act::HostRestarts),
+        1 => Just(Act::PowerFails),
+    ]
+}
+
+fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>> {
+    let stop = StopVm { force: false, timeout_s: Some(5) };
+    Some(match act {
+        Act::Create(vm, sealed) => control.create_vm(by, &create(NAMES[vm], sealed)),
+        Act::Start(vm) => control.start_vm(by, NAMES[vm]),
+        Act::Stop(vm) => control.stop_vm(by, NAMES[vm], &stop),
+        Act::Restart(vm) => control.restart_vm(by, NAMES[vm], &stop),
+        Act::Pause(vm) => control.pause_vm(by, NAMES[vm]),
+        Act::Resume(vm) => control.resume_vm(by, NAMES[vm]),
+        Act::Delete(vm) => control.delete_vm(by, NAMES[vm]),
+        Act::Unregister(vm) => control.unregister_vm(by, NAMES[vm]),
+        Act::Rebuild => control.rebuild_datastore(by, "ds1"),
+        _ => return None,
+    })
+}
+
+/// The slow and obvious one: what is there after everything has come to rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Vm {
+    Off,
+    On,
+    Paused,
+    /// Off, and its files are there.
+    Unregistered,
+}
+
+fn expected(model: &mut BTreeMap<usize, Vm>, act: Act) -> Option<Result<(), ErrorCode>> {
+    use Vm::{Off, On, Paused, Unregistered};
+    let registered = |model: &BTreeMap<usize, Vm>, vm: usize| {
+        model.get(&vm).copied().filter(|state| *state != Unregistered).ok_or(ErrorCode::NotFound)
+    };
+    let to = |model: &mut BTreeMap<usize, Vm>, vm: usize, from: &[Vm], state: Vm| {
+        let now = registered(model, vm)?;
+        if !from.contains(&now) {
+            return Err(ErrorCode::Conflict);
+        }
+        model.insert(vm, state);
+        Ok(())
+    };
+    Some(match act {
+        Act::Create(vm, _) => match model.get(&vm) {
+            None => {
+                model.insert(vm, Off);
+                Ok(())
+            }
+            // Its directory is in the way: the task fails.
+            Some(Unregistered) => Ok(()),
+            Some(_) => Err(ErrorCode::NameTaken),
+        },
+        Act::Start(vm) => to(model, vm, &[Off], On),
+        Act::Stop(vm) => to(model, vm, &[Off, On, Paused], Off),
+        Act::Restart(vm) => to(model, vm, &[Off, On, Paused], On),
+        Act::Pause(vm) => to(model, vm, &[On], Paused),
+        Act::Resume(vm) => to(model, vm, &[Paused], On),
+        Act::Delete(vm) => {
+            to(model, vm, &[Off], Off).map(|()| {
+                model.remove(&vm);
+            })
+        }
+        Act::Unregister(vm) => to(model, vm, &[Off], Unregistered),
+        Act::Rebuild => {
+            for state in model.values_mut().filter(|state| **state == Unregistered) {
+                *state = Off;
+            }
+            Ok(())
+        }
+        Act::GuestShutsDown(vm) => {
+            if matches!(model.get(&vm), Some(On)) {
+                model.insert(vm, Off);
+            }
+            return None;
+        }
+        Act::PowerFails => {
+            // What ran runs again; what stood still does too, since its memory is gone.
+            for state in model.values_mut().filter(|state| **state == Paused) {
+                *state = On;
+            }
+            return None;
+        }
+        Act::HostRestarts => return None,
+    })
+}
+
+/// Kills come after so many moments each; then none.
+struct Killer<'a> {
+    site: &'a Site,
+    kills: std::vec::IntoIter<u16>,
+    control: Control,
+    killed: usize,
+}
+
+impl<'a> Killer<'a> {
+    fn new(site: &'a Site, kills: Vec<u16>) -> Self {
+        let control = site.control().unwrap();
+        let mut killer = Self { site, kills: kills.into_iter(), control, killed: 0 };
+        killer.load();
+        killer
+    }
+
+    fn load(&mut self) {
+        let moments = self.kills.next().map_or(i64::MAX, |moments| i64::from(moments) + 1);
+        self.site.fuse.set(moments);
+    }
+
+    fn rise(&mut self) {
+        self.killed += 1;
+        loop {
+            self.load();
+            if let Some(control) = self.site.control() {
+                self.control = control;
+                return;
+            }
+        }
+    }
+
+    /// Asks until there is an answer, with the same key.
+    fn ask(&mut self, by: &Caller, act: Act) -> Option<Result<Task, Problem>> {
+        loop {
+            // A control plane that has just come up asks the host first, as it does in earnest.
+            let known = settle_down(self.site, &self.control);
+            if known {
+                let answer = ask(&self.control, by, act)?;
+                if !self.site.fuse.is_burnt() {
+                    return Some(answer);
+                }
+            }
+            self.rise();
+        }
+    }
+
+    fn rest(&mut self) {
+        while !settle_down(self.site, &self.control) {
+            self.rise();
+        }
+    }
+}
+
+fn with_datastore(site: &Site) {
+    let control = site.control().unwrap();
+    let wish = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
+    control.add_datastore(&caller(u64::MAX), &wish).unwrap();
+}
+
+/// What must be true whenever everything is at rest.
+fn check(site: &Site, control: &Control) {
+    let index = control.inventory.read();
+    assert_eq!(index.open_tasks_count(), 0);
+    let inside = site.host.lock();
+    assert_eq!(inside.violations, Vec::<String>::new());
+    for vm in index.vms.iter() {
+        assert_eq!((vm.task, vm.lifecycle), (None, Lifecycle::Present), "{}", vm.name);
+        let real = inside.vms.get(&vm.id).unwrap_or_else(|| panic!("{} is nowhere", vm.name));
+        let power = match vm.desired {
+            DesiredPower::Stopped => PowerState::Stopped,
+            DesiredPower::Running => PowerState::Running,
+            DesiredPower::Paused => PowerState::Paused,
+        };
+        assert_eq!(real.power, power, "{}", vm.name);
+        for disk in &vm.hardware.disks {
+            assert_eq!(disk.volume, real.volumes.get(disk.name.as_str()).copied());
+            assert_eq!(index.volume(disk.volume.unwrap()).unwrap().vm, vm.id);
+        }
+    }
+    let disks: usize = index.vms.iter().map(|vm| vm.hardware.disks.len()).sum();
+    assert_eq!(index.volumes.len(), disks, "volumes of nobody");
+    let names = site.store.snapshot().unwrap().all(&KeyRange::prefix(*b"vm-name/")).unwrap();
+    assert_eq!(names.len(), index.vms.len(), "names of nobody");
+    // One key for each VM at most, however often it was asked for.
+    let keys = site.keys.lock();
+    let mut owners: Vec<_> = keys.made.values().map(|(vm, _)| *vm).collect();
+    let made = owners.len();
+    owners.sort_unstable();
+    owners.dedup();
+    assert_eq!(owners.len(), made, "two keys for one VM");
+}
+
+fn state_of(site: &Site, control: &Control) -> BTreeMap<usize, Vm> {
+    let index = control.inventory.read();
+    let inside = site.host.lock();
+    let state = |(number, name): (usize, &&str)| {
+        let real = inside.vms.values().find(|vm| vm.spec.name.as_str() == *name)?;
+        let state = match real.power {
+            _ if index.find_vm(name).is_none() => Vm::Unregistered,
+            PowerState::Running => Vm::On,
+            PowerState::Paused => Vm::Paused,
+            _ => Vm::Off,
+        };
+        Some((number, state))
+    };
+    NAMES.iter().enumerate().filter_map(state).collect()
+}
+
+/// Says how often the control plane was killed.
+fn run(acts: &[Act], kills: Vec<u16>) -> usize {
+    let site = Site::new();
+    with_datastore(&site);
+    let mut killer = Killer::new(&site, kills);
+    let mut model = BTreeMap::new();
+    for (number, act) in acts.iter().enumerate() {
+        match act {
+            Act::GuestShutsDown(vm) => site.host.guest(NAMES[*vm], |vm| {
+                if vm.power == PowerState::Running {
+                    let reason = Some(strongroom_hostd::protocol::OffReason::GuestShutdown);
+                    (vm.power, vm.reason) = (PowerState::Stopped, reason);
+                }
+            }),
+            Act::HostRestarts => site.host.restart(),
+            Act::PowerFails => site.host.lose_power(),
+            _ => {}
+        }
+        // Automatic starts have a limit; it is not what is tested here.
+        site.pass(std::time::Duration::from_secs(1200));
+        let expected = expected(&mut model, *act);
+        let answer = killer.ask(&caller(number as u64), *act);
+        match (expected, answer) {
+            (Some(Ok(())), Some(Ok(task))) => {
+                killer.rest();
+                let task = killer.control.show_task(task.id).unwrap();
+                let in_the_way = matches!(act, Act::Create(vm, _) if model[vm] == Vm::Unregistered);
+                let state = if in_the_way { TaskState::Failed } else { TaskState::Done };
+                assert_eq!(task.state, state, "{act:?}: {task:?}");
+            }
+            (Some(Err(code)), Some(Err(problem))) => assert_eq!(problem.code, code, "{act:?}: {problem}"),
+            (None, None) => {}
+            (expected, answer) => panic!("{act:?}: {expected:?} is expected, {answer:?} is the answer"),
+        }
+        killer.rest();
+        check(&site, &killer.control);
+        assert_eq!(state_of(&site, &killer.control), model, "after {act:?}");
+    }
+    killer.killed
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_killed_control_plane_does_what_one_that_lives_does(
+        acts in prop::collection::vec(act(), 1..14),
+        kills in prop::collection::vec(0u16..60, 0..40),
+    ) {
+        run(&acts, kills);
+    }
+}
+
+#[test]
+fn nobody_is_killed() {
+    let started = std::time::Instant::now();
+    run(&[Act::Create(0, true), Act::Start(0), Act::Stop(0)], Vec::new());
+    println!("three acts: {:?}", started.elapsed());
+}
+
+/// Each moment of a whole life once: the kill comes one moment later in each round.
+#[test]
+fn there_is_no_moment_at_which_a_kill_does_harm() {
+    let life = [
+        Act::Create(0, true),
+        Act::Start(0),
+        Act::Restart(0),
+        Act::PowerFails,
+        Act::Stop(0),
+        Act::Unregister(0),
+        Act::Rebuild,
+        Act::Delete(0),
+    ];
+    let mut moments = 0;
+    while run(&life, vec![moments]) > 0 {
+        moments += 1;
+    }
+    println!("killed at each of the first {moments} moments of a life");
+}

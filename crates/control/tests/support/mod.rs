@@ -1,0 +1,9 @@
+//! What tests of the control plane stand on: a host and key providers in memory, a store that forgets nothing, and a fuse
+//! that kills the control plane between any two things that it does outside.
+#![allow(dead_code, unused_imports, clippy::unwrap_used, reason = "a test fails by panicking; not every test needs all of it")]
+
+pub mod fuse;
+pub mod site;
+
+pub use fuse::Fuse;
+pub use site::{Site, caller, create, settle_down};
