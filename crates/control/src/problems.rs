@@ -10,9 +10,8 @@ use crate::inventory::Failure;
 /// The inventory cannot be read or written.
 pub fn failure(failure: &Failure) -> Problem {
     match failure {
-        Failure::Store(StoreError::Full { .. }) => {
-            Problem::new(ErrorCode::Unavailable, failure.to_string()).next("make room on the file system of the control plane's home")
-        }
+        Failure::Store(StoreError::Full { .. }) => Problem::new(ErrorCode::Unavailable, failure.to_string())
+            .next("make room on the file system of the control plane's home"),
         Failure::Raced => too_many_races(),
         _ => {
             tracing::error!(%failure, "the inventory cannot be used");
@@ -46,7 +45,8 @@ pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
 
 /// The name is taken.
 pub fn name_taken(kind: ObjectKind, name: &str) -> Problem {
-    Problem::new(ErrorCode::NameTaken, format!("there is a {kind} {name} already")).next("choose another name")
+    Problem::new(ErrorCode::NameTaken, format!("there is a {kind} {name} already"))
+        .next("choose another name")
 }
 
 /// A value is outside of its limits.

@@ -105,11 +105,9 @@ fn expected(model: &mut BTreeMap<usize, Vm>, act: Act) -> Option<Result<(), Erro
         Act::Restart(vm) => to(model, vm, &[Off, On, Paused], On),
         Act::Pause(vm) => to(model, vm, &[On], Paused),
         Act::Resume(vm) => to(model, vm, &[Paused], On),
-        Act::Delete(vm) => {
-            to(model, vm, &[Off], Off).map(|()| {
-                model.remove(&vm);
-            })
-        }
+        Act::Delete(vm) => to(model, vm, &[Off], Off).map(|()| {
+            model.remove(&vm);
+        }),
         Act::Unregister(vm) => to(model, vm, &[Off], Unregistered),
         Act::Rebuild => {
             for state in model.values_mut().filter(|state| **state == Unregistered) {

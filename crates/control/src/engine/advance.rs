@@ -79,9 +79,7 @@ impl Control {
             Work::Start => self.start(&step),
             Work::AwaitRunning => self.await_running(&step),
             Work::UndoStart => self.undo_start(&step),
-            Work::Stop { force, timeout_s, then_start } => {
-                self.stop(&step, *force, *timeout_s, *then_start)
-            }
+            Work::Stop { force, timeout_s, then_start } => self.stop(&step, *force, *timeout_s, *then_start),
             Work::Configure { before } => {
                 let before = (**before).clone();
                 self.configure(&step, before)
@@ -143,7 +141,8 @@ impl Control {
                 Ok(Next::Wait(RETRY_PAUSE))
             }
             Err(KeyProblem::Refused(reason)) => {
-                let message = format!("key provider {} made no key for VM {}: {reason}", wish.provider, step.vm.name);
+                let message =
+                    format!("key provider {} made no key for VM {}: {reason}", wish.provider, step.vm.name);
                 let problem = Problem::new(ErrorCode::KeyUnavailable, message)
                     .next(format!("`strongroom key-provider test {}`", wish.provider));
                 self.drop_vm(step, End::Failed(problem))
@@ -206,13 +205,17 @@ impl Control {
             PowerState::Stopped | PowerState::Crashed => match seen {
                 // It ran, and its guest has shut down since.
                 Some(seen) if seen.reason_code() == "guest_shutdown" && seen.generation == vm.generation => {
-                    self.end(step, &VmRecord { desired: DesiredPower::Stopped, ..vm }, self.draft(), End::Done)
+                    self.end(
+                        step,
+                        &VmRecord { desired: DesiredPower::Stopped, ..vm },
+                        self.draft(),
+                        End::Done,
+                    )
                 }
                 seen => {
-                    let why = seen.and_then(|seen| seen.reason.clone()).map_or_else(
-                        || "its host does not say why".to_owned(),
-                        |reason| reason.message,
-                    );
+                    let why = seen
+                        .and_then(|seen| seen.reason.clone())
+                        .map_or_else(|| "its host does not say why".to_owned(), |reason| reason.message);
                     let message = format!("VM {} did not start: {why}", vm.name);
                     self.not_started(step, End::Failed(Problem::new(ErrorCode::HostFailed, message)))
                 }
@@ -247,9 +250,8 @@ impl Control {
     }
 
     fn stop(&self, step: &Step, force: bool, timeout_s: u32, then_start: bool) -> Result<Next, Failure> {
-        let operated = self.operate(&step.task, &step.vm, step.seat, |_| {
-            Some(OperationKind::Stop { force, timeout_s })
-        })?;
+        let operated = self
+            .operate(&step.task, &step.vm, step.seat, |_| Some(OperationKind::Stop { force, timeout_s }))?;
         let mut vm = VmRecord::clone(&step.vm.record);
         match operated {
             Operated::Pending(next) => Ok(next),
@@ -337,7 +339,9 @@ impl Control {
         let mut vm = VmRecord::clone(&step.vm.record);
         if let Some(seen) = seen {
             vm.desired = match seen.power {
-                PowerState::Running | PowerState::Starting | PowerState::KeyUnavailable => DesiredPower::Running,
+                PowerState::Running | PowerState::Starting | PowerState::KeyUnavailable => {
+                    DesiredPower::Running
+                }
                 PowerState::Paused => DesiredPower::Paused,
                 PowerState::Stopped | PowerState::Stopping | PowerState::Crashed => DesiredPower::Stopped,
                 PowerState::Unknown => vm.desired,

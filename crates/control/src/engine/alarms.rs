@@ -254,7 +254,11 @@ impl Control {
                 });
                 let how = if runs { "runs" } else { "lies" };
                 (
-                    format!("VM {name} {how} on host {} and is not in the inventory: {}", seat.name, paths.join(", ")),
+                    format!(
+                        "VM {name} {how} on host {} and is not in the inventory: {}",
+                        seat.name,
+                        paths.join(", ")
+                    ),
                     format!("`strongroom vm register {name}`, or remove its directory"),
                 )
             };
@@ -289,7 +293,8 @@ impl Control {
         let off = matches!(seen.power, PowerState::Crashed | PowerState::Stopped);
         let wanted_on = vm.desired != DesiredPower::Stopped && vm.task.is_none();
         if off && wanted_on && !self.may_start_again(index, vm, seen) {
-            let why = seen.reason.as_ref().map_or("its host does not say why", |reason| reason.message.as_str());
+            let why =
+                seen.reason.as_ref().map_or("its host does not say why", |reason| reason.message.as_str());
             let times = vm.restarts_unix_ms.len().min(RESTARTS_MAX);
             wanted.raise(
                 AlarmKind::VmCrashed,
@@ -336,12 +341,8 @@ fn review_datastore(
             "make room; VMs whose writes wait go on by themselves",
         );
     }
-    let provisioned: u64 = index
-        .vms
-        .iter()
-        .filter(|vm| vm.datastore == datastore.id)
-        .map(|vm| vm.hardware.disk_bytes())
-        .sum();
+    let provisioned: u64 =
+        index.vms.iter().filter(|vm| vm.datastore == datastore.id).map(|vm| vm.hardware.disk_bytes()).sum();
     if told.total_bytes > 0 && provisioned > told.total_bytes {
         wanted.raise(
             AlarmKind::Overcommit,

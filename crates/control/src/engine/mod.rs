@@ -183,3 +183,9 @@ fn host_id(inventory: &Inventory, name: &Name, now_unix_ms: u64) -> Result<Uuid,
         }
     }
 }
+
+/// The system's time of day, in milliseconds since 1970; zero on a machine whose clock stands before.
+pub fn unix_ms_now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -154,7 +154,8 @@ impl Control {
         Ok(())
     }
 
-    fn hear_state(&self, seat: &HostSeat) -> Result<(), HostError> {
+    /// Asks a host how it is.
+    pub(super) fn hear_state(&self, seat: &HostSeat) -> Result<(), HostError> {
         let state = seat.host.state()?;
         let mut seen = seat.seen();
         (seen.state, seen.state_at_unix_ms) = (Some(state), self.now_unix_ms());

@@ -44,7 +44,8 @@ impl Control {
             if task.task.cancelling {
                 return Ok(Operated::Forgotten);
             }
-            let begun = TaskRecord { operation: Some(OperationId::random()), ..TaskRecord::clone(&task.record) };
+            let begun =
+                TaskRecord { operation: Some(OperationId::random()), ..TaskRecord::clone(&task.record) };
             self.inventory.commit(self.draft().replace(task, &begun))?;
             return Ok(Operated::Pending(Next::Again));
         };
@@ -97,7 +98,8 @@ impl Control {
                 }
                 Err(KeyProblem::Refused(reason)) => {
                     let message = format!("VM {}: no leave to use {}: {reason}", vm.name, keys[0]);
-                    let problem = strongroom_api::Problem::new(strongroom_api::ErrorCode::KeyRevoked, message);
+                    let problem =
+                        strongroom_api::Problem::new(strongroom_api::ErrorCode::KeyRevoked, message);
                     return Ok(Err(Operated::Failed(problem)));
                 }
             }

@@ -121,8 +121,9 @@ pub(super) fn find_datastore<'index>(
     let mut all = index.datastores.iter();
     match (all.next(), all.next()) {
         (Some(only), None) => Ok(only),
-        (None, _) => Err(problems::invalid("there is no datastore yet")
-            .next("`strongroom datastore add NAME PATH`")),
+        (None, _) => {
+            Err(problems::invalid("there is no datastore yet").next("`strongroom datastore add NAME PATH`"))
+        }
         _ => Err(problems::invalid("there are several datastores; which one is meant?")
             .next("name one with --datastore")),
     }
@@ -169,11 +170,10 @@ pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
             )));
         }
     }
-    if hardware.disks.is_empty() && (hardware.tpm || hardware.firmware == strongroom_api::vm::Firmware::Uefi) {
-        return Err(problems::invalid(
-            "a VM without a disk has no key for what its firmware or TPM keeps",
-        )
-        .next("give it a disk, or BIOS and no TPM"));
+    if hardware.disks.is_empty() && (hardware.tpm || hardware.firmware == strongroom_api::vm::Firmware::Uefi)
+    {
+        return Err(problems::invalid("a VM without a disk has no key for what its firmware or TPM keeps")
+            .next("give it a disk, or BIOS and no TPM"));
     }
     // The host's own rules, with a stand-in for a key that is not there yet.
     let mut known = vm.clone();
@@ -183,9 +183,7 @@ pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
         }
     }
     match known.told(std::path::Path::new(datastore)) {
-        Some(spec) => {
-            spec.check().map_err(|error: protocol::SpecError| problems::invalid(error.to_string()))
-        }
+        Some(spec) => spec.check().map_err(|error: protocol::SpecError| problems::invalid(error.to_string())),
         None => Err(problems::invalid(format!("{} is no name of a VM", vm.name))),
     }
 }

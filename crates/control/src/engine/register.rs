@@ -59,7 +59,13 @@ impl Control {
         Ok(found)
     }
 
-    fn standing(&self, seat: &HostSeat, vm: VmId, place: &Present, twice: bool) -> (Standing, Option<String>) {
+    fn standing(
+        &self,
+        seat: &HostSeat,
+        vm: VmId,
+        place: &Present,
+        twice: bool,
+    ) -> (Standing, Option<String>) {
         let directory = directory_name(place);
         if let Some(known) = self.inventory.read().vm(vm) {
             if known.name.as_str() == directory {
@@ -157,7 +163,8 @@ impl Control {
         };
         let name = name_of(spec.name.as_str())?;
         let hardware = Hardware::found(spec).map_err(problems::invalid)?;
-        let runs = !matches!(candidate.present.power, protocol::PowerState::Stopped | protocol::PowerState::Crashed);
+        let runs =
+            !matches!(candidate.present.power, protocol::PowerState::Stopped | protocol::PowerState::Crashed);
         self.wish(caller, |index, id| {
             if index.vm(candidate.vm).is_some() {
                 return Err(problems::conflict(format!("VM {name} is registered already")));
@@ -234,7 +241,10 @@ fn directory_name(place: &Present) -> String {
 
 fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Problem> {
     let Some(spec) = &place.spec else {
-        return Err(problems::conflict(format!("the configuration in {} cannot be read", place.directory.display())));
+        return Err(problems::conflict(format!(
+            "the configuration in {} cannot be read",
+            place.directory.display()
+        )));
     };
     let volumes = spec.disks.iter().map(|disk| {
         let volume = seat.host.volume(&place.directory, &disk.name);

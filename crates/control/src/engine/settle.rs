@@ -85,7 +85,8 @@ impl Control {
                 Verdict::Want(Running, "it runs on its host")
             }
             (_, PowerState::Stopped)
-                if this_start && matches!(seen.reason_code(), "guest_shutdown" | "stopped" | "forced_off") =>
+                if this_start
+                    && matches!(seen.reason_code(), "guest_shutdown" | "stopped" | "forced_off") =>
             {
                 Verdict::Want(Stopped, "it was shut down")
             }

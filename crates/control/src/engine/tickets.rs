@@ -22,7 +22,10 @@ impl Control {
             TicketUse::Upload { disk } => {
                 let known = vm.hardware.disks.iter().find(|known| known.name.as_str() == disk.as_str());
                 let Some(known) = known else {
-                    return Err(problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name)));
+                    return Err(problems::not_found(
+                        ObjectKind::Volume,
+                        &format!("{disk} of VM {}", vm.name),
+                    ));
                 };
                 TicketRequest::Upload { disk: known.name.clone() }
             }

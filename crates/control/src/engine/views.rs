@@ -5,10 +5,8 @@ use strongroom_api::host::{Host, HostState};
 use strongroom_api::limits::{CURSOR_MAX_BYTES, PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
-use strongroom_api::vm::{
-    Disk, PowerState, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
-};
-use strongroom_api::{ErrorCode, ObjectKind, ObjectRef, Page, Problem};
+use strongroom_api::vm::{Disk, PowerState, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState};
+use strongroom_api::{ErrorCode, ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_hostd::protocol;
 use uuid::Uuid;
 
@@ -31,8 +29,7 @@ impl Control {
         let filter = self.filter(&index, query)?;
         let is_up = |vm: &VmRecord| up.contains(&vm.host);
         let passes = |vm: &&Row<VmRecord>| {
-            filter.passes(vm)
-                && query.power.is_none_or(|power| self.power_in(&index, vm, is_up(vm)) == power)
+            filter.passes(vm) && query.power.is_none_or(|power| self.power_in(&index, vm, is_up(vm)) == power)
         };
         let matching: Vec<&Row<VmRecord>> = match query.sort {
             VmSort::Name => index.vms_by_name().filter(passes).collect(),
@@ -263,7 +260,8 @@ impl Control {
             .filter(|task| query.state.is_none_or(|state| task.task.state == state))
             .filter(|task| query.object.is_none_or(|object| task.task.object.id == Some(object)))
             .collect();
-        let start = cursor.map_or(0, |after| matching.partition_point(|task| task.task.id.to_string().as_str() >= after));
+        let start = cursor
+            .map_or(0, |after| matching.partition_point(|task| task.task.id.to_string().as_str() >= after));
         let page = &matching[start..matching.len().min(start + limit)];
         let more = start + page.len() < matching.len();
         Ok(Page {
@@ -309,7 +307,8 @@ impl Filter<'_> {
 
 /// Whether a part is in a text, in letters of either case. Names are ASCII.
 fn contains(text: &str, part: &str) -> bool {
-    part.is_empty() || text.as_bytes().windows(part.len()).any(|here| here.eq_ignore_ascii_case(part.as_bytes()))
+    part.is_empty()
+        || text.as_bytes().windows(part.len()).any(|here| here.eq_ignore_ascii_case(part.as_bytes()))
 }
 
 /// How many entries a page has.
@@ -320,6 +319,21 @@ pub fn limit(asked: Option<u32>) -> Result<usize, Problem> {
     }
 }
 
+/// A page of a short list, which is put in the order of its keys. A cursor is the key of the last entry before.
+///
+/// # Errors
+/// [`Problem`] for a wrong cursor or limit.
+pub fn page_of<T>(all: Vec<T>, query: &ListQuery, key: impl Fn(&T) -> String) -> Result<Page<T>, Problem> {
+    let limit = limit(query.limit)?;
+    let after = cursor(query.cursor.as_deref())?;
+    let total = all.len() as u64;
+    let mut rest: Vec<(String, T)> = all.into_iter().map(|item| (key(&item), item)).collect();
+    rest.sort_by(|a, b| a.0.cmp(&b.0));
+    rest.retain(|(key, _)| after.is_none_or(|after| key.as_str() > after));
+    let next = rest.get(limit).and_then(|_| rest.get(limit - 1)).map(|(key, _)| key.clone());
+    Ok(Page { items: rest.into_iter().take(limit).map(|(_, item)| item).collect(), total, next })
+}
+
 fn cursor(asked: Option<&str>) -> Result<Option<&str>, Problem> {
     if asked.is_some_and(|cursor| cursor.is_empty() || cursor.len() > CURSOR_MAX_BYTES) {
         return Err(bad_cursor());
@@ -328,7 +342,8 @@ fn cursor(asked: Option<&str>) -> Result<Option<&str>, Problem> {
 }
 
 fn bad_cursor() -> Problem {
-    Problem::new(ErrorCode::BadCursor, "this is no `next` of a page before").next("read the list from its beginning")
+    Problem::new(ErrorCode::BadCursor, "this is no `next` of a page before")
+        .next("read the list from its beginning")
 }
 
 fn host_view(seat: &HostSeat) -> Host {

@@ -210,7 +210,8 @@ impl Control {
         }
         let seat = self.find_seat(wish.host.as_deref())?;
         let request = DatastoreRequest { path: wish.path.clone().into() };
-        let told = seat.host.add_datastore(&request).map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        let told =
+            seat.host.add_datastore(&request).map_err(|error| problems::host(seat.name.as_str(), &error))?;
         let Some(id) = told.id else {
             let why = told.reason.unwrap_or_else(|| "it bears no id".to_owned());
             return Err(Problem::new(
@@ -218,6 +219,10 @@ impl Control {
                 format!("{} cannot be a datastore: {why}", wish.path),
             ));
         };
+        // Before it is in the inventory, or it would be missed there. What fails here is asked for again soon.
+        if let Err(error) = self.hear_state(seat) {
+            tracing::debug!(host = %seat.name, %error, "the host's state could not be read again");
+        }
         self.wish(caller, |index, task| {
             if let Some(known) = index.datastores.get(&id.to_string()) {
                 return Err(problems::name_taken(ObjectKind::Datastore, known.name.as_str()));
@@ -278,7 +283,10 @@ impl Control {
                 .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))?;
             let vms = index.vms.iter().filter(|vm| vm.policy == Some(policy.id)).count();
             if vms > 0 {
-                return Err(Problem::new(ErrorCode::InUse, format!("policy {} holds for {vms} VMs", policy.name)));
+                return Err(Problem::new(
+                    ErrorCode::InUse,
+                    format!("policy {} holds for {vms} VMs", policy.name),
+                ));
             }
             let task = self.task_done(task, TaskKind::PolicyDelete, policy_object(policy), caller);
             Ok((task, self.draft().remove_named(policy)))
@@ -289,7 +297,8 @@ impl Control {
     pub fn cancel_task(&self, id: Uuid) -> Result<Task, Problem> {
         let cancelled = self.race(|| {
             let index = self.inventory.read();
-            let task = index.task(id).ok_or_else(|| problems::not_found(ObjectKind::Task, &id.to_string()))?;
+            let task =
+                index.task(id).ok_or_else(|| problems::not_found(ObjectKind::Task, &id.to_string()))?;
             if task.task.state.is_over() || task.task.cancelling {
                 return Ok(task.task.clone());
             }
@@ -357,7 +366,10 @@ impl Control {
             let object = &task.task.object;
             let (kind, message) = match task.task.state {
                 TaskState::Done => ("task.done", done(task.kind(), &object.name)),
-                _ => ("task.started", format!("{} of {}, by {}", task.kind().as_str(), object.name, caller.name)),
+                _ => (
+                    "task.started",
+                    format!("{} of {}, by {}", task.kind().as_str(), object.name, caller.name),
+                ),
             };
             draft = draft.create(&task).event(kind, object, message, Some(id));
             self.inventory.commit(draft)?;

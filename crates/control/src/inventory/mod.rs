@@ -115,6 +115,15 @@ impl Inventory {
         self.changed.subscribe()
     }
 
+    /// Whether the store can be read and takes transactions.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn check(&self) -> Result<(), Failure> {
+        let asked = Transaction::new().when(META_KEY, Is::Present);
+        self.store.commit(asked).map(drop).map_err(Failure::from)
+    }
+
     /// The store's counters.
     pub fn counters(&self) -> strongroom_store::Counters {
         self.store.counters()

@@ -24,10 +24,10 @@ mod vm;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strongroom_api::Name;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
 use strongroom_api::policy::PolicyRules;
-use strongroom_api::Name;
 use strongroom_hostd::protocol::DiskName;
 use strongroom_types::{DatastoreId, VmId, VolumeId};
 use uuid::Uuid;

@@ -1,8 +1,15 @@
 //! What tests of the control plane stand on: a host and key providers in memory, a store that forgets nothing, and a fuse
 //! that kills the control plane between any two things that it does outside.
-#![allow(dead_code, unused_imports, clippy::unwrap_used, reason = "a test fails by panicking; not every test needs all of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking; not every test needs all of it"
+)]
 
+pub mod client;
 pub mod fuse;
+pub mod server;
 pub mod site;
 
 pub use fuse::Fuse;

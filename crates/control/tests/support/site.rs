@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
@@ -42,7 +42,11 @@ impl Site {
         fuse.set(i64::MAX);
         let memory = redb::backends::InMemoryBackend::new();
         let keys = Arc::new(FakeKeys { fuse: Arc::clone(&fuse), state: Mutex::default() });
-        let host = Arc::new(FakeHost { fuse: Arc::clone(&fuse), state: Mutex::new(HostInside::new()) });
+        let host = Arc::new(FakeHost {
+            fuse: Arc::clone(&fuse),
+            state: Mutex::new(HostInside::new()),
+            changed: Condvar::new(),
+        });
         Self {
             store: Arc::new(Engine::with_backend(memory, "inventory").unwrap()),
             fuse,
@@ -118,6 +122,7 @@ pub fn settle_down(site: &Site, control: &Control) -> bool {
 pub struct FakeHost {
     fuse: Arc<Fuse>,
     state: Mutex<HostInside>,
+    changed: Condvar,
 }
 
 pub struct HostInside {
@@ -132,6 +137,8 @@ pub struct HostInside {
     /// What it should never have been asked for.
     pub violations: Vec<String>,
     pub down: bool,
+    /// Whether it works as soon as it is asked, and whoever waits for changes waits.
+    pub by_itself: bool,
 }
 
 #[derive(Clone)]
@@ -157,6 +164,7 @@ impl HostInside {
             free_bytes: 900 << 30,
             violations: Vec::new(),
             down: false,
+            by_itself: false,
         }
     }
 
@@ -195,6 +203,26 @@ impl HostInside {
         Ok(())
     }
 
+    fn work(&mut self) -> bool {
+        let inside = self;
+        let waiting: Vec<OperationId> = std::mem::take(&mut inside.order);
+        for operation in &waiting {
+            let Some((_, request)) = inside.operations.get(operation) else { continue };
+            let Some(request) = request.clone() else { continue };
+            let vm = inside.operations[operation].0.vm;
+            let carried = inside.carry_out(vm, &request);
+            let Some((state, request)) = inside.operations.get_mut(operation) else { continue };
+            *request = None;
+            match carried {
+                Ok(outcome) => (state.state, state.outcome) = (OperationState::Done, outcome),
+                Err(problem) => (state.state, state.error) = (OperationState::Failed, Some(problem)),
+            }
+            inside.changes.push(ChangedObject::Operation(*operation));
+            inside.changes.push(ChangedObject::Vm(vm));
+        }
+        !waiting.is_empty()
+    }
+
     fn carry_out(
         &mut self,
         id: VmId,
@@ -211,9 +239,8 @@ impl HostInside {
                     if self.vms.values().any(|vm| vm.spec.directory() == spec.directory()) {
                         return Err(Problem::new("conflict", "the directory is taken"));
                     }
-                    let volume = |disk: &strongroom_hostd::protocol::Disk| {
-                        (disk.name.to_string(), VolumeId::random())
-                    };
+                    let volume =
+                        |disk: &strongroom_hostd::protocol::Disk| (disk.name.to_string(), VolumeId::random());
                     let vm = FakeVm {
                         volumes: spec.disks.iter().map(volume).collect(),
                         spec: (**spec).clone(),
@@ -299,23 +326,7 @@ impl FakeHost {
 
     /// Does what was asked. Says whether there was something.
     pub fn work(&self) -> bool {
-        let mut inside = self.lock();
-        let waiting: Vec<OperationId> = std::mem::take(&mut inside.order);
-        for operation in &waiting {
-            let Some((_, request)) = inside.operations.get(operation) else { continue };
-            let Some(request) = request.clone() else { continue };
-            let vm = inside.operations[operation].0.vm;
-            let carried = inside.carry_out(vm, &request);
-            let Some((state, request)) = inside.operations.get_mut(operation) else { continue };
-            *request = None;
-            match carried {
-                Ok(outcome) => (state.state, state.outcome) = (OperationState::Done, outcome),
-                Err(problem) => (state.state, state.error) = (OperationState::Failed, Some(problem)),
-            }
-            inside.changes.push(ChangedObject::Operation(*operation));
-            inside.changes.push(ChangedObject::Vm(vm));
-        }
-        !waiting.is_empty()
+        self.lock().work()
     }
 
     /// hostd is killed and started: VMs run on, and no operation is known.
@@ -347,6 +358,7 @@ impl FakeHost {
         act(vm);
         let id = *id;
         inside.changes.push(ChangedObject::Vm(id));
+        self.changed.notify_all();
     }
 
     /// One call: before and after it the control plane may die.
@@ -420,6 +432,10 @@ impl Host for FakeHost {
             };
             inside.operations.insert(request.operation, (operation.clone(), Some(request.clone())));
             inside.order.push(request.operation);
+            if inside.by_itself {
+                inside.work();
+                self.changed.notify_all();
+            }
             Ok(operation)
         })
     }
@@ -444,7 +460,14 @@ impl Host for FakeHost {
         })
     }
 
-    fn changes(&self, after: u64, _: Duration) -> Result<Changes, HostError> {
+    fn changes(&self, after: u64, wait: Duration) -> Result<Changes, HostError> {
+        let inside = self.lock();
+        if inside.by_itself {
+            let quiet = |inside: &mut HostInside| inside.changes.len() as u64 <= after;
+            drop(self.changed.wait_timeout_while(inside, wait, quiet).unwrap());
+        } else {
+            drop(inside);
+        }
         self.call(|inside| {
             let changes = inside.changes.iter().enumerate().skip(after as usize);
             let changes = changes.map(|(at, object)| Change { number: at as u64 + 1, object: *object });

@@ -1,0 +1,152 @@
+//! Datastores, hosts, policies, key providers.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use strongroom_api::datastore::{AddDatastore, Datastore, Found};
+use strongroom_api::host::Host;
+use strongroom_api::key::KeyProvider;
+use strongroom_api::policy::{CreatePolicy, Policy};
+use strongroom_api::task::Task;
+use strongroom_api::vm::PowerOptions;
+use strongroom_api::{ErrorBody, ListQuery, Page};
+
+use super::super::Api;
+use super::super::ask::{Asked, Named, Wish};
+use super::{Answer, blocking};
+use crate::engine::views::page_of;
+
+/// A task that was accepted, or done at once.
+type Accepted = Answer<(StatusCode, Json<Task>)>;
+
+/// Datastores.
+#[utoipa::path(get, path = "/v1/datastores", operation_id = "datastore_list", tag = "datastore", params(ListQuery),
+    responses((status = 200, body = Page<Datastore>), (status = "4XX", body = ErrorBody)))]
+pub async fn datastore_list(
+    State(api): State<Api>,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Datastore>>> {
+    Ok(Json(page_of(api.control.list_datastores(), &query, |item| item.name.to_string())?))
+}
+
+/// Hosts.
+#[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", tag = "host", params(ListQuery),
+    responses((status = 200, body = Page<Host>), (status = "4XX", body = ErrorBody)))]
+pub async fn host_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -> Answer<Json<Page<Host>>> {
+    Ok(Json(page_of(api.control.list_hosts(), &query, |item| item.name.to_string())?))
+}
+
+/// Policies.
+#[utoipa::path(get, path = "/v1/policies", operation_id = "policy_list", tag = "policy", params(ListQuery),
+    responses((status = 200, body = Page<Policy>), (status = "4XX", body = ErrorBody)))]
+pub async fn policy_list(
+    State(api): State<Api>,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Policy>>> {
+    Ok(Json(page_of(api.control.list_policies(), &query, |item| item.name.to_string())?))
+}
+
+/// Key providers: their names, and how they were when they were asked last.
+#[utoipa::path(get, path = "/v1/key-providers", operation_id = "key_provider_list", tag = "key-provider", params(ListQuery),
+    responses((status = 200, body = Page<KeyProvider>), (status = "4XX", body = ErrorBody)))]
+pub async fn key_provider_list(
+    State(api): State<Api>,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<KeyProvider>>> {
+    Ok(Json(page_of(api.control.providers(), &query, |item| item.name.to_string())?))
+}
+
+/// A datastore.
+#[utoipa::path(get, path = "/v1/datastores/{datastore}", operation_id = "datastore_show", tag = "datastore",
+    params(("datastore" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = Datastore), (status = "4XX", body = ErrorBody)))]
+pub async fn datastore_show(
+    State(api): State<Api>,
+    Named(datastore): Named<String>,
+) -> Answer<Json<Datastore>> {
+    Ok(Json(api.control.show_datastore(&datastore)?))
+}
+
+/// A host.
+#[utoipa::path(get, path = "/v1/hosts/{host}", operation_id = "host_show", tag = "host",
+    params(("host" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = Host), (status = "4XX", body = ErrorBody)))]
+pub async fn host_show(State(api): State<Api>, Named(host): Named<String>) -> Answer<Json<Host>> {
+    Ok(Json(api.control.show_host(&host)?))
+}
+
+/// A policy.
+#[utoipa::path(get, path = "/v1/policies/{policy}", operation_id = "policy_show", tag = "policy",
+    params(("policy" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = Policy), (status = "4XX", body = ErrorBody)))]
+pub async fn policy_show(State(api): State<Api>, Named(policy): Named<String>) -> Answer<Json<Policy>> {
+    Ok(Json(api.control.show_policy(&policy)?))
+}
+
+/// What lies in a datastore, and how it stands to the inventory: VMs that are registered, orphans, copies.
+#[utoipa::path(get, path = "/v1/datastores/{datastore}/contents", operation_id = "datastore_scan", tag = "datastore",
+    params(("datastore" = String, Path, description = "Name or id."), ListQuery),
+    responses((status = 200, body = Page<Found>), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn datastore_scan(
+    State(api): State<Api>,
+    Named(datastore): Named<String>,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Found>>> {
+    let found = blocking(api, move |control| control.datastore_contents(&datastore)).await?;
+    Ok(Json(page_of(found, &query, |item| item.directory.clone())?))
+}
+
+/// Takes a directory into use as a datastore. Its host marks it with an id.
+#[utoipa::path(post, path = "/v1/datastores", operation_id = "datastore_add", tag = "datastore", request_body = AddDatastore,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn datastore_add(State(api): State<Api>, wish: Wish<AddDatastore>) -> Accepted {
+    let task = blocking(api, move |control| control.add_datastore(&wish.caller, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Makes a policy.
+#[utoipa::path(post, path = "/v1/policies", operation_id = "policy_create", tag = "policy", request_body = CreatePolicy,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn policy_create(State(api): State<Api>, wish: Wish<CreatePolicy>) -> Accepted {
+    let task = blocking(api, move |control| control.create_policy(&wish.caller, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Takes a datastore without VMs out of the inventory; its files stay.
+#[utoipa::path(delete, path = "/v1/datastores/{datastore}", operation_id = "datastore_remove", tag = "datastore",
+    params(("datastore" = String, Path, description = "Name or id.")),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn datastore_remove(
+    State(api): State<Api>,
+    Named(datastore): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.remove_datastore(&wish.caller, &datastore)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Registers every VM of a datastore that can be: the way back to an inventory that was lost.
+#[utoipa::path(post, path = "/v1/datastores/{datastore}/rebuild", operation_id = "datastore_rebuild", tag = "datastore",
+    params(("datastore" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn datastore_rebuild(
+    State(api): State<Api>,
+    Named(datastore): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.rebuild_datastore(&wish.caller, &datastore)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Deletes a policy that holds for no VM.
+#[utoipa::path(delete, path = "/v1/policies/{policy}", operation_id = "policy_delete", tag = "policy",
+    params(("policy" = String, Path, description = "Name or id.")),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn policy_delete(
+    State(api): State<Api>,
+    Named(policy): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.delete_policy(&wish.caller, &policy)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}

@@ -1,0 +1,69 @@
+//! The operations. Which there are, and what each touches, says `strongroom_api::OPERATIONS`; a test compares.
+
+mod events;
+mod inventory;
+mod server;
+mod vms;
+
+use axum::middleware;
+use strongroom_api::{ErrorCode, Problem};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::problem::Refusal;
+use super::{Api, token};
+
+/// An operation's answer.
+type Answer<T> = Result<T, Refusal>;
+
+/// Every operation.
+pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
+    let guarded = OpenApiRouter::new()
+        .routes(routes!(vms::vm_list, vms::vm_create))
+        .routes(routes!(vms::vm_register))
+        .routes(routes!(vms::vm_show, vms::vm_set, vms::vm_delete))
+        .routes(routes!(vms::vm_unregister))
+        .routes(routes!(vms::vm_start))
+        .routes(routes!(vms::vm_stop))
+        .routes(routes!(vms::vm_restart))
+        .routes(routes!(vms::vm_pause))
+        .routes(routes!(vms::vm_resume))
+        .routes(routes!(vms::vm_reset))
+        .routes(routes!(vms::vm_ticket))
+        .routes(routes!(vms::vm_import_disk))
+        .routes(routes!(vms::vm_key_status))
+        .routes(routes!(inventory::datastore_list, inventory::datastore_add))
+        .routes(routes!(inventory::datastore_show, inventory::datastore_remove))
+        .routes(routes!(inventory::datastore_scan))
+        .routes(routes!(inventory::datastore_rebuild))
+        .routes(routes!(inventory::host_list))
+        .routes(routes!(inventory::host_show))
+        .routes(routes!(inventory::policy_list, inventory::policy_create))
+        .routes(routes!(inventory::policy_show, inventory::policy_delete))
+        .routes(routes!(inventory::key_provider_list))
+        .routes(routes!(events::task_list))
+        .routes(routes!(events::task_show, events::task_cancel))
+        .routes(routes!(events::event_list))
+        .routes(routes!(events::event_stream))
+        .routes(routes!(events::alarm_list))
+        .routes(routes!(server::metrics))
+        .route_layer(middleware::from_fn_with_state(api.clone(), token::require));
+    OpenApiRouter::new()
+        .merge(guarded)
+        .routes(routes!(server::openapi))
+        .routes(routes!(server::healthz))
+        .routes(routes!(server::readyz))
+}
+
+/// Does what blocks: for the store's device, for a host, for a key provider.
+async fn blocking<T: Send + 'static>(
+    api: Api,
+    work: impl FnOnce(&crate::engine::Control) -> Result<T, Problem> + Send + 'static,
+) -> Answer<T> {
+    let done = tokio::task::spawn_blocking(move || work(&api.control)).await;
+    let done = done.unwrap_or_else(|error| {
+        tracing::error!(%error, "an operation of the API has panicked");
+        Err(Problem::new(ErrorCode::Internal, "a defect of the server; its log has more"))
+    });
+    done.map_err(Refusal)
+}

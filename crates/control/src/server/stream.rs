@@ -1,0 +1,94 @@
+//! Events as they happen: server-sent events (WHATWG HTML, 9.2).
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use strongroom_api::event::Event;
+use tokio::sync::mpsc;
+
+use super::Api;
+use crate::records::event_id;
+
+/// Events that are read at a time, and what waits for a slow reader: nothing is kept for it but this.
+const EVENTS_AT_A_TIME: usize = 64;
+/// How often something is sent to a reader for whom nothing happens, so that both ends know that the other is there.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+
+/// A stream of the events after `after`, or of those that happen from now on.
+pub(super) fn events(api: &Api, after: Option<u64>) -> Response {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(tell(api.clone(), after, sender));
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
+    (headers, Body::new(Chunks(receiver))).into_response()
+}
+
+/// Ends when the reader goes away, or the server ends.
+async fn tell(mut api: Api, after: Option<u64>, sender: mpsc::Sender<Bytes>) {
+    let mut changes = api.control.inventory.changes();
+    let last = api.control.inventory.read().events().last().map_or(0, |event| event.id);
+    let mut told = after.unwrap_or(last).min(last);
+    let mut text = reset(&api, told).unwrap_or_else(|| ": events of Strongroom\n\n".to_owned());
+    loop {
+        let chunk = std::mem::take(&mut text);
+        if !chunk.is_empty() && sender.send(Bytes::from(chunk)).await.is_err() {
+            return;
+        }
+        changes.mark_unchanged();
+        let later = after_number(&api, told);
+        if let Some(last) = later.last() {
+            told = last.id;
+            text = later.iter().map(shown).collect();
+            continue;
+        }
+        tokio::select! {
+            changed = tokio::time::timeout(SIGN_OF_LIFE, changes.changed()) => {
+                if changed.is_err() {
+                    text = ": still here\n\n".to_owned();
+                }
+            }
+            () = sender.closed() => return,
+            _ = api.ending.wait_for(|ending| *ending) => return,
+        }
+    }
+}
+
+/// What is sent first if events after the one that the reader had last are not kept any more.
+fn reset(api: &Api, told: u64) -> Option<String> {
+    let index = api.control.inventory.read();
+    let oldest = index.events().iter().next()?.id;
+    let kept_all = index.events().len() < crate::inventory::EVENTS_KEPT || told + 1 >= oldest;
+    (!kept_all).then(|| format!("event: reset\ndata: {{\"oldest\":{oldest}}}\n\n"))
+}
+
+fn after_number(api: &Api, told: u64) -> Vec<Event> {
+    let index = api.control.inventory.read();
+    let told = event_id(told);
+    let later = index.events().after(&told);
+    later.take(EVENTS_AT_A_TIME).map(|event| Event::clone(&event.record)).collect()
+}
+
+/// JSON has no line ends in it, so one line of data is enough.
+fn shown(event: &Event) -> String {
+    let data = serde_json::to_string(event).unwrap_or_default();
+    format!("id: {}\nevent: {}\ndata: {data}\n\n", event.id, event.kind)
+}
+
+/// A body of what comes through a channel.
+struct Chunks(mpsc::Receiver<Bytes>);
+
+impl hyper::body::Body for Chunks {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.0.poll_recv(context).map(|chunk| chunk.map(|chunk| Ok(Frame::data(chunk))))
+    }
+}

@@ -1,0 +1,150 @@
+//! A client of the API: HTTP/1.1 over TLS, with the certificate that is pinned.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+pub struct Client {
+    address: SocketAddr,
+    config: Arc<ClientConfig>,
+    pub token: String,
+    connection: Option<Tls>,
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    pub fn code(&self) -> String {
+        self.json()["error"]["code"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Client {
+    /// One that trusts what lies in the state directory.
+    pub fn new(address: SocketAddr, directory: &Path) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(directory.join("api.crt")).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+        let token = std::fs::read_to_string(directory.join("token")).unwrap().trim().to_owned();
+        Self { address, config, token, connection: None }
+    }
+
+    fn connect(&self) -> Tls {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        StreamOwned::new(ClientConnection::new(Arc::clone(&self.config), name).unwrap(), stream)
+    }
+
+    pub fn get(&mut self, path: &str) -> Answer {
+        self.ask("GET", path, &[], None)
+    }
+
+    pub fn post(&mut self, path: &str, body: &Value) -> Answer {
+        self.ask("POST", path, &[], Some(&body.to_string()))
+    }
+
+    /// A request with its token.
+    pub fn ask(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Answer {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n");
+        if !self.token.is_empty() {
+            head += &format!("authorization: Bearer {}\r\n", self.token);
+        }
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        if let Some(body) = body {
+            if !headers.iter().any(|(name, _)| *name == "content-type") {
+                head += "content-type: application/json\r\n";
+            }
+            head += &format!("content-length: {}\r\n", body.len());
+        }
+        head += "\r\n";
+        self.raw(&[head.as_bytes(), body.unwrap_or_default().as_bytes()].concat())
+    }
+
+    /// Whatever bytes these are. A connection that was closed before an answer is answered with status 0.
+    pub fn raw(&mut self, request: &[u8]) -> Answer {
+        let mut tls = self.connection.take().unwrap_or_else(|| self.connect());
+        let written = tls.write_all(request).and_then(|()| tls.flush());
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 16384];
+        let head_end = loop {
+            if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+                break end + 4;
+            }
+            match tls.read(&mut chunk) {
+                Ok(read @ 1..) => bytes.extend(&chunk[..read]),
+                Ok(0) | Err(_) => return Answer { status: 0, body: format!("{written:?}") },
+            }
+        };
+        let head = String::from_utf8_lossy(&bytes[..head_end]).to_ascii_lowercase();
+        let status = head[9..12].parse().unwrap();
+        let field = |name: &str| {
+            let line = head.lines().find(|line| line.starts_with(&format!("{name}:")))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let length: usize = field("content-length").map_or(0, |length| length.parse().unwrap());
+        while bytes.len() < head_end + length {
+            match tls.read(&mut chunk) {
+                Ok(read @ 1..) => bytes.extend(&chunk[..read]),
+                _ => break,
+            }
+        }
+        if field("connection").as_deref() != Some("close") && written.is_ok() {
+            self.connection = Some(tls);
+        }
+        Answer { status, body: String::from_utf8_lossy(&bytes[head_end..]).into_owned() }
+    }
+
+    /// Waits for the end of the task that an answer has accepted.
+    pub fn done(&mut self, answer: &Answer) -> Value {
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        let id = answer.json()["id"].as_str().unwrap().to_owned();
+        let task = self.get(&format!("/v1/tasks/{id}?wait_s=20")).json();
+        assert_eq!(task["state"], "done", "{task}");
+        task
+    }
+
+    /// The first events of a stream: text until `enough` says so.
+    pub fn stream(&self, path: &str, headers: &str, enough: impl Fn(&str) -> bool) -> String {
+        let mut tls = self.connect();
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n{headers}\r\n",
+            self.token
+        );
+        tls.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        let mut chunk = [0; 4096];
+        while !enough(&text) {
+            let read = tls.read(&mut chunk).unwrap();
+            assert_ne!(read, 0, "the stream ended: {text}");
+            text += std::str::from_utf8(&chunk[..read]).unwrap();
+        }
+        text
+    }
+}
