@@ -28,7 +28,7 @@ test-full: ## the same, the long whole-system tests, libvirt, and every supporte
 	scripts/install-packages full
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
-	cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full
+	cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full,strongroom-control/full
 	scripts/test-file-systems
 
 power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the store and the audit log on a simulated file system; some three minutes

@@ -120,13 +120,14 @@ impl ErrorCode {
             | Self::KeyUnavailable
             | Self::NoHost
             | Self::DatastoreFull
-            | Self::DatastoreUnavailable => 409,
+            | Self::DatastoreUnavailable
+            | Self::HostFailed => 409,
             Self::Stale => 412,
             Self::TooLarge => 413,
             Self::UnsupportedMediaType => 415,
             Self::Invalid | Self::KeyReused => 422,
             Self::TooMany => 429,
-            Self::HostFailed | Self::Internal | Self::Unknown => 500,
+            Self::Internal | Self::Unknown => 500,
             Self::HostUnavailable | Self::Unavailable => 503,
         }
     }

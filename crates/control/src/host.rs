@@ -15,7 +15,7 @@ use strongroom_types::{VmId, VolumeId};
 /// Why a host did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
-    /// It did not answer, so it may have done it. Ask again.
+    /// It did not answer, so it may have done it, or it has no room for more now. Ask again.
     #[error("{0}")]
     Unreachable(String),
     /// It refused, and did nothing.
@@ -75,8 +75,9 @@ impl LocalHostd {
 
     fn wait<T>(&self, call: impl Future<Output = Result<T, ClientError>>) -> Result<T, HostError> {
         self.runtime.block_on(call).map_err(|error| match error {
-            // A server's trouble is over by itself; a refusal is not.
-            ClientError::Refused { status, problem } if status < 500 => HostError::Refused(problem),
+            // Its queue is full: nothing was done, and it is to be asked again.
+            ClientError::Refused { status: 429, problem } => HostError::Unreachable(problem.to_string()),
+            ClientError::Refused { problem, .. } => HostError::Refused(problem),
             other => HostError::Unreachable(other.to_string()),
         })
     }

@@ -81,11 +81,18 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
     let code = match problem.code.as_str() {
         "key_unavailable" => ErrorCode::KeyUnavailable,
         "key_revoked" => ErrorCode::KeyRevoked,
-        "datastore_full" | "no_space" => ErrorCode::DatastoreFull,
-        "datastore_missing" | "datastore_unknown" => ErrorCode::DatastoreUnavailable,
-        "invalid" => ErrorCode::Invalid,
-        "not_found" | "conflict" | "generation" | "ticket" => ErrorCode::Conflict,
-        "cancelled" => ErrorCode::Cancelled,
+        "no_space" => ErrorCode::DatastoreFull,
+        "no_such_datastore" => ErrorCode::DatastoreUnavailable,
+        "bad_request" | "bad_spec" | "bad_image" | "image_too_large" | "kernel_not_allowed" => {
+            ErrorCode::Invalid
+        }
+        "no_such_vm" | "no_such_disk" => ErrorCode::NotFound,
+        "busy" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
+        "not_running" | "already_running" | "running" | "stopping" | "generation_used"
+        | "other_generation" | "exists_elsewhere" | "other_directory" | "no_screen" | "bad_ticket" => {
+            ErrorCode::Conflict
+        }
+        "abandoned" => ErrorCode::Cancelled,
         _ => ErrorCode::HostFailed,
     };
     let message = format!("host {name}: {}", problem.message);

@@ -137,7 +137,7 @@ impl Control {
                 Ok(Next::Again)
             }
             Err(KeyProblem::Unavailable(reason)) => {
-                self.note(&step.task, format!("waiting for key provider {}: {reason}", wish.provider))?;
+                self.note_key(&step.task, format!("waiting for key provider {}: {reason}", wish.provider))?;
                 Ok(Next::Wait(RETRY_PAUSE))
             }
             Err(KeyProblem::Refused(reason)) => {
@@ -176,6 +176,12 @@ impl Control {
     }
 
     fn start(&self, step: &Step) -> Result<Next, Failure> {
+        if step.task.operation.is_none() {
+            let allowed = self.check_host(&self.inventory.read(), &step.vm);
+            if let Err(problem) = allowed {
+                return self.not_started(step, End::Failed(problem));
+            }
+        }
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
             Some(OperationKind::Start { spec: Box::new(step.vm.told(datastore)?) })
         })?;
@@ -230,7 +236,7 @@ impl Control {
                     || "waiting for a key".to_owned(),
                     |waiting| format!("waiting for {}: {}", waiting.key, waiting.reason),
                 );
-                self.note(&step.task, note)?;
+                self.note_key(&step.task, note)?;
                 Ok(Next::Wait(RETRY_PAUSE))
             }
             _ => Ok(Next::Wait(RETRY_PAUSE)),
@@ -375,7 +381,7 @@ impl Control {
     /// Goes on to another part of the work.
     fn turn(&self, step: &Step, work: Work, vm: VmRecord) -> Result<Next, Failure> {
         let mut task = TaskRecord::clone(&step.task.record);
-        (task.work, task.operation, task.task.note) = (work, None, None);
+        (task.work, task.operation, task.task.note, task.waits_for_key) = (work, None, None, false);
         self.set_progress(task.task.id, None);
         let mut draft = self.draft().replace(&step.task, &task);
         draft = if vm == *step.vm.record { draft.unchanged(&step.vm) } else { draft.replace(&step.vm, &vm) };
@@ -418,7 +424,7 @@ impl Control {
         record.task.state = state;
         record.task.note = None;
         record.task.ended_unix_ms = Some(self.now_unix_ms());
-        record.operation = None;
+        (record.operation, record.waits_for_key) = (None, false);
         let id = record.task.id;
         self.inventory.commit(draft.replace(task, &record).event(word, &object, message, Some(id)))?;
         self.set_progress(id, None);

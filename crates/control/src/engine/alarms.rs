@@ -138,16 +138,16 @@ impl Control {
                 let step = format!("`strongroom key-provider test {}` names it; renew it", provider.name);
                 expiry(wanted, AlarmKind::CertificateExpiry, object.clone(), end, now, message, step);
             }
-            if let Some(backup) = provider.last_backup_unix_seconds {
-                if backup.saturating_add(BACKUP_AGE_MAX_S) < now {
-                    wanted.raise(
-                        AlarmKind::KeyServerUnbacked,
-                        Severity::Warning,
-                        object,
-                        format!("the key server {} has no backup of the last 30 days", provider.name),
-                        "`strongroom keyserver backup`, and keep the file away from this machine",
-                    );
-                }
+            if let Some(backup) = provider.last_backup_unix_seconds
+                && backup.saturating_add(BACKUP_AGE_MAX_S) < now
+            {
+                wanted.raise(
+                    AlarmKind::KeyServerUnbacked,
+                    Severity::Warning,
+                    object,
+                    format!("the key server {} has no backup of the last 30 days", provider.name),
+                    "`strongroom keyserver backup`, and keep the file away from this machine",
+                );
             }
         }
         let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -280,6 +280,16 @@ impl Control {
     }
 
     fn review_vm(&self, index: &Index, vm: &Row<VmRecord>, wanted: &mut Wanted) {
+        let task = vm.task.and_then(|task| index.task(task)).filter(|task| task.waits_for_key);
+        if let Some(note) = task.and_then(|task| task.task.note.as_deref()) {
+            wanted.raise(
+                AlarmKind::KeyUnavailable,
+                Severity::Critical,
+                vm.object(),
+                format!("VM {}: {note}", vm.name),
+                "see to its key provider (`strongroom key-provider list`); the task goes on by itself",
+            );
+        }
         let Some(seen) = index.observed(vm.id) else { return };
         if let Some(waiting) = seen.waiting_for.first() {
             wanted.raise(

@@ -61,10 +61,18 @@ impl Control {
                 Err(other) => return Ok(other),
             },
         };
-        if task.task.cancelling && !state.state.is_final() {
-            if let Err(error) = seat.host.cancel(operation) {
-                return self.wait_for_host(task, seat, &error);
-            }
+        if task.task.cancelling
+            && !state.state.is_final()
+            && let Err(error) = seat.host.cancel(operation)
+        {
+            return self.wait_for_host(task, seat, &error);
+        }
+        if task.task.note.is_some() && !state.state.is_final() {
+            // What it waited for has come.
+            let mut going = TaskRecord { waits_for_key: false, ..TaskRecord::clone(&task.record) };
+            going.task.note = None;
+            self.inventory.commit(self.draft().replace(task, &going))?;
+            return Ok(Operated::Pending(Next::Again));
         }
         Ok(self.judge(task, seat, state))
     }
@@ -93,7 +101,7 @@ impl Control {
             match self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys) {
                 Ok(grants) => grants,
                 Err(KeyProblem::Unavailable(reason)) => {
-                    self.note(task, format!("waiting for {}: {reason}", keys[0]))?;
+                    self.note_key(task, format!("waiting for {}: {reason}", keys[0]))?;
                     return Ok(Err(Operated::Pending(Next::Wait(RETRY_PAUSE))));
                 }
                 Err(KeyProblem::Refused(reason)) => {
@@ -143,10 +151,19 @@ impl Control {
 
     /// Says what a task waits for, if it did not say so already.
     pub(super) fn note(&self, task: &Row<TaskRecord>, note: String) -> Result<(), Failure> {
+        self.say(task, note, false)
+    }
+
+    /// Says that it waits for a key: there is an alarm for that.
+    pub(super) fn note_key(&self, task: &Row<TaskRecord>, note: String) -> Result<(), Failure> {
+        self.say(task, note, true)
+    }
+
+    fn say(&self, task: &Row<TaskRecord>, note: String, waits_for_key: bool) -> Result<(), Failure> {
         if task.task.note.as_deref() == Some(note.as_str()) {
             return Ok(());
         }
-        let mut noted = TaskRecord::clone(&task.record);
+        let mut noted = TaskRecord { waits_for_key, ..TaskRecord::clone(&task.record) };
         noted.task.note = Some(note.clone());
         let draft = self.draft().event("task.waiting", &task.task.object, note, Some(task.task.id));
         self.inventory.commit(draft.replace(task, &noted))

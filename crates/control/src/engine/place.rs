@@ -67,7 +67,27 @@ impl Control {
             restarts_unix_ms: Vec::new(),
         };
         check(&vm, &datastore.path)?;
+        self.check_host(index, &vm)?;
         Ok(vm)
+    }
+
+    /// Whether a VM's policy lets it run on its host as that is now.
+    pub(super) fn check_host(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+        let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let Some(policy) = policy.filter(|policy| policy.rules.crypto_safe_hosts) else { return Ok(()) };
+        let Some(seat) = self.seat(vm.host) else { return Err(problems::host_unknown(vm.name.as_str())) };
+        let seen = seat.seen();
+        let told = seen.state.as_ref().map(|state| &state.crypto_safe);
+        if told.is_some_and(|told| told.state == protocol::CryptoSafeState::Safe) {
+            return Ok(());
+        }
+        let why = told.map_or_else(|| "it has not said".to_owned(), |told| told.reasons.join("; "));
+        let message = format!(
+            "policy {} lets VM {} run on crypto-safe hosts only, and host {} is none: {why}",
+            policy.name, vm.name, seat.name
+        );
+        Err(Problem::new(ErrorCode::NoHost, message)
+            .next("`strongroom doctor` on that host says what is missing"))
     }
 
     /// Under which key its disks will be, and the wish for one that has to be made.
@@ -163,12 +183,12 @@ pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
             "a VM has at most {DISKS_MAX} disks and {NICS_MAX} network interfaces"
         )));
     }
-    if let Boot::Kernel { arguments, .. } = &hardware.boot {
-        if arguments.len() > KERNEL_ARGUMENTS_MAX_BYTES {
-            return Err(problems::invalid(format!(
-                "a kernel's arguments are {KERNEL_ARGUMENTS_MAX_BYTES} bytes at most"
-            )));
-        }
+    if let Boot::Kernel { arguments, .. } = &hardware.boot
+        && arguments.len() > KERNEL_ARGUMENTS_MAX_BYTES
+    {
+        return Err(problems::invalid(format!(
+            "a kernel's arguments are {KERNEL_ARGUMENTS_MAX_BYTES} bytes at most"
+        )));
     }
     if hardware.disks.is_empty() && (hardware.tpm || hardware.firmware == strongroom_api::vm::Firmware::Uefi)
     {

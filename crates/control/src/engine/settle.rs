@@ -161,6 +161,7 @@ impl Control {
             vm: Some(vm.id),
             work: Work::Start,
             operation: None,
+            waits_for_key: false,
         };
         let why = seen.reason.as_ref().map_or("it is off", |reason| reason.message.as_str());
         let message = format!("VM {} is started again: {why}", vm.name);

@@ -415,6 +415,7 @@ impl Control {
             vm: None,
             work: Work::Nothing,
             operation: None,
+            waits_for_key: false,
         }
     }
 

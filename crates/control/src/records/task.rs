@@ -20,6 +20,9 @@ pub struct TaskRecord {
     /// The host's operation that is under way: in here before the host hears of it.
     #[serde(default)]
     pub operation: Option<OperationId>,
+    /// Whether it is a key that its note says it waits for.
+    #[serde(default)]
+    pub waits_for_key: bool,
 }
 
 /// What is to be done, and which part of it.

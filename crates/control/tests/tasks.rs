@@ -1,0 +1,210 @@
+//! Tasks and the inventory against the embedded store, with a host and key providers in memory.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use strongroom_api::alarm::AlarmKind;
+use strongroom_api::datastore::Standing;
+use strongroom_api::task::TaskState;
+use strongroom_api::vm::{DesiredPower, PowerState, RegisterVm, StopVm};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_control::engine::Control;
+use strongroom_hostd::protocol::{OffReason, PowerState as HostPower};
+use strongroom_types::VmId;
+use support::{Site, caller, create, settle_down};
+
+/// A site with a datastore and some VMs.
+fn site(names: &[&str]) -> (Site, Control) {
+    let site = Site::new();
+    let control = site.control().unwrap();
+    let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
+    control.add_datastore(&caller(900), &datastore).unwrap();
+    for (number, name) in names.iter().enumerate() {
+        control.create_vm(&caller(1000 + number as u64), &create(name, true)).unwrap();
+    }
+    assert!(settle_down(&site, &control));
+    (site, control)
+}
+
+fn alarms(control: &Control) -> Vec<AlarmKind> {
+    control.inventory.read().alarms.iter().map(|alarm| alarm.kind).collect()
+}
+
+fn code<T: std::fmt::Debug>(answer: Result<T, Problem>) -> ErrorCode {
+    answer.unwrap_err().code
+}
+
+#[test]
+fn a_start_waits_for_its_key_and_goes_on_by_itself() {
+    let (site, control) = site(&["web1"]);
+    site.keys.lock().unavailable = true;
+    let task = control.start_vm(&caller(1), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    let waiting = control.show_task(task.id).unwrap();
+    assert_eq!(waiting.state, TaskState::Running);
+    assert!(waiting.note.unwrap().starts_with("waiting for key provider embedded, key key-0"));
+    assert_eq!(alarms(&control), [AlarmKind::KeyUnavailable]);
+    assert_eq!(code(control.delete_vm(&caller(2), "web1")), ErrorCode::Busy);
+    site.keys.lock().unavailable = false;
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    assert_eq!(alarms(&control), []);
+}
+
+#[test]
+fn a_start_that_waits_can_be_cancelled() {
+    let (site, control) = site(&["web1"]);
+    site.keys.lock().unavailable = true;
+    let task = control.start_vm(&caller(1), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    control.cancel_task(task.id).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
+    let vm = control.show_vm("web1").unwrap().summary;
+    assert_eq!((vm.power, vm.desired, vm.task), (PowerState::Stopped, DesiredPower::Stopped, None));
+    control.delete_vm(&caller(2), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    assert!(site.host.lock().vms.is_empty());
+}
+
+#[test]
+fn a_creation_that_is_cancelled_leaves_nothing() {
+    let (site, control) = site(&[]);
+    site.keys.lock().unavailable = true;
+    let task = control.create_vm(&caller(1), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    control.cancel_task(task.id).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
+    assert_eq!(code(control.show_vm("web1")), ErrorCode::NotFound);
+    site.keys.lock().unavailable = false;
+    control.create_vm(&caller(2), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(site.keys.lock().made.len(), 1);
+}
+
+#[test]
+fn a_vm_that_crashes_is_started_again_and_not_for_ever() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    let crash = || {
+        site.host.guest("web1", |vm| {
+            (vm.power, vm.reason) = (HostPower::Crashed, Some(OffReason::QemuDied));
+        })
+    };
+    for _ in 0..3 {
+        crash();
+        assert!(settle_down(&site, &control));
+        assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    }
+    crash();
+    assert!(settle_down(&site, &control));
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((vm.summary.power, vm.summary.desired), (PowerState::Crashed, DesiredPower::Running));
+    assert_eq!(alarms(&control), [AlarmKind::VmCrashed]);
+    // A person's start counts anew, and the alarm is over.
+    control.start_vm(&caller(2), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), []);
+    assert_eq!(control.show_vm("web1").unwrap().generation, vm.generation + 1);
+}
+
+#[test]
+fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
+    let (site, control) = site(&["web1"]);
+    let original = site.host.lock().vms.values().next().unwrap().clone();
+    let mut copy = original.clone();
+    (copy.spec.id, copy.spec.name) = (VmId::random(), "web2".parse().unwrap());
+    site.host.lock().vms.insert(copy.spec.id, copy.clone());
+    site.host.restart();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), [AlarmKind::Orphan]);
+    let found = control.datastore_contents("ds1").unwrap();
+    let standings: Vec<_> = found.iter().map(|found| (found.directory.as_str(), found.standing)).collect();
+    assert_eq!(standings, [("web1", Standing::Registered), ("web2", Standing::Duplicate)]);
+    let register = RegisterVm { datastore: None, directory: "web2".parse().unwrap() };
+    assert_eq!(code(control.register_vm(&caller(1), &register)), ErrorCode::VolumeKnown);
+    // With the original unregistered it is the only one that says so.
+    control.unregister_vm(&caller(2), "web1").unwrap();
+    control.register_vm(&caller(3), &register).unwrap();
+    assert_eq!(control.show_vm("web2").unwrap().summary.id, copy.spec.id);
+    let register = RegisterVm { datastore: None, directory: "web1".parse().unwrap() };
+    assert_eq!(code(control.register_vm(&caller(4), &register)), ErrorCode::VolumeKnown);
+    site.host.lock().vms.remove(&copy.spec.id);
+    site.host.restart();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), [AlarmKind::Orphan, AlarmKind::VmMissing]);
+}
+
+#[test]
+fn a_lost_inventory_comes_back_from_the_datastore_alone() {
+    let (site, control) = site(&["web1", "db1", "mail1"]);
+    control.start_vm(&caller(1), "db1").unwrap();
+    assert!(settle_down(&site, &control));
+    let before: Vec<_> = ["web1", "db1", "mail1"].map(|name| control.show_vm(name).unwrap()).into();
+    drop(control);
+    // Another store: nothing is left but the host and what lies there.
+    let mut other = Site::new();
+    (other.host, other.keys) = (site.host, site.keys);
+    let control = other.control().unwrap();
+    let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
+    control.add_datastore(&caller(1), &datastore).unwrap();
+    control.rebuild_datastore(&caller(2), "ds1").unwrap();
+    assert!(settle_down(&other, &control));
+    for before in before {
+        let after = control.show_vm(before.summary.name.as_str()).unwrap();
+        assert_eq!((after.summary.id, after.summary.power), (before.summary.id, before.summary.power));
+        assert_eq!((after.disks, after.key, after.nics), (before.disks, before.key, before.nics));
+        assert_eq!((after.generation, after.summary.desired), (before.generation, before.summary.desired));
+    }
+    assert_eq!(alarms(&control), []);
+    // It goes on where it was: the next start is one that the host has not seen.
+    control.stop_vm(&caller(3), "db1", &StopVm::default()).unwrap();
+    assert!(settle_down(&other, &control));
+    control.start_vm(&caller(4), "db1").unwrap();
+    assert!(settle_down(&other, &control));
+    assert_eq!(control.show_vm("db1").unwrap().summary.power, PowerState::Running);
+}
+
+#[test]
+fn many_who_want_the_same_name_are_answered_once() {
+    let (site, control) = site(&[]);
+    let wins = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let (control, wins) = (&control, &wins);
+            scope.spawn(move || match control.create_vm(&caller(number), &create("web1", false)) {
+                Ok(_) => drop(wins.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
+                Err(problem) => assert_eq!(problem.code, ErrorCode::NameTaken),
+            });
+        }
+    });
+    assert_eq!(wins.into_inner(), 1);
+    assert!(settle_down(&site, &control));
+    assert_eq!(site.host.lock().vms.len(), 1);
+    // Events are in the order of their numbers, without one twice.
+    let index = control.inventory.read();
+    let numbers: Vec<u64> = index.events().iter().map(|event| event.id).collect();
+    assert!(numbers.windows(2).all(|two| two[0] < two[1]));
+}
+
+#[test]
+fn expiry_and_a_missing_backup_are_told_before_they_hurt() {
+    let (site, control) = site(&["web1"]);
+    {
+        let mut keys = site.keys.lock();
+        keys.expires_unix_seconds = Some(control.now_unix_ms() / 1000 + 5 * 86_400);
+        keys.last_backup_unix_seconds = Some(0);
+    }
+    control.ask_providers();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), [AlarmKind::KeyExpiry, AlarmKind::KeyServerUnbacked]);
+    let mut keys = site.keys.lock();
+    (keys.expires_unix_seconds, keys.last_backup_unix_seconds) = (None, Some(control.now_unix_ms() / 1000));
+    drop(keys);
+    control.ask_providers();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), []);
+}
