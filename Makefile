@@ -22,7 +22,7 @@ test: ## format, lints, every test but the long ones, a slice of fuzzing; what C
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	cargo test --workspace
-	scripts/fuzz 20 kmip
+	scripts/fuzz 5 kmip
 
 test-full: ## the same, the long whole-system tests, libvirt, and every supported file system
 	scripts/install-packages full
