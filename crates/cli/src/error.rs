@@ -4,10 +4,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use strongroom_api::Problem;
 use strongroom_audit::AuditError;
 use strongroom_datastore::file::DatastoreError;
 use strongroom_frontend::listen::ListenError;
 use strongroom_frontend::nbd::{StartError, StopError, TlsError};
+use strongroom_hostd::daemon::DaemonError;
 use strongroom_images::ImageError;
 use strongroom_keys::{KeyError, ProviderKey, ProviderName};
 use strongroom_keyserver::authority::AuthorityError;
@@ -273,6 +275,20 @@ pub enum CliError {
     /// Keys cannot be held.
     #[error("cannot hold keys under leases: {0}")]
     Leases(io::Error),
+    /// The control plane, or a host, does not do what is asked.
+    #[error("{message}")]
+    Api {
+        /// A stable name for programs.
+        code: String,
+        /// Why, and what to do next.
+        message: String,
+    },
+    /// hostd does not run.
+    #[error(transparent)]
+    Hostd(DaemonError),
+    /// The control plane does not serve.
+    #[error(transparent)]
+    ControlPlane(strongroom_control::ControlError),
     /// An image is not read or written.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -314,6 +330,16 @@ impl CliError {
             TransferError::Stopped => Self::Interrupted,
             TransferError::File(error) => Self::File { action, path: file.to_owned(), error },
             error => Self::Transfer { path: volume.to_owned(), error },
+        }
+    }
+
+    /// The failure that the control plane tells.
+    pub fn problem(problem: &Problem) -> Self {
+        let code = serde_json::to_value(problem.code).unwrap_or_default();
+        let next = problem.next_step.as_ref().map(|next| format!("; {next}")).unwrap_or_default();
+        Self::Api {
+            code: code.as_str().unwrap_or("unknown").to_owned(),
+            message: format!("{}{next}", problem.message),
         }
     }
 
@@ -392,6 +418,9 @@ impl CliError {
             Self::Tls(_) => "tls",
             Self::Signals(_) => "signals",
             Self::Leases(_) => "leases",
+            Self::Api { code, .. } => code,
+            Self::Hostd(_) => "hostd",
+            Self::ControlPlane(_) => "control_plane",
             Self::Image(error) => error.code(),
             Self::DestinationExists { .. } => "exists",
             Self::Transfer { .. } => "transfer",

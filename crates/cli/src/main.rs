@@ -12,6 +12,7 @@
 //! This room holds no rule about volumes: it asks the rooms below, and puts their answers into words.
 #![forbid(unsafe_code)]
 
+mod api;
 mod audit;
 mod completions;
 mod datastores;
@@ -19,6 +20,7 @@ mod duration;
 mod error;
 mod grants;
 mod home;
+mod inventory;
 mod key;
 mod key_provider;
 mod keyring;
@@ -28,9 +30,12 @@ mod manual;
 mod output;
 mod program;
 mod progress;
+mod serve;
 mod signals;
 mod state_file;
 mod terminal;
+mod vm;
+mod vm_supervisor;
 mod volume;
 mod worker;
 

@@ -13,11 +13,15 @@ use tracing_subscriber::EnvFilter;
 use crate::audit::AuditCommand;
 use crate::completions::CompletionsArguments;
 use crate::error::CliError;
+use crate::inventory::{DatastoreCommand, EventCommand, HostCommand, PolicyCommand, TaskCommand};
 use crate::key::KeyCommand;
 use crate::key_provider::KeyProviderCommand;
 use crate::keyserver::KeyserverCommand;
 use crate::manual::ManArguments;
 use crate::output::{Output, printable};
+use crate::serve::ServeArguments;
+use crate::vm::VmCommand;
+use crate::vm_supervisor::{LAUNCHER_COMMAND, LauncherArguments, SUPERVISOR_COMMAND, SupervisorArguments};
 use crate::volume::VolumeCommand;
 use crate::worker::{WORKER_COMMAND, WorkerArguments};
 
@@ -59,6 +63,10 @@ pub struct Program {
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Everywhere")]
     verbose: u8,
 
+    /// End when process PID, our parent, does; for those who start others
+    #[arg(long, global = true, hide = true, value_name = "PID")]
+    ends_with: Option<u32>,
+
     /// What to log on stderr: error, warn, info, debug or trace, or a filter such as strongroom_frontend=debug; also
     /// taken from the environment variable STRONGROOM_LOG
     #[arg(long, global = true, value_name = "LEVEL", help_heading = "Everywhere")]
@@ -70,6 +78,26 @@ enum Command {
     /// Make, show, expose, grow, re-key, upgrade, check, convert and delete volumes
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Run all of Strongroom on this machine: key server, host, control plane
+    Serve(Box<ServeArguments>),
+    /// Make, run and protect VMs
+    #[command(subcommand)]
+    Vm(VmCommand),
+    /// List, add and look into the datastores of the control plane
+    #[command(subcommand)]
+    Datastore(DatastoreCommand),
+    /// List, make and delete policies: what VMs must have
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// List, show and cancel what the control plane does
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// See what happened, what happens, and what is wrong
+    #[command(subcommand)]
+    Event(EventCommand),
+    /// List the machines that run VMs
+    #[command(subcommand)]
+    Host(HostCommand),
     /// List, show, rotate and destroy keys, and see what happened to them
     #[command(subcommand)]
     Key(KeyCommand),
@@ -89,6 +117,12 @@ enum Command {
     /// Serve a volume; started by `volume expose`
     #[command(hide = true, name = WORKER_COMMAND)]
     Worker(WorkerArguments),
+    /// Answer for a VM; started by hostd
+    #[command(hide = true, name = SUPERVISOR_COMMAND)]
+    VmSupervisor(SupervisorArguments),
+    /// Become a VM's QEMU; started by its supervisor
+    #[command(hide = true, name = LAUNCHER_COMMAND)]
+    Launcher(LauncherArguments),
 }
 
 /// The whole command line, for what is generated from it.
@@ -115,9 +149,17 @@ pub fn run() -> ExitCode {
 impl Program {
     fn execute(mut self) -> Result<ExitCode, CliError> {
         let log = self.start_log()?;
+        self.ends_with.map_or(Ok(()), end_with)?;
         let output = Output::new(self.json);
         match &self.command {
             Command::Volume(command) => command.run(&output, &log),
+            Command::Serve(arguments) => arguments.run(&output, &log).map(|()| ExitCode::SUCCESS),
+            Command::Vm(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Datastore(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Policy(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Task(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Event(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Host(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Key(command) => command.run(&output),
             Command::KeyProvider(command) => command.run(&output),
             Command::Keyserver(command) => command.run(&output),
@@ -125,6 +167,8 @@ impl Program {
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(&output),
             Command::Worker(arguments) => arguments.run(),
+            Command::VmSupervisor(arguments) => arguments.run(&log),
+            Command::Launcher(arguments) => arguments.run(),
         }
     }
 
@@ -155,6 +199,16 @@ impl Program {
         started.map_err(|error| CliError::Usage(format!("the log cannot be started: {error}")))?;
         Ok(alike)
     }
+}
+
+/// Has the kernel kill this process when its parent ends. A parent that ends in order ends its children first; one that was
+/// killed leaves their places to its successor at once.
+fn end_with(parent: u32) -> Result<(), CliError> {
+    let failed = |errno: rustix::io::Errno| CliError::Signals(errno.into());
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(failed)?;
+    let present = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+    // It may have ended before the kernel was told.
+    if present == Some(parent) { Ok(()) } else { Err(CliError::Interrupted) }
 }
 
 /// What clap says of a command line: its help and version on stdout, its complaints on stderr.

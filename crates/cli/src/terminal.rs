@@ -92,6 +92,30 @@ impl Drop for Quiet<'_> {
     }
 }
 
+/// The terminal on stdin, whose every key goes on as it is; on drop it is as before.
+pub struct RawTerminal {
+    before: Termios,
+}
+
+impl RawTerminal {
+    /// None where stdin is no terminal.
+    pub fn of_stdin() -> Option<Self> {
+        let stdin = io::stdin();
+        let before = tcgetattr(&stdin).ok()?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(&stdin, OptionalActions::Now, &raw).ok()?;
+        Some(Self { before })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        // If the terminal is gone, so is what there was to restore.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
 /// Reads keys up to the end of the line.
 fn read_typed(mut keys: impl Read) -> Result<SecretBytes, TerminalError> {
     const INTERRUPT: u8 = 0x03;

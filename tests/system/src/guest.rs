@@ -223,13 +223,13 @@ impl AwaitedGuest {
 }
 
 /// A guest's place among those that may run at once.
-struct Place;
+pub(crate) struct Place;
 
 static PLACES_TAKEN: Mutex<usize> = Mutex::new(0);
 static PLACE_FREED: Condvar = Condvar::new();
 
 impl Place {
-    fn take() -> Self {
+    pub(crate) fn take() -> Self {
         let taken = PLACES_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         // Without a deadline: whoever has a place is bound by deadlines, and frees it even by failing.
         let mut taken = PLACE_FREED

@@ -7,6 +7,7 @@
 //! - [`Process`]: a started program that cannot outlive its test, not even one that is killed.
 //! - [`Volume`] and [`Exposure`]: a volume made and exposed by the program under test.
 //! - [`Guest`]: a running QEMU guest, spoken to over its serial line, and over QMP where it must be.
+//! - [`Serving`]: somebody who runs all of Strongroom, and VMs.
 //! - [`KeyServerUser`]: somebody who runs the embedded key server.
 //! - [`CommandLine`]: the program's commands, as a user calls them; [`Snapshot`]: that they touched nothing else.
 //! - [`datastore`]: what somebody who has stolen the datastore can see.
@@ -30,6 +31,7 @@ mod libvirt;
 mod process;
 mod qmp;
 mod scratch;
+mod serving;
 mod session;
 mod snapshot;
 mod socket;
@@ -44,6 +46,7 @@ pub use libvirt::Libvirt;
 pub use process::{Finished, Process, run};
 pub use qmp::Qmp;
 pub use scratch::Scratch;
+pub use serving::{Console, Serving};
 pub use session::{Output, RunningCommand, Session};
 pub use snapshot::Snapshot;
 pub use volume::{Exposure, Protection, Volume};

@@ -7,10 +7,11 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
-use strongroom_keyserver::authority::PrivateKey;
 use strongroom_keyserver::authority::signing_request::signing_request;
+use strongroom_keyserver::authority::{PrivateKey, claimed_identity};
 use strongroom_kmip::client::PEM_FILE_BYTES_MAX;
 use strongroom_memory::secret::SecretBytes;
+use time::OffsetDateTime;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::directory::make_directories;
@@ -115,6 +116,12 @@ impl ClientFiles {
     pub fn read_certificate(&self) -> Result<CertificateDer<'static>, CliError> {
         let all = read_certificates(&self.certificate)?;
         all.into_iter().next().ok_or_else(|| no_certificate(&self.certificate))
+    }
+
+    /// The first moment at which the certificate is good no longer.
+    pub fn not_after(&self) -> Result<OffsetDateTime, CliError> {
+        let identity = claimed_identity(&self.read_certificate()?);
+        identity.map(|identity| identity.not_after).ok_or_else(|| no_certificate(&self.certificate))
     }
 
     /// The PKCS#8 of a key file that this program wrote.

@@ -22,8 +22,10 @@ mod syslog;
 mod token;
 mod upstream;
 
-pub use administration::AdministrationArguments;
-pub use directory::{DirectoryArguments, make_directories};
+pub use administration::{AdministrationArguments, Administrator};
+pub use certificates::{ClientFiles, NewKey};
+pub use directory::{DirectoryArguments, ServerSettings, make_directories};
+pub use init::EMBEDDED;
 
 use std::process::ExitCode;
 

@@ -47,7 +47,7 @@ fn default_qemu() -> PathBuf {
 }
 
 impl HostConfig {
-    /// What `<home>/hostd/host.json` says, or what is usual if there is none.
+    /// What `host.json` in hostd's home says, or what is usual if there is none.
     ///
     /// # Errors
     /// If it cannot be read or understood.
@@ -99,7 +99,7 @@ impl HostConfig {
 }
 
 fn file_of(home: &Path) -> PathBuf {
-    home.join("hostd/host.json")
+    home.join("host.json")
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod queue;
 mod tickets;
 mod vms;
 
+use std::fmt::Debug;
 use std::io;
 use std::os::unix::net::UnixListener as BlockingListener;
 use std::path::{Path, PathBuf};
@@ -40,11 +41,22 @@ use crate::protocol::{
 };
 use crate::run_directory::HostRunDirectory;
 
+/// Whoever has to know where volumes are: what needs a key is asked for before one is destroyed.
+pub trait DatastoreNotes: Debug + Send + Sync {
+    /// Notes that volumes will be in this directory; durable when it returns.
+    ///
+    /// # Errors
+    /// If it cannot be noted: then it is not used.
+    fn note(&self, path: &Path) -> io::Result<()>;
+}
+
 /// What a hostd is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where this machine's things are kept: its configuration, and what supervisors need to reach key providers.
+    /// Where hostd's own things are kept: its configuration, and what supervisors need to reach key providers.
     pub home: PathBuf,
+    /// Told of each datastore before it is used.
+    pub notes: Arc<dyn DatastoreNotes>,
     /// Where things are kept that last as long as processes.
     pub run: PathBuf,
     /// How supervisors are started.
@@ -75,6 +87,7 @@ fn system(action: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
 #[derive(Debug)]
 pub struct Hostd {
     home: PathBuf,
+    notes: Arc<dyn DatastoreNotes>,
     run: HostRunDirectory,
     supervisor: SupervisorProgram,
     config: Mutex<HostConfig>,
@@ -99,6 +112,7 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     let changes = Arc::new(ChangeLog::new());
     let hostd = Arc::new(Hostd {
         home: options.home,
+        notes: options.notes,
         supervisor: options.supervisor,
         vms: Vms::new(Arc::clone(&changes)),
         queue: Queue::new(Arc::clone(&changes)),
@@ -240,6 +254,7 @@ impl Hostd {
         }
         let id = strongroom_datastore::file::identify(&path)
             .map_err(|error| Problem::new(error.code(), error.to_string()))?;
+        self.notes.note(&path).map_err(|error| Problem::new("system", error.to_string()))?;
         let added = DatastoreConfig { path: path.clone(), id };
         let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         if config.datastore(&path) != Some(&added) {

@@ -6,13 +6,14 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create};
 use strongroom_hostd::client::{Client, ClientError};
-use strongroom_hostd::daemon::{self, SupervisorProgram};
+use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
 use strongroom_hostd::process::ProcessIdentity;
 use strongroom_hostd::protocol::{
     Disk, DiskFrontend, DiskKey, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat, ObservedVm,
@@ -31,6 +32,16 @@ use tokio::runtime::Runtime;
 /// Longer than anything takes on a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
 
+/// There is nobody to tell.
+#[derive(Debug)]
+struct Unnoted;
+
+impl DatastoreNotes for Unnoted {
+    fn note(&self, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// This program: a test, or one of the processes of a host.
 pub fn run(trials: Vec<Trial>) -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -47,7 +58,7 @@ pub fn run(trials: Vec<Trial>) -> ExitCode {
         "hostd" => {
             let [home, run] = [arguments.next().unwrap(), arguments.next().unwrap()].map(PathBuf::from);
             let supervisor = SupervisorProgram { path: this, arguments: vec!["vm-supervisor".into()] };
-            let options = daemon::Options { home, run, supervisor };
+            let options = daemon::Options { home, notes: Arc::new(Unnoted), run, supervisor };
             let runtime = Runtime::new().unwrap();
             runtime.block_on(daemon::run(options, std::future::pending())).map_err(|error| error.to_string())
         }

@@ -1,0 +1,211 @@
+//! JSON over HTTPS, with one certificate that is believed and a token.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use strongroom_api::{ErrorBody, IDEMPOTENCY_KEY_HEADER};
+use strongroom_memory::secret::SecretBytes;
+use ureq::Agent;
+use ureq::http::{HeaderValue, Request, Response};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use zeroize::Zeroizing;
+
+use crate::error::CliError;
+
+/// The longest answer that is read, in bytes: a page of a thousand VMs is below one.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// The longest line of a stream that is read, in bytes.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+/// For one answer. Whoever waits for a task is answered after half a minute.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(90);
+/// How long a control plane that does not listen is tried again, and how often.
+const COMES_BACK_WITHIN: Duration = Duration::from_secs(5);
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// For a connection.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A control plane.
+pub struct Http {
+    agent: Agent,
+    url: String,
+    token: SecretBytes,
+}
+
+impl Http {
+    pub fn new(url: String, pem: &[u8], path: &Path, token: SecretBytes) -> Result<Self, CliError> {
+        let unusable = || CliError::Usage(format!("{} holds no certificate", path.display()));
+        let roots: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(pem)
+            .map(|der| der.map(|der| Certificate::from_der(&der).to_owned()))
+            .collect::<Result<_, _>>()
+            .map_err(|_| unusable())?;
+        if roots.is_empty() {
+            return Err(unusable());
+        }
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::new_with_certs(&roots))
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+            .build();
+        let agent = Agent::config_builder()
+            .tls_config(tls)
+            .https_only(true)
+            // A token must not follow wherever an answer points.
+            .max_redirects(0)
+            .proxy(None)
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECTS_WITHIN))
+            .timeout_recv_response(Some(ANSWERS_WITHIN))
+            .build()
+            .new_agent();
+        let url = url.trim_end_matches('/').to_owned();
+        if !url.starts_with("https://") {
+            return Err(CliError::Usage(format!(
+                "'{url}' is no address of a control plane: write https://HOST:PORT"
+            )));
+        }
+        Ok(Self { agent, url, token })
+    }
+
+    pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
+        self.send("GET", path, None::<&()>, None)
+    }
+
+    pub fn send<Answer: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&impl Serialize>,
+        idempotency_key: Option<&str>,
+    ) -> Result<Answer, CliError> {
+        let body = match body {
+            Some(body) => serde_json::to_vec(body).map_err(|error| CliError::Output(error.into()))?,
+            None => Vec::new(),
+        };
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url));
+        request = request.header("authorization", self.authorization()?);
+        if !body.is_empty() {
+            request = request.header("content-type", "application/json");
+        }
+        if let Some(key) = idempotency_key {
+            request = request.header(IDEMPOTENCY_KEY_HEADER, key);
+        }
+        let request = request.body(body).map_err(|error| self.unreachable(&error.to_string()))?;
+        let answer = self.run(&request)?;
+        let (status, content) = self.read(answer)?;
+        if !(200..300).contains(&status) {
+            return Err(self.refused(status, &content));
+        }
+        serde_json::from_slice(&content).map_err(|error| self.nonsense(&error.to_string()))
+    }
+
+    pub fn stream(&self, path: &str, heard: &mut dyn FnMut(&str) -> bool) -> Result<(), CliError> {
+        let request = Request::get(format!("{}{path}", self.url))
+            .header("authorization", self.authorization()?)
+            .header("accept", "text/event-stream")
+            .body(())
+            .map_err(|error| self.unreachable(&error.to_string()))?;
+        let answer = self.agent.run(request).map_err(|error| self.unreachable(&error.to_string()))?;
+        if !answer.status().is_success() {
+            let (status, content) = self.read(answer)?;
+            return Err(self.refused(status, &content));
+        }
+        let mut lines = BufReader::new(answer.into_body().into_reader());
+        loop {
+            let mut line = String::new();
+            let read = lines.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
+            match read.map_err(|error| self.unreachable(&error.to_string()))? {
+                0 => return Ok(()),
+                _ if !heard(line.trim_end()) => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends the request, for some seconds again where nobody takes it: a control plane that was killed is back in one. Nothing was
+    /// asked of one that cannot be connected to.
+    fn run(&self, request: &Request<Vec<u8>>) -> Result<Response<ureq::Body>, CliError> {
+        let until = Instant::now() + COMES_BACK_WITHIN;
+        loop {
+            match self.agent.run(request.clone()) {
+                Err(ureq::Error::Io(error))
+                    if error.kind() == io::ErrorKind::ConnectionRefused && Instant::now() < until =>
+                {
+                    std::thread::sleep(TRY_AGAIN_AFTER);
+                }
+                answered => return answered.map_err(|error| self.unreachable(&error.to_string())),
+            }
+        }
+    }
+
+    fn authorization(&self) -> Result<HeaderValue, CliError> {
+        let value = Zeroizing::new([b"Bearer ", self.token.expose()].concat());
+        let mut value = HeaderValue::from_bytes(&value)
+            .map_err(|_| CliError::Usage("the token holds bytes that no token has".to_owned()))?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+
+    fn read(&self, answer: Response<ureq::Body>) -> Result<(u16, Vec<u8>), CliError> {
+        let status = answer.status().as_u16();
+        let mut content = Vec::new();
+        let mut body = answer.into_body().into_reader().take(ANSWER_BYTES_MAX + 1);
+        body.read_to_end(&mut content).map_err(|error| self.unreachable(&error.to_string()))?;
+        if content.len() as u64 > ANSWER_BYTES_MAX {
+            return Err(self.nonsense("it is too long"));
+        }
+        Ok((status, content))
+    }
+
+    fn unreachable(&self, reason: &str) -> CliError {
+        CliError::Api {
+            code: "api_unreachable".to_owned(),
+            message: format!(
+                "the control plane at {} cannot be reached: {reason}; is `strongroom serve` running?",
+                self.url
+            ),
+        }
+    }
+
+    fn nonsense(&self, reason: &str) -> CliError {
+        let message = format!("the control plane at {} answers what is not understood: {reason}", self.url);
+        CliError::Api { code: "api_nonsense".to_owned(), message }
+    }
+
+    fn refused(&self, status: u16, content: &[u8]) -> CliError {
+        match serde_json::from_slice::<ErrorBody>(content) {
+            Ok(ErrorBody { error }) => CliError::problem(&error),
+            Err(_) => self.nonsense(&format!("status {status} without a reason")),
+        }
+    }
+}
+
+/// A query's text. Its fields are texts, numbers, and yes or no.
+pub fn query(query: &impl Serialize) -> Result<String, CliError> {
+    let fields = serde_json::to_value(query).map_err(|error| CliError::Output(error.into()))?;
+    let fields = fields.as_object().cloned().unwrap_or_default();
+    let pair = |(name, value): (&String, &serde_json::Value)| {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("{name}={}", super::segment(&text))
+    };
+    Ok(fields.iter().filter(|(_, value)| !value.is_null()).map(pair).collect::<Vec<_>>().join("&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_api::vm::VmListQuery;
+
+    #[test]
+    fn a_query_has_what_is_set() {
+        let query = VmListQuery { limit: Some(5), name: Some("a b&c".to_owned()), ..VmListQuery::default() };
+        let text = super::query(&query).unwrap();
+        assert!(
+            text.contains("limit=5") && text.contains("name=a%20b%26c") && !text.contains("host"),
+            "{text}"
+        );
+    }
+}

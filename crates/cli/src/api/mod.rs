@@ -1,0 +1,200 @@
+//! Asking the control plane: where it is, how its answers and refusals come back, and waiting for what it does.
+//!
+//! ```text
+//! <home>/control/api.json   where it listens
+//! <home>/control/api.crt    its certificate, which is the only one that is believed
+//! <home>/control/token      who asks, for its owner alone
+//! ```
+
+mod follow;
+mod http;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use strongroom_api::task::Task;
+use strongroom_memory::secret::SecretBytes;
+use uuid::Uuid;
+use zeroize::Zeroizing;
+
+pub use self::follow::{Begun, WaitArguments, follow};
+use self::http::Http;
+use crate::error::CliError;
+use crate::home::HomeArguments;
+use crate::state_file;
+
+/// Where the control plane's own things are in the home.
+pub const CONTROL_DIRECTORY: &str = "control";
+/// The file that says where it listens.
+const ADDRESS_FILE: &str = "api.json";
+/// Its certificate.
+const CERTIFICATE_FILE: &str = "api.crt";
+/// The first token.
+const TOKEN_FILE: &str = "token";
+
+/// The format of the file that says where it listens.
+const ADDRESS_FORMAT: u32 = 1;
+
+/// The longest file of these that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// The environment variable with the control plane's URL.
+const URL_VARIABLE: &str = "STRONGROOM_API";
+
+/// Which control plane, and as whom.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Control plane")]
+pub struct ApiArguments {
+    /// Where it is, https://HOST:PORT; otherwise what STRONGROOM_API names, or the one that `strongroom serve` runs here
+    #[arg(long, value_name = "URL")]
+    api: Option<String>,
+
+    /// Its certificate, PEM; by default that of the one that runs here
+    #[arg(long, value_name = "FILE")]
+    api_ca: Option<PathBuf>,
+
+    /// The file with the token of who asks; by default the first token of the one that runs here
+    #[arg(long, value_name = "FILE")]
+    api_token_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    home: HomeArguments,
+}
+
+/// Where a control plane listens, as it says itself.
+#[derive(Serialize, Deserialize)]
+struct Listens {
+    format: u32,
+    url: String,
+}
+
+/// Says in its home where the control plane listens.
+pub fn write_address(control_home: &Path, url: &str) -> Result<(), CliError> {
+    state_file::replace(
+        &control_home.join(ADDRESS_FILE),
+        &Listens { format: ADDRESS_FORMAT, url: url.to_owned() },
+    )
+}
+
+/// A control plane.
+pub struct Api {
+    http: Http,
+}
+
+impl ApiArguments {
+    /// The one that runs on this machine, with this home.
+    pub fn of_home(home: &HomeArguments) -> Self {
+        Self { home: home.clone(), ..Self::default() }
+    }
+
+    /// Reads what it takes to ask. Nothing is asked yet.
+    pub fn connect(&self) -> Result<Api, CliError> {
+        let home = self.home.path()?.join(CONTROL_DIRECTORY);
+        let given = self.api.clone().or_else(|| std::env::var(URL_VARIABLE).ok());
+        let url = match given {
+            Some(url) => url,
+            None => address(&home)?,
+        };
+        let ca = self.api_ca.clone().unwrap_or_else(|| home.join(CERTIFICATE_FILE));
+        let token = self.api_token_file.clone().unwrap_or_else(|| home.join(TOKEN_FILE));
+        Ok(Api { http: Http::new(url, &read(&ca)?, &ca, read_token(&token)?)? })
+    }
+}
+
+/// Where the control plane of this home listens.
+pub fn address(home: &Path) -> Result<String, CliError> {
+    let path = home.join(ADDRESS_FILE);
+    if !path.exists() {
+        return Err(CliError::Usage(format!(
+            "no control plane runs here ({} is not there): start one with `strongroom serve`, or name one with --api URL, \
+             --api-ca FILE and --api-token-file FILE",
+            path.display()
+        )));
+    }
+    let listens: Listens = state_file::read(&path, ADDRESS_FORMAT).map_err(|error| CliError::File {
+        action: "read",
+        path,
+        error,
+    })?;
+    Ok(listens.url)
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
+    let failed = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    strongroom_files::read(path, FILE_BYTES_MAX).map(Zeroizing::new).map_err(failed)
+}
+
+fn read_token(path: &Path) -> Result<SecretBytes, CliError> {
+    let content = read(path)?;
+    let mut token = Zeroizing::new(content.trim_ascii().to_vec());
+    if token.is_empty() {
+        return Err(CliError::Usage(format!("{} holds no token", path.display())));
+    }
+    Ok(SecretBytes::from_slice_and_wipe(&mut token)?)
+}
+
+impl Api {
+    /// Asks for something.
+    pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
+        self.http.get(path)
+    }
+
+    /// Asks for something, by a query.
+    pub fn query<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+    ) -> Result<Answer, CliError> {
+        let text = http::query(query)?;
+        self.http.get(&if text.is_empty() { path.to_owned() } else { format!("{path}?{text}") })
+    }
+
+    /// Has something done.
+    pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
+        self.http.send("POST", path, Some(body), Some(&Uuid::new_v4().to_string()))
+    }
+
+    /// Asks for what is an answer and no task.
+    pub fn post_for<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Answer, CliError> {
+        self.http.send("POST", path, Some(body), None)
+    }
+
+    /// Changes something.
+    pub fn patch(&self, path: &str, body: &impl Serialize) -> Result<Task, CliError> {
+        self.http.send("PATCH", path, Some(body), Some(&Uuid::new_v4().to_string()))
+    }
+
+    /// Removes or ends something.
+    pub fn delete(&self, path: &str) -> Result<Task, CliError> {
+        self.http.send("DELETE", path, None::<&()>, Some(&Uuid::new_v4().to_string()))
+    }
+
+    /// The lines of an answer that does not end, as they come, until `heard` says that it is enough.
+    pub fn stream(&self, path: &str, heard: &mut dyn FnMut(&str) -> bool) -> Result<(), CliError> {
+        self.http.stream(path, heard)
+    }
+}
+
+/// A name or id as a part of a path.
+pub fn segment(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_in_their_segment() {
+        assert_eq!(segment("web-1.example_org"), "web-1.example_org");
+        assert_eq!(segment("../x?y#z%/ä"), "..%2Fx%3Fy%23z%25%2F%C3%A4");
+    }
+}

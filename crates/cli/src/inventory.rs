@@ -1,0 +1,522 @@
+//! `strongroom task`, `event`, `host`, `datastore`, `policy`: what else the control plane keeps.
+
+use std::fmt::{self, Display};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use strongroom_api::alarm::Alarm;
+use strongroom_api::datastore::{AddDatastore, Datastore, Found};
+use strongroom_api::event::{Event, EventListQuery};
+use strongroom_api::host::Host;
+use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules};
+use strongroom_api::task::{Task, TaskListQuery};
+use strongroom_api::{ListQuery, Name, ObjectRef, Page};
+use strongroom_types::display_bytes;
+use uuid::Uuid;
+
+use crate::api::{Api, ApiArguments, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::{Output, Table, utc};
+
+/// How many are shown if nothing is said.
+const MOST: u32 = 50;
+
+/// What can be done with tasks.
+#[derive(Debug, Subcommand)]
+pub enum TaskCommand {
+    /// List tasks, the newest first
+    List(MostArguments),
+    /// Show a task
+    Show(TaskArguments),
+    /// Ask for a task's end
+    Cancel(TaskArguments),
+}
+
+/// How many.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  strongroom task list\n  strongroom task list --most 500 --json")]
+pub struct MostArguments {
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = MOST)]
+    most: u32,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Which task.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom task show 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
+pub struct TaskArguments {
+    /// The task's id
+    task: Uuid,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// An answer as it came, and how a person sees it.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Shown<T> {
+    answer: T,
+    #[serde(skip)]
+    text: String,
+}
+
+impl<T> Display for Shown<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn show<T: Serialize>(output: &Output, answer: T, text: impl Display) -> Result<(), CliError> {
+    output.answer(&Shown { text: text.to_string(), answer })
+}
+
+fn table<const COLUMNS: usize, T: Serialize>(
+    output: &Output,
+    answer: Page<T>,
+    head: [&str; COLUMNS],
+    none: &str,
+    row: impl Fn(&T) -> [String; COLUMNS],
+) -> Result<(), CliError> {
+    let rows: Vec<_> = answer.items.iter().map(row).collect();
+    let text = if rows.is_empty() { none.to_owned() } else { Table { head, rows }.to_string() };
+    show(output, answer, text)
+}
+
+/// The name that a value has in JSON.
+fn word(value: impl Serialize) -> String {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    value.as_str().unwrap_or_default().replace('_', "-")
+}
+
+fn object(object: &ObjectRef) -> String {
+    object.name.clone()
+}
+
+fn time_ms(unix_ms: u64) -> String {
+    utc(unix_ms / 1000)
+}
+
+impl TaskCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::List(MostArguments { most, api }) => {
+                let query = TaskListQuery { limit: Some(*most), ..TaskListQuery::default() };
+                let tasks: Page<Task> = api.connect()?.query("/v1/tasks", &query)?;
+                let head = ["TASK", "WHAT", "OBJECT", "STATE", "BEGUN", "BY", "ERROR"];
+                table(output, tasks, head, "there are no tasks", |task| {
+                    let error = task.error.as_ref().map(|error| error.message.clone());
+                    [
+                        task.id.to_string(),
+                        word(task.kind),
+                        object(&task.object),
+                        word(task.state),
+                        time_ms(task.created_unix_ms),
+                        task.by.clone(),
+                        error.unwrap_or_default(),
+                    ]
+                })
+            }
+            Self::Show(TaskArguments { task, api }) => {
+                let task: Task = api.connect()?.get(&format!("/v1/tasks/{task}"))?;
+                let text = describe(&task);
+                show(output, task, text)
+            }
+            Self::Cancel(TaskArguments { task, api }) => {
+                let task = api.connect()?.delete(&format!("/v1/tasks/{task}"))?;
+                let text = describe(&task);
+                show(output, task, text)
+            }
+        }
+    }
+}
+
+fn describe(task: &Task) -> String {
+    let mut text = format!("{} of {}: {}", word(task.kind), object(&task.object), word(task.state));
+    if let Some(progress) = task.progress.filter(|progress| progress.total > 0) {
+        let percent = u128::from(progress.done) * 100 / u128::from(progress.total);
+        text.push_str(&format!(", {percent} %"));
+    }
+    if task.cancelling && !task.state.is_over() {
+        text.push_str(", to be ended");
+    }
+    for more in [task.note.as_ref(), task.error.as_ref().map(|error| &error.message)].into_iter().flatten() {
+        text.push_str(&format!("\n  {more}"));
+    }
+    if let Some(next) = task.error.as_ref().and_then(|error| error.next_step.as_ref()) {
+        text.push_str(&format!("\n  next: {next}"));
+    }
+    text
+}
+
+/// What can be done with events.
+#[derive(Debug, Subcommand)]
+pub enum EventCommand {
+    /// List what happened
+    List(MostArguments),
+    /// Show what happens, as it happens, until Control-C
+    Follow(FollowArguments),
+    /// List what is wrong now
+    Alarms(AlarmArguments),
+}
+
+/// From where.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom event follow")]
+pub struct FollowArguments {
+    /// Begin after the event of this number
+    #[arg(long, value_name = "N")]
+    after: Option<u64>,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Where.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom event alarms")]
+pub struct AlarmArguments {
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+impl EventCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::List(MostArguments { most, api }) => {
+                let query = EventListQuery { limit: Some(*most), ..EventListQuery::default() };
+                let events: Page<Event> = api.connect()?.query("/v1/events", &query)?;
+                table(
+                    output,
+                    events,
+                    ["NUMBER", "WHEN", "WHAT", "OF", "MESSAGE"],
+                    "nothing happened yet",
+                    |event| {
+                        [
+                            event.id.to_string(),
+                            time_ms(event.at_unix_ms),
+                            event.kind.clone(),
+                            object(&event.object),
+                            event.message.clone(),
+                        ]
+                    },
+                )
+            }
+            Self::Follow(FollowArguments { after, api }) => {
+                let query = after.map(|after| format!("?after={after}")).unwrap_or_default();
+                let mut failed = None;
+                api.connect()?.stream(&format!("/v1/events/stream{query}"), &mut |line| {
+                    // Server-sent events (HTML, section 9.2): the other fields are for browsers.
+                    let Some(event) = line.strip_prefix("data:") else { return true };
+                    let Ok(event) = serde_json::from_str::<Event>(event.trim_start()) else { return true };
+                    let text = format!("{}  {}  {}", time_ms(event.at_unix_ms), event.kind, event.message);
+                    failed = show(output, event, text).err();
+                    failed.is_none()
+                })?;
+                failed.map_or(Ok(()), Err)
+            }
+            Self::Alarms(AlarmArguments { api }) => {
+                let alarms: Page<Alarm> = api.connect()?.get("/v1/alarms")?;
+                table(output, alarms, ["SEVERITY", "SINCE", "WHAT", "NEXT"], "nothing is wrong", |alarm| {
+                    [
+                        word(alarm.severity),
+                        time_ms(alarm.since_unix_ms),
+                        alarm.message.clone(),
+                        alarm.next_step.clone(),
+                    ]
+                })
+            }
+        }
+    }
+}
+
+/// What can be done with hosts.
+#[derive(Debug, Subcommand)]
+pub enum HostCommand {
+    /// List the machines that run VMs
+    List(HostListArguments),
+}
+
+/// Where.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom host list")]
+pub struct HostListArguments {
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+impl HostCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let Self::List(HostListArguments { api }) = self;
+        let hosts: Page<Host> = api.connect()?.query("/v1/hosts", &ListQuery::default())?;
+        let head =
+            ["NAME", "STATE", "CPUS", "MEMORY", "FREE", "GUESTS ON", "VMS", "MEMORY STAYS IN", "REASONS"];
+        table(output, hosts, head, "there are no hosts", |host| {
+            [
+                host.name.clone(),
+                word(host.state),
+                host.cpus.to_string(),
+                display_bytes(host.memory_bytes),
+                display_bytes(host.memory_free_bytes),
+                host.accelerator.clone().unwrap_or_default(),
+                host.vms_running.to_string(),
+                host.crypto_safe.clone().unwrap_or_default(),
+                host.crypto_safe_reasons.join("; "),
+            ]
+        })
+    }
+}
+
+/// What can be done with datastores.
+#[derive(Debug, Subcommand)]
+pub enum DatastoreCommand {
+    /// List the datastores
+    List(DatastoreListArguments),
+    /// Take a directory into use as a datastore
+    Add(DatastoreAddArguments),
+    /// Forget a datastore that no VM is in; its files stay
+    Remove(DatastoreArguments),
+    /// Show what lies in a datastore, and how it stands to the inventory
+    Contents(DatastoreArguments),
+    /// Register every VM of a datastore that can be
+    Rebuild(DatastoreArguments),
+}
+
+/// Where.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom datastore list")]
+pub struct DatastoreListArguments {
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Which directory.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom datastore add ds1 /srv/vms")]
+pub struct DatastoreAddArguments {
+    /// What it is to be called
+    name: Name,
+
+    /// The directory, on ext4, XFS, btrfs or tmpfs; made if only it is missing
+    path: std::path::PathBuf,
+
+    /// The host that has it; not needed if there is only one
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Which datastore.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  strongroom datastore contents ds1\n  strongroom datastore rebuild ds1")]
+pub struct DatastoreArguments {
+    /// The datastore, by name or id
+    datastore: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+impl DatastoreCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::List(DatastoreListArguments { api }) => {
+                let all: Page<Datastore> = api.connect()?.query("/v1/datastores", &ListQuery::default())?;
+                let head = ["NAME", "STATE", "SIZE", "FREE", "PROVISIONED", "VMS", "PATH"];
+                table(
+                    output,
+                    all,
+                    head,
+                    "there are no datastores; add one: strongroom datastore add NAME DIR",
+                    |one| {
+                        [
+                            one.name.to_string(),
+                            word(one.state),
+                            display_bytes(one.total_bytes),
+                            display_bytes(one.free_bytes),
+                            display_bytes(one.provisioned_bytes),
+                            one.vms.to_string(),
+                            one.path.clone(),
+                        ]
+                    },
+                )
+            }
+            Self::Add(DatastoreAddArguments { name, path, host, wait, api }) => {
+                let failed = |error| CliError::File { action: "find", path: path.clone(), error };
+                let absolute = std::path::absolute(path).map_err(failed)?;
+                let path = absolute.to_str().ok_or_else(|| {
+                    CliError::Usage(format!(
+                        "{} is not UTF-8, as a datastore's path has to be",
+                        path.display()
+                    ))
+                })?;
+                let api = api.connect()?;
+                let wish = AddDatastore { name: name.clone(), path: path.to_owned(), host: host.clone() };
+                let task = api.post("/v1/datastores", &wish)?;
+                ended(&api, output, *wait, "adding", task, &format!("{name} is a datastore"))
+            }
+            Self::Remove(DatastoreArguments { datastore, api }) => {
+                let api = api.connect()?;
+                let task = api.delete(&format!("/v1/datastores/{}", segment(datastore)))?;
+                let said = format!("{datastore} is a datastore no longer; its files stay");
+                ended(&api, output, WaitArguments::default(), "removing", task, &said)
+            }
+            Self::Contents(DatastoreArguments { datastore, api }) => {
+                let path = format!("/v1/datastores/{}/contents", segment(datastore));
+                let found: Page<Found> = api.connect()?.get(&path)?;
+                table(output, found, ["DIRECTORY", "STANDING", "REASON"], "it is empty", |found| {
+                    [found.directory.clone(), word(found.standing), found.reason.clone().unwrap_or_default()]
+                })
+            }
+            Self::Rebuild(DatastoreArguments { datastore, api }) => {
+                let api = api.connect()?;
+                let path = format!("/v1/datastores/{}/rebuild", segment(datastore));
+                let task = api.post(&path, &strongroom_api::vm::PowerOptions::default())?;
+                let said = format!("what could be registered of {datastore} is");
+                ended(&api, output, WaitArguments::default(), "registering", task, &said)
+            }
+        }
+    }
+}
+
+fn ended(
+    api: &Api,
+    output: &Output,
+    wait: WaitArguments,
+    verb: &'static str,
+    task: Task,
+    said: &str,
+) -> Result<(), CliError> {
+    if wait.no_wait {
+        let text = format!("task {}", task.id);
+        return show(output, task, text);
+    }
+    let task = follow(api, output, verb, task)?;
+    show(output, task, said)
+}
+
+/// What can be done with policies.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// List the policies
+    List(PolicyListArguments),
+    /// Make a policy
+    Create(PolicyCreateArguments),
+    /// Delete a policy that no VM has
+    Delete(PolicyArguments),
+}
+
+/// Where.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom policy list")]
+pub struct PolicyListArguments {
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// What it says.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom policy create gold --encryption-required --crypto-safe-hosts")]
+pub struct PolicyCreateArguments {
+    /// Its name
+    name: Name,
+
+    /// What it is for
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    description: String,
+
+    /// Its VMs must be sealed
+    #[arg(long)]
+    encryption_required: bool,
+
+    /// The key provider of its VMs
+    #[arg(long, value_name = "NAME")]
+    key_provider: Option<Name>,
+
+    /// Its VMs must have a TPM
+    #[arg(long)]
+    tpm_required: bool,
+
+    /// Its VMs run only on hosts where no secret in memory can reach a disk
+    #[arg(long)]
+    crypto_safe_hosts: bool,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Which policy.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom policy delete gold")]
+pub struct PolicyArguments {
+    /// The policy, by name or id
+    policy: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+impl PolicyCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::List(PolicyListArguments { api }) => {
+                let all: Page<Policy> = api.connect()?.query("/v1/policies", &ListQuery::default())?;
+                table(
+                    output,
+                    all,
+                    ["NAME", "SEALED", "KEYS FROM", "TPM", "HOSTS", "VMS", "FOR"],
+                    "there are no policies",
+                    |one| {
+                        let rules = &one.rules;
+                        let either = |is, yes: &str, no: &str| if is { yes } else { no }.to_owned();
+                        [
+                            one.name.to_string(),
+                            either(rules.encryption_required, "required", "as wished"),
+                            rules.key_provider.as_ref().map_or("any".to_owned(), ToString::to_string),
+                            either(rules.tpm_required, "required", "as wished"),
+                            either(rules.crypto_safe_hosts, "crypto-safe", "any"),
+                            one.vms.to_string(),
+                            one.description.clone(),
+                        ]
+                    },
+                )
+            }
+            Self::Create(arguments) => {
+                let api = arguments.api.connect()?;
+                let wish = CreatePolicy {
+                    name: arguments.name.clone(),
+                    description: arguments.description.clone(),
+                    rules: PolicyRules {
+                        encryption_required: arguments.encryption_required,
+                        key_provider: arguments.key_provider.clone(),
+                        tpm_required: arguments.tpm_required,
+                        crypto_safe_hosts: arguments.crypto_safe_hosts,
+                        restart: None,
+                    },
+                };
+                let task = api.post("/v1/policies", &wish)?;
+                let said = format!("policy {} is made", arguments.name);
+                ended(&api, output, WaitArguments::default(), "making", task, &said)
+            }
+            Self::Delete(PolicyArguments { policy, api }) => {
+                let api = api.connect()?;
+                let task = api.delete(&format!("/v1/policies/{}", segment(policy)))?;
+                let said = format!("policy {policy} is deleted");
+                ended(&api, output, WaitArguments::default(), "deleting", task, &said)
+            }
+        }
+    }
+}

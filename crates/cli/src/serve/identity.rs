@@ -1,0 +1,119 @@
+//! Who the roles of this machine are at its key server: a certificate each, made when it is first needed and renewed before
+//! it ends.
+//!
+//! ```text
+//! <home>/control/identity/{ca,cert,key}.pem     role control: has keys made, signs grants
+//! <home>/control/auditor/{ca,cert,key}.pem      role auditor: learns whether the key server is backed up
+//! <home>/hostd/identity/{ca,cert,key}.pem       role host: fetches keys under grants
+//! <home>/{control,hostd}/key-providers/embedded.json    the key server, as each of them reaches it
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use strongroom_keyserver::access::{ClientName, Role};
+use strongroom_keyserver::authority::enrol::Client;
+use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
+use strongroom_keyserver::management::protocol::{NewTokenAnswer, Question};
+use strongroom_providers::{KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig};
+use time::OffsetDateTime;
+
+use crate::error::CliError;
+use crate::keyserver::{Administrator, ClientFiles, EMBEDDED, NewKey, ServerSettings};
+
+/// For how long a token lies between the key server and this process, in seconds.
+const TOKEN_SECONDS: u32 = 300;
+
+/// How long before its end a certificate is renewed.
+const RENEW_BEFORE: time::Duration = time::Duration::days(30);
+
+/// How long a key server may take to answer one request, in milliseconds: it is on this machine.
+const REQUEST_TIMEOUT_MS: u64 = 2000;
+
+/// One role of this machine.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    role: Role,
+    name: ClientName,
+    home: PathBuf,
+    directory: &'static str,
+}
+
+impl Identity {
+    /// Of the control plane, whose home is `home`.
+    pub fn control(home: &Path) -> Result<Self, CliError> {
+        Self::new(Role::Control, "control", home, "identity")
+    }
+
+    /// Of the control plane, as somebody who only reads.
+    pub fn auditor(home: &Path) -> Result<Self, CliError> {
+        Self::new(Role::Auditor, "control-auditor", home, "auditor")
+    }
+
+    /// Of this machine as a host called `name`, whose home is `home`.
+    pub fn host(name: &str, home: &Path) -> Result<Self, CliError> {
+        Self::new(Role::Host, name, home, "identity")
+    }
+
+    fn new(role: Role, name: &str, home: &Path, directory: &'static str) -> Result<Self, CliError> {
+        let name = name.parse().map_err(|error| CliError::Usage(format!("{error}")))?;
+        Ok(Self { role, name, home: home.to_owned(), directory })
+    }
+
+    /// Its certificate and key.
+    pub fn files(&self) -> ClientFiles {
+        ClientFiles::in_directory(&self.home.join(self.directory))
+    }
+
+    /// Sees to it that it has a certificate that is good for some time, and knows the key server. `administrator` are the
+    /// files of one.
+    pub fn ensure(&self, server: &ServerSettings, administrator: &ClientFiles) -> Result<(), CliError> {
+        let (files, port) = (self.files(), server.listen_enrolment.to_string());
+        if !files.are_there() {
+            let question = Question::CreateToken {
+                name: self.name.clone(),
+                role: self.role,
+                valid_seconds: Some(TOKEN_SECONDS),
+                public_key: None,
+            };
+            let answer: NewTokenAnswer = Administrator::new(&port, administrator)?.ask(&question)?;
+            let token = EnrolmentToken::read(answer.token.as_str());
+            let token = token.map_err(|error| CliError::Usage(error.to_string()))?;
+            let key = NewKey::generate()?;
+            let enrolled = Client::new(&port)?.enrol(&token, &key.signing_request)?;
+            files.write(&key, &enrolled.certificate, &enrolled.authorities)?;
+        } else if files.not_after()? < OffsetDateTime::now_utc() + RENEW_BEFORE {
+            let key = NewKey::generate()?;
+            let renewed = Administrator::new(&port, &files)?.renew(&key.signing_request)?;
+            files.write(&key, &renewed.certificate, &renewed.authorities)?;
+        }
+        match self.role {
+            Role::Auditor => Ok(()),
+            _ => self.register(server),
+        }
+    }
+
+    /// The key server as its key provider.
+    fn register(&self, server: &ServerSettings) -> Result<(), CliError> {
+        let registry = Registry::of_home(&self.home);
+        let name = EMBEDDED.parse().map_err(|error| CliError::Usage(format!("{error}")))?;
+        let files = self.files();
+        let kmip = KmipConfig {
+            servers: vec![server.listen.to_string()],
+            ca: files.ca,
+            certificate: files.certificate,
+            key: files.key,
+            server_name: server.names.first().cloned(),
+            request_timeout_ms: REQUEST_TIMEOUT_MS,
+            named_keys: true,
+        };
+        let config = ProviderConfig::new(SourceConfig::Embedded(kmip));
+        match registry.get(&name) {
+            Ok(found) if found.source == config.source => return Ok(()),
+            // The server listens elsewhere now.
+            Ok(_) => registry.remove(&name)?,
+            Err(RegistryError::Unknown { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(registry.add(&name, &config)?)
+    }
+}

@@ -1,0 +1,292 @@
+//! `strongroom serve`: key server, hostd and control plane of this machine, each a process of its own.
+//!
+//! ```text
+//! serve -> keyserver run       keys, under certificates and grants alone
+//!       -> serve --role host      hostd: VMs, their volumes' processes, QEMU
+//!       -> serve --role control   inventory, tasks, API
+//! ```
+//!
+//! This process makes the certificates that they know each other by, starts them in this order, and starts again what ends.
+//! VMs are nobody's children here: they run on while any of these is down.
+
+mod children;
+mod identity;
+mod roles;
+mod vm_keys;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use strongroom_api::datastore::{AddDatastore, Datastore};
+use strongroom_api::{Name, Page};
+
+use self::children::{Role, RunningRole, keep};
+use self::identity::Identity;
+use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
+use crate::error::CliError;
+use crate::home::HomeArguments;
+use crate::keyserver::{ClientFiles, ServerSettings};
+use crate::output::Output;
+use crate::signals::Signals;
+
+/// Where hostd's own things are in the home.
+const HOSTD_DIRECTORY: &str = "hostd";
+
+/// The environment variable with the run directory.
+const RUN_VARIABLE: &str = "STRONGROOM_RUN";
+
+/// What to run, and where.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Stays in the foreground. The first line on stdout, printed when all of it is ready, is the address of the API. SIGTERM, \
+SIGINT (Control-C) and SIGHUP end it; VMs run on, and the next 'serve' finds them as they are.
+
+Where there is nothing yet it makes all that it takes: the key server with an unprotected root key (run 'keyserver init' first to \
+choose what protects it), certificates, and a first token, in a file that only its owner can read, by which the other commands \
+ask.
+
+Examples:
+  strongroom serve --datastore vms=/srv/vms
+  strongroom serve --listen 10.0.0.5:5690 --name host1"
+)]
+pub struct ServeArguments {
+    /// Run one of the processes alone; the machine was set up by a whole 'serve'
+    #[arg(long, value_enum)]
+    role: Option<RoleArgument>,
+
+    /// Where to serve the API; by default 127.0.0.1:5690
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5690")]
+    listen: SocketAddr,
+
+    /// What this machine is called as a host; by default its host name
+    #[arg(long, value_name = "NAME")]
+    name: Option<Name>,
+
+    /// Use directory DIR as datastore NAME; once for each
+    #[arg(long = "datastore", value_name = "NAME=DIR", value_parser = parse_datastore)]
+    datastores: Vec<NamedDatastore>,
+
+    /// Where to keep what lasts as long as processes; otherwise what STRONGROOM_RUN names, /run/strongroom (root) or a directory
+    /// in XDG_RUNTIME_DIR
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+
+    /// Where the key server serves KMIP, where it is made now; by default 127.0.0.1:5696
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen_kmip: Option<SocketAddr>,
+
+    /// Where the key server serves enrolment, where it is made now; by default 127.0.0.1:5697
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen_enrolment: Option<SocketAddr>,
+
+    #[command(flatten)]
+    home: HomeArguments,
+}
+
+/// One of the processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum RoleArgument {
+    /// hostd
+    Host,
+    /// The control plane
+    Control,
+}
+
+/// A datastore to be.
+#[derive(Clone, Debug)]
+pub struct NamedDatastore {
+    name: Name,
+    path: PathBuf,
+}
+
+fn parse_datastore(text: &str) -> Result<NamedDatastore, String> {
+    let (name, path) = text.split_once('=').ok_or("write NAME=DIR, as in vms=/srv/vms")?;
+    let name = Name::new(name).map_err(|error| error.to_string())?;
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    Ok(NamedDatastore { name, path })
+}
+
+#[derive(Serialize)]
+struct Serving {
+    api: String,
+    token_file: PathBuf,
+    home: PathBuf,
+    run: PathBuf,
+    pid: u32,
+    keyserver_pid: Option<u32>,
+    hostd_pid: Option<u32>,
+    control_pid: Option<u32>,
+}
+
+impl fmt::Display for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}\n\nStrongroom serves until Control-C or SIGTERM. VMs run on. The first token is in {}. Next, in another terminal:\n  \
+             strongroom datastore add vms ./vms\n  strongroom vm create web1 --memory 2G --disk 20G --image debian.qcow2\n  \
+             strongroom vm start web1 && strongroom vm console web1",
+            self.api,
+            self.token_file.display()
+        )
+    }
+}
+
+/// Where everything of this machine is.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The home.
+    pub home: PathBuf,
+    /// The control plane's.
+    pub control: PathBuf,
+    /// hostd's.
+    pub hostd: PathBuf,
+    /// What lasts as long as processes.
+    pub run: PathBuf,
+}
+
+impl ServeArguments {
+    /// Serves until a signal comes.
+    pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
+        let (places, name) = (self.places()?, self.host_name()?);
+        match self.role {
+            None => self.run_all(output, log, &places, &name),
+            Some(RoleArgument::Host) => roles::host(output, log, &places, &name),
+            Some(RoleArgument::Control) => roles::control(output, &places, &name, self.listen),
+        }
+    }
+
+    fn run_all(
+        &self,
+        output: &Output,
+        log: &[OsString],
+        places: &Places,
+        name: &Name,
+    ) -> Result<(), CliError> {
+        let signals = Signals::catch().map_err(CliError::Signals)?;
+        let program = std::env::current_exe().map_err(|error| CliError::File {
+            action: "find",
+            path: "/proc/self/exe".into(),
+            error,
+        })?;
+        let role = |name, arguments: Vec<OsString>| {
+            let ours = ["--ends-with".into(), std::process::id().to_string().into(), "--json".into()];
+            let arguments = log.iter().cloned().chain(ours).chain(arguments).collect();
+            Role { name, program: program.clone(), arguments }
+        };
+        let keyserver = RunningRole::start(role("keyserver", self.keyserver(&places.home)), &signals)?;
+        self.enrol(places, name)?;
+        let own = |role: &str| {
+            let mut arguments = vec!["serve".into(), "--role".into(), role.into()];
+            arguments.extend(["--name".into(), name.as_str().into()]);
+            arguments.extend(["--home".into(), places.home.clone().into_os_string()]);
+            arguments.extend(["--run".into(), places.run.clone().into_os_string()]);
+            arguments
+        };
+        let hostd = RunningRole::start(role("hostd", own("host")), &signals)?;
+        let mut arguments = own("control");
+        arguments.extend(["--listen".into(), self.listen.to_string().into()]);
+        let control = RunningRole::start(role("control", arguments), &signals)?;
+        self.add_datastores(output)?;
+        output.answer(&Serving {
+            api: address(&places.control)?,
+            token_file: places.control.join("token"),
+            home: places.home.clone(),
+            run: places.run.clone(),
+            pid: std::process::id(),
+            keyserver_pid: keyserver.id(),
+            hostd_pid: hostd.id(),
+            control_pid: control.id(),
+        })?;
+        // Who depends on another ends before it: they are dropped in this order.
+        let mut roles = [control, hostd, keyserver];
+        keep(&mut roles, &signals)
+    }
+
+    fn keyserver(&self, home: &Path) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec!["keyserver".into(), "run".into()];
+        arguments.extend(["--home".into(), home.into()]);
+        for (option, address) in
+            [("--listen", self.listen_kmip), ("--listen-enrolment", self.listen_enrolment)]
+        {
+            arguments
+                .extend(address.into_iter().flat_map(|address| [option.into(), address.to_string().into()]));
+        }
+        arguments
+    }
+
+    /// Takes the named directories into use that are not yet.
+    fn add_datastores(&self, output: &Output) -> Result<(), CliError> {
+        if self.datastores.is_empty() {
+            return Ok(());
+        }
+        let api = ApiArguments::of_home(&self.home).connect()?;
+        let known: Page<Datastore> = api.get("/v1/datastores")?;
+        for NamedDatastore { name, path } in &self.datastores {
+            if known.items.iter().any(|one| one.name == *name && Path::new(&one.path) == path) {
+                continue;
+            }
+            let text = path.to_str().ok_or_else(|| {
+                CliError::Usage(format!("{} is not UTF-8, as a datastore's path has to be", path.display()))
+            })?;
+            let wish = AddDatastore { name: name.clone(), path: text.to_owned(), host: None };
+            let task = api.post("/v1/datastores", &wish)?;
+            follow(&api, output, "adding a datastore", task)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that control plane and hostd have certificates of the key server.
+    fn enrol(&self, places: &Places, name: &Name) -> Result<(), CliError> {
+        let directory = places.home.join("keyserver");
+        let mut server = ServerSettings::read(&directory)?;
+        server.listen = self.listen_kmip.unwrap_or(server.listen);
+        server.listen_enrolment = self.listen_enrolment.unwrap_or(server.listen_enrolment);
+        let administrator = ClientFiles::in_directory(&directory.join("admin"));
+        for identity in [
+            Identity::control(&places.control)?,
+            Identity::auditor(&places.control)?,
+            Identity::host(name.as_str(), &places.hostd)?,
+        ] {
+            identity.ensure(&server, &administrator)?;
+        }
+        Ok(())
+    }
+
+    fn places(&self) -> Result<Places, CliError> {
+        let home = self.home.path()?;
+        let absolute = |path: &Path| {
+            std::path::absolute(path).map_err(|error| CliError::File {
+                action: "find",
+                path: path.to_owned(),
+                error,
+            })
+        };
+        let home = absolute(&home)?;
+        let named = || std::env::var_os(RUN_VARIABLE).map(PathBuf::from);
+        let own = || {
+            let runtime =
+                std::env::var_os("XDG_RUNTIME_DIR").map(|runtime| Path::new(&runtime).join("strongroom"));
+            runtime.unwrap_or_else(|| home.join("run"))
+        };
+        let usual = || if rustix::process::geteuid().is_root() { "/run/strongroom".into() } else { own() };
+        let run = absolute(&self.run.clone().or_else(named).unwrap_or_else(usual))?;
+        Ok(Places { control: home.join(CONTROL_DIRECTORY), hostd: home.join(HOSTD_DIRECTORY), home, run })
+    }
+
+    fn host_name(&self) -> Result<Name, CliError> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        let system = rustix::system::uname();
+        let name = system.nodename().to_string_lossy().into_owned();
+        Name::new(name).map_err(|error| {
+            CliError::Usage(format!(
+                "this machine's host name cannot be a host's name here ({error}): give --name NAME"
+            ))
+        })
+    }
+}

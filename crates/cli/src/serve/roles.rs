@@ -1,0 +1,156 @@
+//! hostd and the control plane, each as a process.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use strongroom_api::Name;
+use strongroom_control::host::{Host, LocalHostd};
+use strongroom_control::{ControlConfig, ControlProcess};
+use strongroom_hostd::client::Client;
+use strongroom_hostd::daemon::config::HostConfig;
+use strongroom_hostd::daemon::{self, DatastoreNotes, Options, SupervisorProgram};
+use strongroom_hostd::run_directory::HostRunDirectory;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Places;
+use super::vm_keys::KeyServerKeys;
+use crate::api::write_address;
+use crate::datastores::KnownDatastores;
+use crate::error::CliError;
+use crate::keyserver::ServerSettings;
+use crate::output::Output;
+use crate::vm_supervisor::SUPERVISOR_COMMAND;
+
+/// How often it is looked whether hostd answers already.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+#[derive(Serialize)]
+struct HostServing {
+    host: String,
+    socket: PathBuf,
+    pid: u32,
+}
+
+impl std::fmt::Display for HostServing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "host {} takes orders at {}", self.host, self.socket.display())
+    }
+}
+
+/// Notes in the machine's home which datastores there are, for whoever asks what needs a key.
+#[derive(Debug)]
+struct NotedInHome(KnownDatastores);
+
+impl DatastoreNotes for NotedInHome {
+    fn note(&self, path: &Path) -> io::Result<()> {
+        self.0.note(path).map_err(|error| io::Error::other(error.to_string()))
+    }
+}
+
+/// Runs hostd until a signal comes.
+pub fn host(output: &Output, log: &[OsString], places: &Places, name: &Name) -> Result<(), CliError> {
+    let used =
+        |error| CliError::File { action: "use the configuration in", path: places.hostd.clone(), error };
+    let mut config = HostConfig::of_home(&places.hostd).map_err(used)?;
+    if config.name != name.as_str() {
+        config.name = name.as_str().to_owned();
+        config.write(&places.hostd).map_err(used)?;
+    }
+    let run = HostRunDirectory::at(&places.run).map_err(|error| CliError::File {
+        action: "use",
+        path: places.run.clone(),
+        error,
+    })?;
+    let path = std::env::current_exe().map_err(|error| CliError::File {
+        action: "find",
+        path: "/proc/self/exe".into(),
+        error,
+    })?;
+    let arguments = log.iter().cloned().chain([SUPERVISOR_COMMAND.into()]).collect();
+    let options = Options {
+        home: places.hostd.clone(),
+        run: places.run.clone(),
+        supervisor: SupervisorProgram { path, arguments },
+        notes: Arc::new(NotedInHome(KnownDatastores::of_home(&places.home))),
+    };
+    let socket = run.control_socket();
+    let serving = HostServing { host: config.name, socket: socket.clone(), pid: std::process::id() };
+    block_on(|told| async move {
+        let output = *output;
+        tokio::spawn(async move {
+            let client = Client::new(socket);
+            while client.host().await.is_err() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            // Whoever has closed stdout does not wait for it.
+            let _ = output.answer(&serving);
+        });
+        daemon::run(options, told).await.map_err(CliError::Hostd)
+    })
+}
+
+#[derive(Serialize)]
+struct ControlServing {
+    api: String,
+    certificate_sha256: String,
+    pid: u32,
+}
+
+impl std::fmt::Display for ControlServing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}\ncertificate {}", self.api, self.certificate_sha256)
+    }
+}
+
+/// Runs the control plane until a signal comes. hostd and the key server need not be there yet.
+pub fn control(output: &Output, places: &Places, name: &Name, listen: SocketAddr) -> Result<(), CliError> {
+    let server = ServerSettings::read(&places.home.join("keyserver"))?;
+    let keys = KeyServerKeys::new(&places.home, &places.control, server.listen_enrolment.to_string())?;
+    let hostd = Client::new(places.run.join("hostd/control.sock"));
+    block_on(|told| async move {
+        let hostd: Arc<dyn Host> = Arc::new(LocalHostd::new(hostd, Handle::current()));
+        let config = ControlConfig {
+            directory: places.control.clone(),
+            listen,
+            certificate_names: Vec::new(),
+            hosts: vec![(name.clone(), hostd)],
+            keys: Arc::new(keys),
+        };
+        let process = ControlProcess::bind(config).await.map_err(CliError::ControlPlane)?;
+        let api = format!("https://{}", process.address());
+        write_address(&places.control, &api)?;
+        let certificate_sha256 = process.fingerprint();
+        output.answer(&ControlServing { api, certificate_sha256, pid: std::process::id() })?;
+        process.run(told).await.map_err(CliError::ControlPlane)
+    })
+}
+
+/// Runs `work` on a runtime of its own; what it is given is ready when a signal asks to end.
+fn block_on<Work: Future<Output = Result<(), CliError>>>(
+    work: impl FnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> Work,
+) -> Result<(), CliError> {
+    let runtime = tokio::runtime::Runtime::new().map_err(CliError::Runtime)?;
+    runtime.block_on(async {
+        let caught = |kind| signal(kind).map_err(CliError::Runtime);
+        let (mut interrupt, mut terminate, mut hang_up) = (
+            caught(SignalKind::interrupt())?,
+            caught(SignalKind::terminate())?,
+            caught(SignalKind::hangup())?,
+        );
+        work(Box::pin(async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hang_up.recv() => {}
+            }
+        }))
+        .await
+    })
+}

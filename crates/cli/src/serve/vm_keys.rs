@@ -1,0 +1,252 @@
+//! The keys of VMs, as the control plane gets at them: it has them made by the key server and signs leave for hosts to fetch
+//! them. It never sees one.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
+use strongroom_control::keys::{KeyProblem, VmKeys};
+use strongroom_hostd::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
+use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
+use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
+use strongroom_keyserver::grant::{
+    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
+};
+use strongroom_keyserver::management::protocol::{BrokeredAnswer, HostAnswer, Question, StatusAnswer};
+use strongroom_providers::{self as providers, ProviderError, ProviderKeyring, Registry};
+use zeroize::Zeroizing;
+
+use super::identity::Identity;
+use crate::error::CliError;
+use crate::keyserver::{Administrator, ClientFiles, EMBEDDED};
+
+/// For how long a grant is good, in seconds: it is used as soon as the host opens the VM's volumes.
+const GRANT_SECONDS: u64 = 300;
+/// For how long it is remembered which key a host proves itself with. A renewed certificate has another one, and the old one is
+/// good for weeks more.
+const HOST_KEY_FOR: Duration = Duration::from_secs(60);
+/// For how long it is remembered how the providers are: each is asked over the network.
+const PROVIDERS_FOR: Duration = Duration::from_secs(10);
+
+/// The keys of VMs, by way of this machine's key server.
+pub struct KeyServerKeys {
+    /// Of the machine: its key server, its providers.
+    home: PathBuf,
+    /// The control plane's own.
+    identity: Identity,
+    /// The same, for what only readers of the log may ask.
+    auditor: Identity,
+    keyring: ProviderKeyring,
+    hosts: Mutex<HashMap<String, (PublicKeySha256, Instant)>>,
+    providers: Mutex<Option<(Vec<KeyProvider>, Instant)>>,
+    /// Where the key server takes questions.
+    port: String,
+}
+
+impl KeyServerKeys {
+    /// Those of the control plane that lives in `control_home`, at the key server that takes questions at `port`.
+    pub fn new(home: &Path, control_home: &Path, port: String) -> Result<Self, CliError> {
+        Ok(Self {
+            home: home.to_owned(),
+            identity: Identity::control(control_home)?,
+            auditor: Identity::auditor(control_home)?,
+            keyring: ProviderKeyring::of_home(control_home),
+            hosts: Mutex::default(),
+            providers: Mutex::default(),
+            port,
+        })
+    }
+
+    /// Asks the key server, as the control plane.
+    fn ask<Answer: serde::de::DeserializeOwned + Send>(
+        &self,
+        question: &Question,
+    ) -> Result<Answer, KeyProblem> {
+        Administrator::new(&self.port, &self.identity.files())
+            .and_then(|client| client.ask(question))
+            .map_err(|error| KeyProblem::Unavailable(error.to_string()))
+    }
+
+    /// The key that a host proves itself with.
+    fn host_key(&self, host: &str) -> Result<PublicKeySha256, KeyProblem> {
+        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((key, asked)) = hosts.get(host)
+            && asked.elapsed() < HOST_KEY_FOR
+        {
+            return Ok(*key);
+        }
+        let found: Vec<HostAnswer> = self.ask(&Question::Hosts { host: host.to_owned() })?;
+        match found.as_slice() {
+            [one] => {
+                hosts.insert(host.to_owned(), (one.public_key, Instant::now()));
+                Ok(one.public_key)
+            }
+            [] => Err(KeyProblem::Unavailable(format!(
+                "the key server has no host '{host}' with a certificate that is good now; see `strongroom keyserver client list`"
+            ))),
+            _ => Err(KeyProblem::Refused(format!(
+                "several hosts are called '{host}' at the key server; revoke those that are none any more: `strongroom \
+                 keyserver client list`"
+            ))),
+        }
+    }
+
+    fn sign(
+        &self,
+        vm: VmId,
+        generation: HostGeneration,
+        host: PublicKeySha256,
+        keys: &[ProviderKey],
+    ) -> Result<HostGrant, CliError> {
+        let files = self.identity.files();
+        let certificate = files.read_certificate()?;
+        let unusable = |error: String| CliError::Usage(format!("{}: {error}", files.key.display()));
+        let signer = GrantSigner::new(&files.read_key()?, CertificateSha256::of(&certificate))
+            .map_err(|error| unusable(error.to_string()))?;
+        let now = GrantTime::of(SystemTime::now().into());
+        let expires = GrantTime(now.0.saturating_add(GRANT_SECONDS));
+        let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
+        let objects = keys.iter().map(|key| key.key.to_string()).collect();
+        let generation = VmGeneration(generation.0);
+        let bytes = Grant::new(vm, generation, host, operations, objects, (now, expires))
+            .and_then(|grant| grant.sign(&signer))
+            .map_err(|error| unusable(error.to_string()))?;
+        Ok(HostGrant {
+            bytes: Zeroizing::new(bytes),
+            keys: keys.iter().map(|key| key.key.clone()).collect(),
+            expires_unix_seconds: expires.0,
+        })
+    }
+
+    fn standing(&self, key: &ProviderKey) -> KeyStanding {
+        let mut standing = KeyStanding {
+            provider: key.provider.to_string(),
+            key: key.key.to_string(),
+            state: KeyState::Unavailable,
+            reason: None,
+            expires_unix_seconds: None,
+        };
+        let config = self.keyring.config(&key.provider);
+        match self.keyring.provider(&key.provider).and_then(|provider| provider.facts(key)) {
+            Ok(facts) => {
+                standing.state = match facts.state {
+                    providers::KeyState::PreActive => KeyState::Pending,
+                    providers::KeyState::Active => KeyState::Active,
+                    providers::KeyState::Deactivated => KeyState::Deactivated,
+                    providers::KeyState::Compromised => KeyState::Compromised,
+                    providers::KeyState::Destroyed => KeyState::Destroyed,
+                };
+                let cryptoperiod = config.ok().and_then(|config| config.cryptoperiod());
+                let expires = facts.expires(cryptoperiod);
+                let since = expires.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+                standing.expires_unix_seconds = since.map(|since| since.as_secs());
+            }
+            Err(error) => standing.reason = Some(error.to_string()),
+        }
+        standing
+    }
+
+    fn look_at_providers(&self) -> Vec<KeyProvider> {
+        let certificate = |files: &ClientFiles| {
+            files.not_after().ok().and_then(|end| u64::try_from(end.unix_timestamp()).ok())
+        };
+        let status: Result<StatusAnswer, CliError> = Administrator::new(&self.port, &self.auditor.files())
+            .and_then(|auditor| auditor.ask(&Question::Status));
+        let backed_up = status
+            .as_ref()
+            .ok()
+            .map(|status| status.backup["last"]["created_unix_seconds"].as_u64().unwrap_or_default());
+        let mut all = vec![KeyProvider {
+            name: EMBEDDED.to_owned(),
+            kind: EMBEDDED.to_owned(),
+            healthy: status.is_ok(),
+            reason: status.err().map(|error| error.to_string()),
+            certificate_expires_unix_seconds: certificate(&self.identity.files()),
+            last_backup_unix_seconds: backed_up,
+        }];
+        // Those that the key server is a broker of. What cannot be read is told by `key-provider list`.
+        for registered in Registry::of_home(&self.home).list().unwrap_or_default() {
+            if registered.name.as_str() == EMBEDDED {
+                continue;
+            }
+            let Ok(config) = &registered.config else { continue };
+            let checked = providers::check(config);
+            let reason = match &checked {
+                Ok(servers) if servers.iter().any(|server| server.is_well()) => None,
+                Ok(_) => Some("none of its servers answers; see `strongroom key-provider test`".to_owned()),
+                Err(error) => Some(error.to_string()),
+            };
+            all.push(KeyProvider {
+                name: registered.name.to_string(),
+                kind: config.source.kind().to_owned(),
+                healthy: reason.is_none(),
+                reason,
+                certificate_expires_unix_seconds: None,
+                last_backup_unix_seconds: None,
+            });
+        }
+        all
+    }
+}
+
+impl VmKeys for KeyServerKeys {
+    fn create_key(
+        &self,
+        provider: &ProviderName,
+        request: KeyRequestId,
+        _: VmId,
+    ) -> Result<ProviderKey, KeyProblem> {
+        if provider.as_str() == EMBEDDED {
+            let made = self.keyring.provider(provider).and_then(|provider| provider.create_unseen(request));
+            let made = made.map_err(problem)?;
+            return Ok(ProviderKey { provider: provider.clone(), key: made.key, wrapped: made.wrapped });
+        }
+        // Another provider's keys come to hosts by way of the key server, which gives them out under grants.
+        let brokered: BrokeredAnswer =
+            self.ask(&Question::BrokerCreate { provider: provider.clone(), request })?;
+        let unusable = |error: String| KeyProblem::Refused(error);
+        Ok(ProviderKey {
+            provider: EMBEDDED.parse().map_err(|error| unusable(format!("{error}")))?,
+            key: brokered.id.parse().map_err(|error| unusable(format!("{error}")))?,
+            wrapped: None,
+        })
+    }
+
+    fn grant(
+        &self,
+        vm: VmId,
+        generation: HostGeneration,
+        host: &str,
+        keys: &[ProviderKey],
+    ) -> Result<Vec<HostGrant>, KeyProblem> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let host = self.host_key(host)?;
+        let grant = self.sign(vm, generation, host, keys);
+        Ok(vec![grant.map_err(|error| KeyProblem::Unavailable(error.to_string()))?])
+    }
+
+    fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding> {
+        keys.iter().map(|key| self.standing(key)).collect()
+    }
+
+    fn providers(&self) -> Vec<KeyProvider> {
+        let mut remembered = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((all, asked)) = &*remembered
+            && asked.elapsed() < PROVIDERS_FOR
+        {
+            return all.clone();
+        }
+        let all = self.look_at_providers();
+        *remembered = Some((all.clone(), Instant::now()));
+        all
+    }
+}
+
+fn problem(error: ProviderError) -> KeyProblem {
+    let text = error.to_string();
+    if error.may_come_back() { KeyProblem::Unavailable(text) } else { KeyProblem::Refused(text) }
+}

@@ -1,0 +1,196 @@
+//! `strongroom vm console`, and the guest socket that it goes over.
+
+use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use strongroom_api::vm::{Ticket, TicketUse};
+use strongroom_hostd::protocol::{FORMAT, GuestHello, GuestWelcome, ProblemBody};
+
+use crate::api::{ApiArguments, segment};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::signals::Signals;
+use crate::terminal::RawTerminal;
+
+/// Control-], as telnet has it.
+const ESCAPE: u8 = 0x1d;
+
+/// For a host's first answer.
+const WELCOME_WITHIN: Duration = Duration::from_secs(30);
+
+/// The longest welcome, in bytes.
+const WELCOME_BYTES_MAX: u64 = 64 * 1024;
+
+/// Which VM's.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Control-] ends it; the VM runs on. What the guest said last is shown first. Without a terminal, stdin goes to the guest and \
+what it says to stdout, until stdin ends.
+
+Examples:
+  strongroom vm console web1
+  strongroom vm console web1 --read-only"
+)]
+pub struct ConsoleArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// Only look; another one can write
+    #[arg(long)]
+    read_only: bool,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// A connection to the host of a VM, for guest data.
+pub struct GuestSocket {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
+impl GuestSocket {
+    /// Connects to where the ticket is good.
+    pub fn connect(ticket: &Ticket) -> Result<Self, CliError> {
+        let path = PathBuf::from(&ticket.socket);
+        let failed = |error| CliError::File { action: "connect to", path: path.clone(), error };
+        let stream = UnixStream::connect(&path).map_err(failed)?;
+        stream.set_read_timeout(Some(WELCOME_WITHIN)).map_err(failed)?;
+        Ok(Self { stream, path })
+    }
+
+    /// Shows the ticket with an open file beside it.
+    pub fn send_file(self, ticket: &Ticket, file: &impl AsFd) -> Result<(), CliError> {
+        let hello = hello(ticket)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = SendAncillaryBuffer::new(&mut space);
+        let files = [file.as_fd()];
+        beside.push(SendAncillaryMessage::ScmRights(&files));
+        let (first, rest) = hello.split_at(1);
+        let sent =
+            rustix::net::sendmsg(&self.stream, &[IoSlice::new(first)], &mut beside, SendFlags::NOSIGNAL);
+        sent.map_err(|errno| self.failed(errno.into()))?;
+        (&self.stream).write_all(rest).map_err(|error| self.failed(error))?;
+        self.welcome().map(drop)
+    }
+
+    /// Shows the ticket; the stream is the guest's from then on.
+    fn enter(self, ticket: &Ticket) -> Result<(UnixStream, GuestWelcome), CliError> {
+        (&self.stream).write_all(&hello(ticket)?).map_err(|error| self.failed(error))?;
+        let welcome = self.welcome()?;
+        self.stream.set_read_timeout(None).map_err(|error| self.failed(error))?;
+        Ok((self.stream, welcome))
+    }
+
+    /// A line, read a byte at a time: what follows is the guest's.
+    fn welcome(&self) -> Result<GuestWelcome, CliError> {
+        let mut line = Vec::new();
+        let mut one = BufReader::with_capacity(1, (&self.stream).take(WELCOME_BYTES_MAX));
+        one.read_until(b'\n', &mut line).map_err(|error| self.failed(error))?;
+        if let Ok(welcome) = serde_json::from_slice(&line) {
+            return Ok(welcome);
+        }
+        match serde_json::from_slice::<ProblemBody>(&line) {
+            Ok(ProblemBody { error }) => {
+                Err(CliError::Api { code: error.code.clone(), message: error.to_string() })
+            }
+            Err(_) => Err(self.failed(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> CliError {
+        CliError::File { action: "speak to", path: self.path.clone(), error }
+    }
+}
+
+fn hello(ticket: &Ticket) -> Result<Vec<u8>, CliError> {
+    let ticket = ticket.ticket.parse().map_err(|reason: &str| CliError::Usage(reason.to_owned()))?;
+    let mut line = serde_json::to_vec(&GuestHello { format: FORMAT, ticket })
+        .map_err(|error| CliError::Output(error.into()))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+impl ConsoleArguments {
+    /// Passes on what is typed, and shows what the guest says, until one of them ends.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let wanted = TicketUse::Console { read_only: self.read_only };
+        let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(&self.vm)), &wanted)?;
+        let (stream, welcome) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
+        let signals = Signals::catch().map_err(CliError::Signals)?;
+        let writes = matches!(welcome, GuestWelcome::Console { writer: true });
+        if !writes && !self.read_only {
+            output.remark("Another one writes to this console; you can only look.");
+        }
+        let terminal = RawTerminal::of_stdin();
+        if terminal.is_some() {
+            output.remark(&format!("Console of {}. Control-] ends it.", self.vm));
+        }
+        let ended = pass_on(&stream, &signals, writes, terminal.is_some());
+        drop(terminal);
+        output.remark("");
+        ended.map_err(|error| CliError::File {
+            action: "speak to the console of",
+            path: PathBuf::from(&self.vm),
+            error,
+        })
+    }
+}
+
+fn pass_on(stream: &UnixStream, signals: &Signals, writes: bool, escapes: bool) -> io::Result<()> {
+    let (stdin, mut stdout) = (io::stdin(), io::stdout());
+    let mut typing = true;
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        let mut watched = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(stream, PollFlags::IN)];
+        if typing {
+            watched.push(PollFd::new(&stdin, PollFlags::IN));
+        }
+        match poll(&mut watched, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready: Vec<bool> = watched.iter().map(|one| !one.revents().is_empty()).collect();
+        if signals.came() {
+            return Ok(());
+        }
+        if ready[1] {
+            match (&mut &*stream).read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(count) => {
+                    stdout.write_all(&buffer[..count])?;
+                    stdout.flush()?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        if ready.get(2) == Some(&true) {
+            let count = rustix::io::read(&stdin, &mut buffer)?;
+            let typed = &buffer[..count];
+            if escapes && typed.contains(&ESCAPE) {
+                return Ok(());
+            }
+            match count {
+                // The guest may have more to say to whoever looks.
+                0 if escapes => return Ok(()),
+                0 => {
+                    typing = false;
+                    stream.shutdown(std::net::Shutdown::Write)?;
+                }
+                _ if writes => (&mut &*stream).write_all(typed)?,
+                _ => {}
+            }
+        }
+    }
+}

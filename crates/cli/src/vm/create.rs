@@ -1,0 +1,169 @@
+//! `strongroom vm create`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_api::Name;
+use strongroom_api::vm::{AddDisk, CreateVm, EncryptionWish, Memory, Nic, VmView};
+use strongroom_types::{VolumeSize, display_bytes};
+
+use super::disk::{ImageArguments, Upload, import};
+use super::options::{
+    BootArguments, FrontendArgument, MachineArgument, RestartArgument, cpus, firmware, parse_disk,
+    parse_memory, parse_nic,
+};
+use crate::api::{ApiArguments, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// What VM.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Everything of the VM that holds guest data is sealed under a key of its own, which its key provider keeps and only this VM's \
+host gets. Its volumes are in the datastore, in a directory with the VM's name.
+
+Examples:
+  strongroom vm create web1 --cpus 2 --memory 2G --disk 20G --image debian.qcow2
+  strongroom vm create db1 --cpus 4 --memory 8G --disk 40G --disk 200G --policy gold --no-wait"
+)]
+pub struct CreateArguments {
+    /// Its name
+    name: Name,
+
+    /// Virtual processors
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cpus: u32,
+
+    /// Guest memory, as in 512M or 2G
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory: Memory,
+
+    /// A disk of this size, as in 20G; once for each. The first is /dev/vda
+    #[arg(long = "disk", value_name = "SIZE", value_parser = parse_disk)]
+    disks: Vec<VolumeSize>,
+
+    /// Fill the first disk with this image
+    #[arg(long, value_name = "FILE", requires = "disks")]
+    image: Option<PathBuf>,
+
+    #[command(flatten)]
+    format: ImageArguments,
+
+    /// The datastore; not needed if there is only one
+    #[arg(long, value_name = "NAME")]
+    datastore: Option<String>,
+
+    /// The policy, which says what the VM must have
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+
+    /// The main board
+    #[arg(long, value_enum, default_value = "q35")]
+    machine: MachineArgument,
+
+    /// Start by UEFI instead of BIOS
+    #[arg(long)]
+    uefi: bool,
+
+    /// A TPM 2.0, its state sealed
+    #[arg(long)]
+    tpm: bool,
+
+    /// A network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each
+    #[arg(long = "net", value_name = "NETWORK", value_parser = parse_nic)]
+    nics: Vec<Nic>,
+
+    /// How the guest gets at its disks
+    #[arg(long, value_enum, default_value = "vhost-user")]
+    frontend: FrontendArgument,
+
+    #[command(flatten)]
+    boot: BootArguments,
+
+    /// Whether it is started again by itself
+    #[arg(long, value_enum, default_value = "on-failure")]
+    restart: RestartArgument,
+
+    /// The key provider; not needed if there is only one, or if the policy names it
+    #[arg(long, value_name = "NAME", conflicts_with = "unencrypted")]
+    key_provider: Option<Name>,
+
+    /// Keep everything of the VM in the clear: whoever holds the datastore can read it
+    #[arg(long)]
+    unencrypted: bool,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Created(VmView);
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let VmView { summary, key, .. } = &self.0;
+        let (name, datastore) = (&summary.name, &summary.datastore);
+        write!(f, "created {name} in {datastore}: {}", display_bytes(summary.disk_bytes))?;
+        match key {
+            Some(key) => write!(f, ", sealed under key {} of {}", key.key, key.provider)?,
+            None => f.write_str(", NOT encrypted")?,
+        }
+        write!(f, "\nNext:\n  strongroom vm start {name} && strongroom vm console {name}")
+    }
+}
+
+impl CreateArguments {
+    /// Has it made, and fills its first disk.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        // An image that cannot be read is known before there is a VM.
+        let image = self.image.as_ref().map(|path| Upload::open(path, self.format)).transpose()?;
+        if image.is_some() && self.wait.no_wait {
+            return Err(CliError::Usage(
+                "an image is handed over once the disk is there: leave out --no-wait, or fill the disk later with \
+                 `strongroom vm disk import`"
+                    .to_owned(),
+            ));
+        }
+        let api = self.api.connect()?;
+        let task = api.post("/v1/vms", &self.wish()?)?;
+        if self.wait.no_wait {
+            return output.answer(&crate::api::Begun(task));
+        }
+        follow(&api, output, "creating", task)?;
+        if let Some(image) = image {
+            import(&api, output, self.name.as_str(), "disk0", image)?;
+        }
+        output.answer(&Created(api.get(&format!("/v1/vms/{}", segment(self.name.as_str())))?))
+    }
+
+    fn wish(&self) -> Result<CreateVm, CliError> {
+        let frontend = self.frontend.into();
+        Ok(CreateVm {
+            name: self.name.clone(),
+            datastore: self.datastore.clone(),
+            policy: self.policy.clone(),
+            machine: self.machine.into(),
+            firmware: firmware(self.uefi),
+            cpus: cpus(self.cpus)?,
+            memory_bytes: self.memory,
+            disks: self.disks.iter().map(|&size_bytes| AddDisk { size_bytes, frontend }).collect(),
+            nics: self.nics.clone(),
+            tpm: self.tpm,
+            boot: self.boot.boot().unwrap_or_default(),
+            vnc: true,
+            guest_agent: true,
+            encryption: EncryptionWish {
+                encrypted: !self.unencrypted,
+                provider: self.key_provider.clone(),
+                key: None,
+            },
+            restart: self.restart.into(),
+        })
+    }
+}

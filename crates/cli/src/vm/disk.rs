@@ -1,0 +1,128 @@
+//! `strongroom vm disk`: images into disks. The image goes to the VM's host as an open file: the control plane never sees it,
+//! and the host opens no path that somebody names.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+use strongroom_api::Name;
+use strongroom_api::task::Task;
+use strongroom_api::vm::{ImageFormat, ImportDisk, Ticket, TicketUse};
+
+use super::console::GuestSocket;
+use crate::api::{Api, ApiArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// What can be done with a VM's disks.
+#[derive(Debug, Subcommand)]
+pub enum DiskCommand {
+    /// Fill a disk of a VM that is off with an image
+    Import(ImportArguments),
+}
+
+/// Which disk, and what becomes of it.
+#[derive(Debug, Args)]
+#[command(after_help = "What was on the disk is gone.
+
+Examples:
+  strongroom vm disk import web1 disk0 debian.qcow2
+  strongroom vm disk import web1 disk1 data.img --format raw")]
+pub struct ImportArguments {
+    /// The VM
+    vm: String,
+
+    /// The disk: disk0 is the first
+    disk: String,
+
+    /// The image, or a block device
+    image: PathBuf,
+
+    #[command(flatten)]
+    format: ImageArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// How an image is written.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ImageArguments {
+    /// The image's format
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "auto")]
+    format: FormatArgument,
+}
+
+/// Formats of images.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FormatArgument {
+    /// As its first bytes say
+    Auto,
+    /// Byte for byte
+    Raw,
+    /// QEMU's
+    Qcow2,
+    /// VMware's
+    Vmdk,
+    /// Hyper-V's
+    Vhdx,
+}
+
+/// An image that is open.
+pub struct Upload {
+    file: File,
+    format: ImageFormat,
+}
+
+impl Upload {
+    /// Opens it.
+    pub fn open(path: &Path, ImageArguments { format }: ImageArguments) -> Result<Self, CliError> {
+        let failed = |error| CliError::File { action: "open", path: path.to_owned(), error };
+        let file = File::open(path).map_err(failed)?;
+        let format = match format {
+            FormatArgument::Auto => ImageFormat::Auto,
+            FormatArgument::Raw => ImageFormat::Raw,
+            FormatArgument::Qcow2 => ImageFormat::Qcow2,
+            FormatArgument::Vmdk => ImageFormat::Vmdk,
+            FormatArgument::Vhdx => ImageFormat::Vhdx,
+        };
+        Ok(Self { file, format })
+    }
+}
+
+/// Hands an image over, and waits until it is in the disk.
+pub fn import(api: &Api, output: &Output, vm: &str, disk: &str, image: Upload) -> Result<Task, CliError> {
+    let name = Name::new(disk).map_err(|error| CliError::Usage(error.to_string()))?;
+    let path = format!("/v1/vms/{}", segment(vm));
+    let wanted = TicketUse::Upload { disk: name };
+    let ticket: Ticket = api.post_for(&format!("{path}/tickets"), &wanted)?;
+    GuestSocket::connect(&ticket)?.send_file(&ticket, &image.file)?;
+    let wish = ImportDisk { ticket: ticket.ticket, format: image.format };
+    let task = api.post(&format!("{path}/disks/{}/import", segment(disk)), &wish)?;
+    follow(api, output, "importing", task)
+}
+
+#[derive(Serialize)]
+struct Imported {
+    vm: String,
+    disk: String,
+    image: PathBuf,
+}
+
+impl fmt::Display for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} holds {}", self.disk, self.vm, self.image.display())
+    }
+}
+
+impl DiskCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let Self::Import(ImportArguments { vm, disk, image, format, api }) = self;
+        let upload = Upload::open(image, *format)?;
+        import(&api.connect()?, output, vm, disk, upload)?;
+        output.answer(&Imported { vm: vm.clone(), disk: disk.clone(), image: image.clone() })
+    }
+}

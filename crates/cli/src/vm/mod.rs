@@ -1,0 +1,79 @@
+//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane.
+
+mod console;
+mod create;
+mod disk;
+mod list;
+mod options;
+mod power;
+mod remove;
+mod set;
+mod show;
+
+use clap::Subcommand;
+
+use crate::error::CliError;
+use crate::output::Output;
+
+/// What can be done with VMs.
+#[derive(Debug, Subcommand)]
+pub enum VmCommand {
+    /// Make a VM and its volumes, sealed under a key of its own
+    Create(Box<create::CreateArguments>),
+    /// List the VMs
+    List(list::ListArguments),
+    /// Show what a VM is and how it is
+    Show(show::ShowArguments),
+    /// Start a VM
+    Start(power::StartArguments),
+    /// Stop a VM: its guest is asked to shut down, and cut off if it does not
+    Stop(power::StopArguments),
+    /// Stop a VM and start it
+    Restart(power::RestartArguments),
+    /// Let a VM's processors stand still
+    Pause(power::PauseArguments),
+    /// Let them go on
+    Resume(power::ResumeArguments),
+    /// Reset a VM, as the button on its case would
+    Reset(power::ResetArguments),
+    /// Use a VM's serial console
+    Console(console::ConsoleArguments),
+    /// Change a VM that is off
+    Set(set::SetArguments),
+    /// Fill a VM's disks
+    #[command(subcommand)]
+    Disk(disk::DiskCommand),
+    /// See how a VM's keys stand
+    #[command(subcommand)]
+    Key(show::KeyCommand),
+    /// Delete a VM and all its volumes
+    Delete(remove::DeleteArguments),
+    /// Take a VM that lies in a datastore into the inventory
+    Register(remove::RegisterArguments),
+    /// Take a VM out of the inventory; its files stay
+    Unregister(remove::UnregisterArguments),
+}
+
+impl VmCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::Create(arguments) => arguments.run(output),
+            Self::List(arguments) => arguments.run(output),
+            Self::Show(arguments) => arguments.run(output),
+            Self::Start(arguments) => arguments.run(output),
+            Self::Stop(arguments) => arguments.run(output),
+            Self::Restart(arguments) => arguments.run(output),
+            Self::Pause(arguments) => arguments.run(output),
+            Self::Resume(arguments) => arguments.run(output),
+            Self::Reset(arguments) => arguments.run(output),
+            Self::Console(arguments) => arguments.run(output),
+            Self::Set(arguments) => arguments.run(output),
+            Self::Disk(command) => command.run(output),
+            Self::Key(command) => command.run(output),
+            Self::Delete(arguments) => arguments.run(output),
+            Self::Register(arguments) => arguments.run(output),
+            Self::Unregister(arguments) => arguments.run(output),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `strongroom vm start`, `stop`, `restart`, `pause`, `resume`, `reset`.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_api::vm::{PowerOptions, StopVm, VmView};
+
+use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Which VM.
+#[derive(Debug, Args)]
+struct Which {
+    /// The VM, by name or id
+    vm: String,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Start what.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A VM whose key cannot be had now waits for it, and starts by itself when it is back: `strongroom vm show` says \
+which key at which provider.
+
+Examples:
+  strongroom vm start web1
+  strongroom vm start web1 && strongroom vm console web1"
+)]
+pub struct StartArguments {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// How gently.
+#[derive(Clone, Copy, Debug, Args)]
+struct Gently {
+    /// Cut it off at once, as if its plug were pulled
+    #[arg(long)]
+    force: bool,
+
+    /// How long the guest has to shut down, in seconds; then it is cut off
+    #[arg(long, value_name = "SECONDS", conflicts_with = "force")]
+    timeout: Option<u32>,
+}
+
+impl From<Gently> for StopVm {
+    fn from(gently: Gently) -> Self {
+        Self { force: gently.force, timeout_s: gently.timeout }
+    }
+}
+
+/// Stop what.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  strongroom vm stop web1\n  strongroom vm stop web1 --timeout 300\n  strongroom vm stop web1 --force"
+)]
+pub struct StopArguments {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(flatten)]
+    gently: Gently,
+}
+
+/// Restart what.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm restart web1")]
+pub struct RestartArguments {
+    #[command(flatten)]
+    which: Which,
+
+    #[command(flatten)]
+    gently: Gently,
+}
+
+/// Pause what.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm pause web1")]
+pub struct PauseArguments {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Resume what.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm resume web1")]
+pub struct ResumeArguments {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Reset what.
+#[derive(Debug, Args)]
+#[command(after_help = "What the guest has not written is lost.
+
+Example:
+  strongroom vm reset web1")]
+pub struct ResetArguments {
+    #[command(flatten)]
+    which: Which,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Now(VmView);
+
+impl fmt::Display for Now {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let vm = &self.0.summary;
+        write!(f, "{} is {}", vm.name, vm.power.as_str().replace('_', "-"))?;
+        match &vm.reason {
+            Some(reason) => write!(f, ": {reason}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Which {
+    fn run(
+        &self,
+        output: &Output,
+        (action, verb): (&str, &'static str),
+        body: &impl Serialize,
+    ) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let vm = format!("/v1/vms/{}", segment(&self.vm));
+        let task = api.post(&format!("{vm}/{action}"), body)?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        follow(&api, output, verb, task)?;
+        tell(&api, output, &vm)
+    }
+}
+
+fn tell(api: &Api, output: &Output, vm: &str) -> Result<(), CliError> {
+    output.answer(&Now(api.get(vm)?))
+}
+
+impl StartArguments {
+    /// Starts it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        self.which.run(output, ("start", "starting"), &PowerOptions::default())
+    }
+}
+
+impl StopArguments {
+    /// Stops it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        self.which.run(output, ("stop", "stopping"), &StopVm::from(self.gently))
+    }
+}
+
+impl RestartArguments {
+    /// Stops and starts it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        self.which.run(output, ("restart", "restarting"), &StopVm::from(self.gently))
+    }
+}
+
+impl PauseArguments {
+    /// Pauses it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        self.which.run(output, ("pause", "pausing"), &PowerOptions::default())
+    }
+}
+
+impl ResumeArguments {
+    /// Lets it go on.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        self.which.run(output, ("resume", "resuming"), &PowerOptions::default())
+    }
+}
+
+impl ResetArguments {
+    /// Resets it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        self.which.run(output, ("reset", "resetting"), &PowerOptions::default())
+    }
+}

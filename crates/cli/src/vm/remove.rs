@@ -1,0 +1,138 @@
+//! `strongroom vm delete`, `register`, `unregister`.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_api::Name;
+use strongroom_api::task::Task;
+use strongroom_api::vm::{PowerOptions, RegisterVm};
+
+use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::terminal::{Terminal, TerminalError};
+
+/// Which VM.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What was on its disks is gone. Its key stays with its provider; `strongroom key destroy` ends it.
+
+Examples:
+  strongroom vm delete web1
+  strongroom vm delete web1 --yes"
+)]
+pub struct DeleteArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Which directory of which datastore.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm register web1 --datastore ds1")]
+pub struct RegisterArguments {
+    /// The VM's directory in the datastore
+    directory: Name,
+
+    /// The datastore; not needed if there is only one
+    #[arg(long, value_name = "NAME")]
+    datastore: Option<String>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Which VM.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm unregister web1")]
+pub struct UnregisterArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+struct Done {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    said: String,
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl DeleteArguments {
+    /// Deletes it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        if !self.yes {
+            let question = format!("Delete VM {} and everything on its disks?", self.vm);
+            match Terminal::open().map(|mut terminal| terminal.confirm(&question)) {
+                Some(Ok(true)) => {}
+                Some(Ok(false) | Err(TerminalError::Interrupted)) => return Err(CliError::Declined),
+                Some(Err(error)) => return Err(CliError::Usage(format!("nobody can be asked: {error}"))),
+                None => {
+                    return Err(CliError::Usage(
+                        "nobody can be asked here; say --yes to delete it".to_owned(),
+                    ));
+                }
+            }
+        }
+        let task = api.delete(&format!("/v1/vms/{}", segment(&self.vm)))?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        let task = follow(&api, output, "deleting", task)?;
+        output.answer(&Done { task, said: format!("deleted {}", self.vm) })
+    }
+}
+
+impl RegisterArguments {
+    /// Registers it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let wish = RegisterVm { datastore: self.datastore.clone(), directory: self.directory.clone() };
+        let task = api.post("/v1/vms/register", &wish)?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        let task = follow(&api, output, "registering", task)?;
+        output.answer(&Done { task, said: format!("{} is registered", self.directory) })
+    }
+}
+
+impl UnregisterArguments {
+    /// Unregisters it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let path = format!("/v1/vms/{}/unregister", segment(&self.vm));
+        let task = api.post(&path, &PowerOptions::default())?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        let task = follow(&api, output, "unregistering", task)?;
+        output.answer(&Done { task, said: format!("{} is registered no longer; its files stay", self.vm) })
+    }
+}

@@ -1,0 +1,69 @@
+//! `strongroom vm set`.
+
+use clap::Args;
+use strongroom_api::vm::{Memory, Nic, PatchVm};
+
+use super::options::{BootArguments, RestartArgument, cpus, parse_memory, parse_nic};
+use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Which VM, and what becomes of it.
+#[derive(Debug, Args)]
+#[command(after_help = "What is not named stays.
+
+Examples:
+  strongroom vm set web1 --cpus 4 --memory 8G
+  strongroom vm set web1 --restart never")]
+pub struct SetArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// Virtual processors
+    #[arg(long, value_name = "N")]
+    cpus: Option<u32>,
+
+    /// Guest memory, as in 512M or 2G
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory: Option<Memory>,
+
+    /// Its network interfaces, all of them: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each
+    #[arg(long = "net", value_name = "NETWORK", value_parser = parse_nic)]
+    nics: Vec<Nic>,
+
+    #[command(flatten)]
+    boot: BootArguments,
+
+    /// Whether it is started again by itself
+    #[arg(long, value_enum)]
+    restart: Option<RestartArgument>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+impl SetArguments {
+    /// Changes it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let wish = PatchVm {
+            cpus: self.cpus.map(cpus).transpose()?,
+            memory_bytes: self.memory,
+            nics: (!self.nics.is_empty()).then(|| self.nics.clone()),
+            boot: self.boot.boot(),
+            vnc: None,
+            restart: self.restart.map(Into::into),
+        };
+        if wish == PatchVm::default() {
+            return Err(CliError::Usage("say what to change, as in --memory 8G".to_owned()));
+        }
+        let api = self.api.connect()?;
+        let task = api.patch(&format!("/v1/vms/{}", segment(&self.vm)), &wish)?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        output.answer(&Begun(follow(&api, output, "changing", task)?))
+    }
+}

@@ -1,0 +1,131 @@
+//! `strongroom vm show` and `strongroom vm key status`.
+
+use std::fmt;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use strongroom_api::key::{KeyStanding, KeyStatus};
+use strongroom_api::vm::{Boot, NicBackend, VmView};
+use strongroom_types::display_bytes;
+
+use crate::api::{ApiArguments, segment};
+use crate::error::CliError;
+use crate::output::{Output, Table, utc};
+
+/// Which VM.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm show web1")]
+pub struct ShowArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Shown(VmView);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let vm = &self.0;
+        let VmView { summary, .. } = vm;
+        writeln!(f, "name        {}", summary.name)?;
+        writeln!(f, "id          {}", summary.id)?;
+        write!(f, "state       {}", summary.power.as_str().replace('_', "-"))?;
+        if let Some(since) = vm.since_unix_seconds {
+            write!(f, " since {}", utc(since))?;
+        }
+        if let Some(reason) = &summary.reason {
+            write!(f, ": {reason}")?;
+        }
+        writeln!(f)?;
+        writeln!(f, "starts      {}", vm.generation)?;
+        if let Some(host) = &summary.host {
+            writeln!(f, "host        {host}")?;
+        }
+        writeln!(f, "datastore   {}", summary.datastore)?;
+        if let Some(policy) = &summary.policy {
+            writeln!(f, "policy      {policy}")?;
+        }
+        match (&vm.key, summary.encrypted) {
+            (Some(key), _) => writeln!(f, "key         {} at {}", key.key, key.provider)?,
+            (None, true) => writeln!(f, "key         not made yet")?,
+            (None, false) => writeln!(f, "key         none: NOT encrypted")?,
+        }
+        writeln!(f, "processors  {}", summary.cpus)?;
+        writeln!(f, "memory      {}", display_bytes(summary.memory_bytes))?;
+        for disk in &vm.disks {
+            writeln!(f, "{:10}  {}", disk.name, display_bytes(disk.size_bytes))?;
+        }
+        for (number, nic) in vm.nics.iter().enumerate() {
+            let backend = match &nic.backend {
+                NicBackend::User {} => "user".to_owned(),
+                NicBackend::Tap { device } => format!("tap {device}"),
+                NicBackend::Bridge { device, vlan: None } => format!("bridge {device}"),
+                NicBackend::Bridge { device, vlan: Some(vlan) } => format!("bridge {device}, VLAN {vlan}"),
+            };
+            let name = format!("nic{number}");
+            writeln!(f, "{name:10}  {backend}  {}", nic.mac.as_deref().unwrap_or_default())?;
+        }
+        if let Boot::Kernel { kernel, .. } = &vm.boot {
+            writeln!(f, "kernel      {}", kernel.display())?;
+        }
+        write!(f, "created     {}", utc(vm.created_unix_seconds))
+    }
+}
+
+impl ShowArguments {
+    /// Shows it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        output.answer(&Shown(self.api.connect()?.get(&format!("/v1/vms/{}", segment(&self.vm)))?))
+    }
+}
+
+/// What can be asked of a VM's keys.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Show in which state a VM's keys are at their provider
+    Status(KeyStatusArguments),
+}
+
+/// Whose.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm key status web1")]
+pub struct KeyStatusArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Standing(KeyStatus);
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KeyStatus { encrypted, keys, .. } = &self.0;
+        if !encrypted {
+            return f.write_str("the VM is NOT encrypted");
+        }
+        let row = |key: &KeyStanding| {
+            let state = serde_json::to_value(key.state).ok();
+            let state = state.as_ref().and_then(|state| state.as_str()).unwrap_or("unknown").to_owned();
+            let expires = key.expires_unix_seconds.map(utc).unwrap_or_default();
+            [key.provider.clone(), key.key.clone(), state, expires, key.reason.clone().unwrap_or_default()]
+        };
+        let head = ["PROVIDER", "KEY", "STATE", "REPLACE BY", "REASON"];
+        write!(f, "{}", Table { head, rows: keys.iter().map(row).collect() })
+    }
+}
+
+impl KeyCommand {
+    /// Shows them.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let Self::Status(KeyStatusArguments { vm, api }) = self;
+        output.answer(&Standing(api.connect()?.get(&format!("/v1/vms/{}/key-status", segment(vm)))?))
+    }
+}

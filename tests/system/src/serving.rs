@@ -1,0 +1,228 @@
+//! Somebody who runs all of Strongroom on this machine, and VMs.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::build;
+use crate::command_line::CommandLine;
+use crate::guest::Place;
+use crate::key_server::free_addresses;
+use crate::process::Process;
+use crate::scratch::Scratch;
+use crate::session::Session;
+
+/// From nothing to an API: certificates are made, three processes started one after the other.
+const STARTS_WITHIN: Duration = Duration::from_secs(120);
+/// From SIGTERM to the end of all of them.
+const ENDS_WITHIN: Duration = Duration::from_secs(120);
+
+/// What the test guest's kernel is told: see scripts/run-guest. Its only serial line is the VM's console.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=0 panic=-1 mitigations=off nokaslr cryptomgr.notests audit=0 lsm= \
+tsc=reliable no_timer_check init_on_alloc=0 session=protocol";
+
+/// A user whose state is in the test's directory, and their Strongroom. VMs that still run are cut off when it is dropped.
+pub struct Serving<'test> {
+    scratch: &'test Scratch,
+    /// The program.
+    pub strongroom: CommandLine<'test>,
+    kmip: String,
+    enrolment: String,
+    api: String,
+    serve: Option<Process>,
+    starts: u32,
+}
+
+impl<'test> Serving<'test> {
+    /// Starts all of it, with nothing set up before.
+    #[track_caller]
+    pub fn start(scratch: &'test Scratch) -> Self {
+        let ((kmip, enrolment), (api, _)) = (free_addresses(), free_addresses());
+        let strongroom = CommandLine::new(scratch);
+        let mut serving = Self { scratch, strongroom, kmip, enrolment, api, serve: None, starts: 0 };
+        serving.start_again();
+        serving
+    }
+
+    /// Starts it, after it has ended.
+    #[track_caller]
+    pub fn start_again(&mut self) {
+        assert!(self.serve.is_none(), "it runs");
+        self.starts += 1;
+        let Self { kmip, enrolment, api, .. } = self;
+        let arguments = format!(
+            "--log info serve --listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} --name host1 --run \"$PWD/run\""
+        );
+        let script = script(&arguments);
+        let mut serve = self.strongroom.start_shell(&format!("serve-{}", self.starts), &script);
+        serve.wait_for_line("where its API is", STARTS_WITHIN, |line| line.starts_with("https://"));
+        self.serve = Some(serve);
+    }
+
+    /// Ends it in order. VMs run on.
+    #[track_caller]
+    pub fn end(&mut self) {
+        let serve = self.serve.take().expect("it runs");
+        let status = serve.terminate(ENDS_WITHIN);
+        assert!(status.success(), "{status}");
+    }
+
+    /// Kills it, and with it its processes. VMs run on.
+    #[track_caller]
+    pub fn kill(&mut self) {
+        self.serve.take().expect("it runs").kill();
+    }
+
+    /// What a command says that succeeds.
+    #[track_caller]
+    pub fn runs(&self, arguments: &str) -> String {
+        self.strongroom.run_shell(&script(arguments)).success()
+    }
+
+    /// The same, for programs.
+    #[track_caller]
+    pub fn json(&self, arguments: &str) -> Value {
+        let said = self.runs(&format!("--json {arguments}"));
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{arguments}: {error}: {said}"))
+    }
+
+    /// What a command says that fails.
+    #[track_caller]
+    pub fn is_refused(&self, arguments: &str) -> String {
+        self.strongroom.run_shell(&script(arguments)).failure()
+    }
+
+    /// Puts the test guest where hostd starts kernels from; what `vm create` is told of it.
+    #[track_caller]
+    pub fn test_guest(&self) -> String {
+        let boot = self.scratch.make_directory("home/hostd/boot");
+        for file in ["vmlinux", "initramfs.cpio"] {
+            let copied = fs::copy(build::guest_directory().join(file), boot.join(file));
+            copied.unwrap_or_else(|error| panic!("cannot copy the guest's {file}: {error}"));
+        }
+        let boot = boot.display();
+        format!("--kernel {boot}/vmlinux --initrd {boot}/initramfs.cpio --append '{KERNEL_ARGUMENTS}'")
+    }
+
+    /// What `vm show` says of a VM.
+    #[track_caller]
+    pub fn vm(&self, name: &str) -> Value {
+        self.json(&format!("vm show {name}"))
+    }
+
+    /// Waits until what `vm show` says is as it should be.
+    #[track_caller]
+    pub fn wait_until(&self, name: &str, awaited: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let until = std::time::Instant::now() + STARTS_WITHIN;
+        loop {
+            let vm = self.vm(name);
+            if is_so(&vm) {
+                return vm;
+            }
+            assert!(
+                std::time::Instant::now() < until,
+                "{name} {awaited}: not within {STARTS_WITHIN:?}: {vm}"
+            );
+        }
+    }
+
+    /// Opens the console of a VM whose guest is the test guest.
+    #[track_caller]
+    pub fn console(&self, name: &str) -> Console {
+        let (ours, theirs) = UnixStream::pair().expect("there are sockets");
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", "setsid"]).arg(build::program());
+        command.args(["vm", "console", name]).env("STRONGROOM_HOME", self.scratch.path("home"));
+        let theirs = OwnedFd::from(theirs);
+        let stdin = theirs.try_clone().expect("a socket can be cloned");
+        let stderr = fs::File::create(self.scratch.path(&format!("console-{name}.stderr")));
+        command.stdin(Stdio::from(stdin)).stdout(Stdio::from(theirs));
+        command.stderr(Stdio::from(stderr.expect("the scratch directory can be written")));
+        let child = command.spawn().unwrap_or_else(|error| panic!("cannot start a console: {error}"));
+        let log = self.scratch.path(&format!("console-{name}.log"));
+        Console { session: Session::new(ours, &log), child }
+    }
+
+    /// Takes one of the places of running guests.
+    pub fn take_place(&self) -> impl Drop + use<> {
+        Place::take()
+    }
+
+    /// The process of this name that `serve` started: `keyserver`, `serve --role host`, ...
+    #[track_caller]
+    pub fn process(&self, words: &[&str]) -> Pid {
+        let found =
+            self.children().into_iter().find(|(_, line)| words.iter().all(|word| line.contains(word)));
+        found.unwrap_or_else(|| panic!("nothing runs {words:?}")).0
+    }
+
+    fn children(&self) -> Vec<(Pid, String)> {
+        let Some(serve) = &self.serve else { return Vec::new() };
+        let path = format!("/proc/{0}/task/{0}/children", serve.id());
+        let listed = fs::read_to_string(path).unwrap_or_default();
+        let line = |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = |pid: i32| String::from_utf8_lossy(&line(pid)).replace('\0', " ");
+        let pids = listed.split_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.filter_map(|pid| Some((Pid::from_raw(pid)?, words(pid)))).collect()
+    }
+
+    /// The process ids of a VM that its run directory tells of: its supervisor and its QEMU.
+    pub fn processes_of(&self, vm: &str) -> Vec<Pid> {
+        let text = fs::read(self.scratch.path(&format!("run/vms/{vm}/state.json"))).unwrap_or_default();
+        let state: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let pid =
+            |of: &str| state[of]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        ["supervisor", "qemu"].iter().filter_map(|of| pid(of)).collect()
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        drop(self.serve.take());
+        let vms = fs::read_dir(self.scratch.path("run/vms")).into_iter().flatten().flatten();
+        for vm in vms {
+            for pid in self.processes_of(&vm.file_name().to_string_lossy()) {
+                // A number alone could be another's by now.
+                let ours = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+                if [&b"qemu"[..], b"vm-supervisor"].iter().any(|name| contains(&ours, name)) {
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+        }
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+fn script(arguments: &str) -> String {
+    format!("export STRONGROOM_HOME=\"$PWD/home\"; exec \"$STRONGROOM\" {arguments}")
+}
+
+/// A console that is open.
+pub struct Console {
+    /// Commands in the guest.
+    pub session: Session,
+    child: std::process::Child,
+}
+
+impl Console {
+    /// Waits until the guest is ready for commands.
+    #[track_caller]
+    pub fn wait_until_ready(&mut self) {
+        self.session.wait_until_ready();
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

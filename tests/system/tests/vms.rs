@@ -1,0 +1,66 @@
+//! VMs from end to end: `serve`, a VM with a real guest on a sealed disk, its console, and everything killed in turn.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+use rustix::process::{Signal, kill_process};
+use strongroom_system_tests::{Scratch, Serving};
+
+/// What the guest writes, and nobody but the guest may read.
+const MARKER: &str = "strongroom-vm-marker-6d1c";
+
+#[test]
+fn a_vm_lives_and_survives_whoever_dies() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    let create = format!("vm create web1 --memory 256M --disk 64M --machine pc {guest}");
+    assert!(serving.runs(&create).contains("sealed under key"), "{}", serving.runs("vm show web1"));
+    let vm = serving.vm("web1");
+    assert_eq!((vm["power"].as_str(), vm["encrypted"].as_bool()), (Some("stopped"), Some(true)));
+    // The same name again is refused, and says what to do.
+    let refused = serving.is_refused(&create);
+    assert!(refused.contains("web1"), "{refused}");
+
+    let _place = serving.take_place();
+    assert!(serving.runs("vm start web1").contains("web1 is running"));
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    let write = format!("echo {MARKER} > text; dd if=text of=/dev/vda bs=4096 conv=sync,fsync count=1 2>&1");
+    console.session.run(&write);
+    let id = vm["id"].as_str().unwrap().to_owned();
+
+    // Each of the daemons, and all of them at once: the guest notices nothing.
+    for words in [["serve", "--role host"], ["serve", "--role control"], ["keyserver", "run"]] {
+        kill_process(serving.process(&words), Signal::KILL).unwrap();
+        assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
+    }
+    serving.wait_until("web1", "is known to run", |vm| vm["power"] == "running");
+    drop(console);
+    serving.kill();
+    serving.start_again();
+    let vm = serving.wait_until("web1", "is found again", |vm| vm["power"] == "running");
+    assert_eq!(vm["generation"], 1, "it was not started anew");
+    let mut console = serving.console("web1");
+    assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
+
+    // Its processor: the guest is gone, what it has synced is there.
+    let processes = serving.processes_of(&id);
+    assert_eq!(processes.len(), 2);
+    kill_process(processes[1], Signal::KILL).unwrap();
+    drop(console);
+    serving.wait_until("web1", "is started again", |vm| vm["generation"] == 2 && vm["power"] == "running");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
+    drop(console);
+
+    serving.runs("vm stop web1 --force");
+    assert_eq!(serving.vm("web1")["power"], "stopped");
+    serving.runs("vm delete web1 --yes");
+    assert!(serving.is_refused("vm show web1").contains("web1"));
+    let left = strongroom_system_tests::datastore::files_under(&scratch.path("ds"));
+    assert!(left.iter().all(|path| !path.to_string_lossy().contains("web1")), "{left:?}");
+    serving.end();
+}
