@@ -3,7 +3,8 @@
 //! Nothing is taken from a datastore that decides about protection on its own: a registered VM says in the inventory which
 //! of its disks are sealed and under which key from then on, and an event says so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use strongroom_api::datastore::{Found, Standing};
 use strongroom_api::task::{Task, TaskKind};
@@ -123,23 +124,32 @@ impl Control {
         let seat = self.seat_of_datastore(&datastore)?;
         let present = self.present_in(seat, &datastore)?;
         let each = Caller { name: caller.name.clone(), request: None };
-        let mut refused = Vec::new();
-        for (vm, place) in &present {
-            let twice = present.iter().filter(|(other, _)| other == vm).count() > 1;
-            match self.standing(seat, *vm, place, twice) {
-                (Standing::Registered, _) => {}
-                (Standing::Orphan, _) => {
-                    let registered = candidate(seat, *vm, place)
-                        .and_then(|candidate| self.register(&each, &datastore, &candidate));
-                    match registered {
-                        Ok(_) => {}
-                        Err(problem) if problem.code == ErrorCode::Unavailable => return Err(problem),
-                        Err(problem) => refused.push((directory_name(place), problem.message)),
-                    }
-                }
-                (_, reason) => refused.push((directory_name(place), reason.unwrap_or_default())),
-            }
+        let mut places: BTreeMap<VmId, usize> = BTreeMap::new();
+        for (vm, _) in &present {
+            *places.entry(*vm).or_default() += 1;
         }
+        let next = AtomicUsize::new(0);
+        // Several at a time: the store makes what waits durable together.
+        let register_some = || {
+            let mut refused = Vec::new();
+            while let Some((vm, place)) = present.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let registered = match self.standing(seat, *vm, place, places[vm] > 1) {
+                    (Standing::Registered, _) => continue,
+                    (Standing::Orphan, _) => candidate(seat, *vm, place)
+                        .and_then(|candidate| self.register(&each, &datastore, &candidate))
+                        .map_err(|problem| problem.message),
+                    (_, reason) => Err(reason.unwrap_or_default()),
+                };
+                refused.extend(registered.err().map(|reason| (directory_name(place), reason)));
+            }
+            refused
+        };
+        let mut refused = std::thread::scope(|scope| {
+            let registrars: Vec<_> = (0..REGISTRARS).map(|_| scope.spawn(register_some)).collect();
+            let done = registrars.into_iter().flat_map(|registrar| registrar.join().unwrap_or_default());
+            done.collect::<Vec<_>>()
+        });
+        refused.sort_unstable();
         self.wish(caller, |_, id| {
             let object = datastore_object(&datastore);
             let mut draft = self.draft();
@@ -232,6 +242,8 @@ impl Control {
     }
 }
 
+/// How many VMs of a datastore are registered at a time.
+const REGISTRARS: usize = 16;
 /// Most refusals that are told as events of one rebuild.
 const REFUSALS_TOLD: usize = 50;
 

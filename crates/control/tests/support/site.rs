@@ -495,7 +495,8 @@ impl Host for FakeHost {
 
     fn volume(&self, directory: &Path, disk: &DiskName) -> Result<VolumeId, HostError> {
         self.call(|inside| {
-            let vm = inside.vms.values().find(|vm| vm.spec.directory() == directory);
+            let name = directory.file_name().and_then(|name| name.to_str());
+            let vm = inside.vms.values().find(|vm| Some(vm.spec.name.as_str()) == name);
             let volume = vm.and_then(|vm| vm.volumes.get(disk.as_str())).copied();
             volume.ok_or_else(|| HostError::Refused(Problem::new("volume_unreadable", "no such volume")))
         })
