@@ -445,10 +445,6 @@ pub struct PolicyCreateArguments {
     #[arg(long, value_name = "NAME")]
     key_provider: Option<Name>,
 
-    /// Its VMs must have a TPM
-    #[arg(long)]
-    tpm_required: bool,
-
     /// Its VMs run only on hosts where no secret in memory can reach a disk
     #[arg(long)]
     crypto_safe_hosts: bool,
@@ -477,7 +473,7 @@ impl PolicyCommand {
                 table(
                     output,
                     all,
-                    ["NAME", "SEALED", "KEYS FROM", "TPM", "HOSTS", "VMS", "FOR"],
+                    ["NAME", "SEALED", "KEYS FROM", "HOSTS", "VMS", "FOR"],
                     "there are no policies",
                     |one| {
                         let rules = &one.rules;
@@ -486,7 +482,6 @@ impl PolicyCommand {
                             one.name.to_string(),
                             either(rules.encryption_required, "required", "as wished"),
                             rules.key_provider.as_ref().map_or("any".to_owned(), ToString::to_string),
-                            either(rules.tpm_required, "required", "as wished"),
                             either(rules.crypto_safe_hosts, "crypto-safe", "any"),
                             one.vms.to_string(),
                             one.description.clone(),
@@ -502,7 +497,7 @@ impl PolicyCommand {
                     rules: PolicyRules {
                         encryption_required: arguments.encryption_required,
                         key_provider: arguments.key_provider.clone(),
-                        tpm_required: arguments.tpm_required,
+                        tpm_required: false,
                         crypto_safe_hosts: arguments.crypto_safe_hosts,
                         restart: None,
                     },

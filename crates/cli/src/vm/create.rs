@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
-use strongroom_api::vm::{AddDisk, CreateVm, EncryptionWish, Memory, Nic, VmView};
+use strongroom_api::vm::{AddDisk, CreateVm, EncryptionWish, Firmware, Memory, Nic, VmView};
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::disk::{ImageArguments, Upload, import};
 use super::options::{
-    BootArguments, FrontendArgument, MachineArgument, RestartArgument, cpus, firmware, parse_disk,
-    parse_memory, parse_nic,
+    BootArguments, FrontendArgument, MachineArgument, RestartArgument, cpus, parse_disk, parse_memory,
+    parse_nic,
 };
 use crate::api::{ApiArguments, WaitArguments, follow, segment};
 use crate::error::CliError;
@@ -62,14 +62,6 @@ pub struct CreateArguments {
     /// The main board
     #[arg(long, value_enum, default_value = "q35")]
     machine: MachineArgument,
-
-    /// Start by UEFI instead of BIOS
-    #[arg(long)]
-    uefi: bool,
-
-    /// A TPM 2.0, its state sealed
-    #[arg(long)]
-    tpm: bool,
 
     /// A network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each
     #[arg(long = "net", value_name = "NETWORK", value_parser = parse_nic)]
@@ -137,7 +129,12 @@ impl CreateArguments {
         }
         follow(&api, output, "creating", task)?;
         if let Some(image) = image {
-            import(&api, output, self.name.as_str(), "disk0", image)?;
+            let name = self.name.as_str();
+            import(&api, output, name, "disk0", image).inspect_err(|_| {
+                output.remark(&format!(
+                    "{name} is there, and its disk is empty: fill it with `strongroom vm disk import {name} disk0 FILE`, or delete it"
+                ));
+            })?;
         }
         output.answer(&Created(api.get(&format!("/v1/vms/{}", segment(self.name.as_str())))?))
     }
@@ -149,12 +146,12 @@ impl CreateArguments {
             datastore: self.datastore.clone(),
             policy: self.policy.clone(),
             machine: self.machine.into(),
-            firmware: firmware(self.uefi),
+            firmware: Firmware::Bios,
             cpus: cpus(self.cpus)?,
             memory_bytes: self.memory,
             disks: self.disks.iter().map(|&size_bytes| AddDisk { size_bytes, frontend }).collect(),
             nics: self.nics.clone(),
-            tpm: self.tpm,
+            tpm: false,
             boot: self.boot.boot().unwrap_or_default(),
             vnc: true,
             guest_agent: true,

@@ -3,18 +3,21 @@
 
 use std::fmt;
 use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{ImageFormat, ImportDisk, Ticket, TicketUse};
+use strongroom_images::{Format, FormatChoice};
 
 use super::console::GuestSocket;
 use crate::api::{Api, ApiArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
+use crate::volume::image_format::FormatArgument;
 
 /// What can be done with a VM's disks.
 #[derive(Debug, Subcommand)]
@@ -55,21 +58,6 @@ pub struct ImageArguments {
     format: FormatArgument,
 }
 
-/// Formats of images.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum FormatArgument {
-    /// As its first bytes say
-    Auto,
-    /// Byte for byte
-    Raw,
-    /// QEMU's
-    Qcow2,
-    /// VMware's
-    Vmdk,
-    /// Hyper-V's
-    Vhdx,
-}
-
 /// An image that is open.
 pub struct Upload {
     file: File,
@@ -77,16 +65,19 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Opens it.
+    /// Opens it. Its format is found out here, where its name is known.
     pub fn open(path: &Path, ImageArguments { format }: ImageArguments) -> Result<Self, CliError> {
         let failed = |error| CliError::File { action: "open", path: path.to_owned(), error };
+        let kind = path.metadata().map_err(failed)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(CliError::Usage(format!("{} is neither a file nor a block device", path.display())));
+        }
         let file = File::open(path).map_err(failed)?;
-        let format = match format {
-            FormatArgument::Auto => ImageFormat::Auto,
-            FormatArgument::Raw => ImageFormat::Raw,
-            FormatArgument::Qcow2 => ImageFormat::Qcow2,
-            FormatArgument::Vmdk => ImageFormat::Vmdk,
-            FormatArgument::Vhdx => ImageFormat::Vhdx,
+        let format = match FormatChoice::from(format).decide(&file, path)? {
+            Format::Raw => ImageFormat::Raw,
+            Format::Qcow2 => ImageFormat::Qcow2,
+            Format::Vmdk => ImageFormat::Vmdk,
+            Format::Vhdx => ImageFormat::Vhdx,
         };
         Ok(Self { file, format })
     }

@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use strongroom_api::vm::{
-    Boot, Cpus, Firmware, Frontend, MachineType, Memory, Nic, NicBackend, RestartPolicy,
-};
+use strongroom_api::vm::{Boot, Cpus, Frontend, MachineType, Memory, Nic, NicBackend, RestartPolicy};
 use strongroom_types::{VolumeSize, parse_bytes};
 
 use crate::error::CliError;
@@ -123,11 +121,6 @@ pub fn parse_nic(text: &str) -> Result<Nic, String> {
         _ => return Err(unknown()),
     };
     Ok(Nic { backend, mac: None })
-}
-
-/// The firmware that `--uefi` asks for, or not.
-pub fn firmware(uefi: bool) -> Firmware {
-    if uefi { Firmware::Uefi } else { Firmware::Bios }
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! `strongroom vm set`.
 
+use std::fmt;
+
 use clap::Args;
+use serde::Serialize;
+use strongroom_api::task::Task;
 use strongroom_api::vm::{Memory, Nic, PatchVm};
 
 use super::options::{BootArguments, RestartArgument, cpus, parse_memory, parse_nic};
@@ -45,6 +49,20 @@ pub struct SetArguments {
     api: ApiArguments,
 }
 
+#[derive(Serialize)]
+struct Changed {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    vm: String,
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is changed, from its next start on", self.vm)
+    }
+}
+
 impl SetArguments {
     /// Changes it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
@@ -64,6 +82,7 @@ impl SetArguments {
         if self.wait.no_wait {
             return output.answer(&Begun(task));
         }
-        output.answer(&Begun(follow(&api, output, "changing", task)?))
+        let task = follow(&api, output, "changing", task)?;
+        output.answer(&Changed { task, vm: self.vm.clone() })
     }
 }

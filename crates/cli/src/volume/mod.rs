@@ -7,7 +7,7 @@ mod delete;
 mod describe;
 mod export;
 mod expose;
-mod image_format;
+pub mod image_format;
 mod import;
 mod info;
 mod key_events;
