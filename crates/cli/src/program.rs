@@ -41,6 +41,8 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 
 const EXAMPLES: &str = "\
 Examples:
+  strongroom serve --datastore vms=/srv/vms
+  strongroom vm create web1 --memory 2G --disk 20G --image debian.qcow2
   strongroom volume create ./ds/vm1 --size 20G
   strongroom volume expose ./ds/vm1 --nbd unix:/run/vm1.sock
   strongroom volume list ./ds

@@ -54,11 +54,11 @@ Examples:
   strongroom serve --listen 10.0.0.5:5690 --name host1"
 )]
 pub struct ServeArguments {
-    /// Run one of the processes alone; the machine was set up by a whole 'serve'
+    /// Run one of the processes alone, on a machine that a whole 'serve' has set up
     #[arg(long, value_enum)]
     role: Option<RoleArgument>,
 
-    /// Where to serve the API; by default 127.0.0.1:5690
+    /// Where to serve the API
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5690")]
     listen: SocketAddr,
 
