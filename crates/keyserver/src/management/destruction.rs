@@ -56,7 +56,7 @@ impl Management {
     }
 
     /// Waits on the thread that answers, which may block.
-    fn wait<T>(&self, task: impl Future<Output = T>) -> T {
+    pub(super) fn wait<T>(&self, task: impl Future<Output = T>) -> T {
         Handle::current().block_on(task)
     }
 }

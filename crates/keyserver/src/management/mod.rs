@@ -89,6 +89,8 @@ impl Management {
             self.on_record(&about(record, question.key()))?;
             return Err(refused("role", format!("the role {} may not do that", asker.role)));
         }
+        let confirms = matches!(question, Question::ConfirmDestruction { .. });
+        let _until_on_record = confirms.then(|| self.wait(self.destructions.begin_confirming()));
         let (answer, ids) = match self.done(asker, question.clone()) {
             Ok(done) => done,
             Err(refused) => {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use strongroom_store::{Is, KeyRange, Outcome, Revision, Store, StoreError, Transaction};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use super::clock::UnixSeconds;
 use super::dependents::{Inquiry, Unknown};
@@ -175,12 +175,22 @@ pub struct Destructions {
     delay_min_seconds: i64,
     /// Told of each that is confirmed.
     confirmed: Notify,
+    /// Held while a confirmation may be in the store and not on record yet.
+    confirming: Mutex<()>,
 }
 
 impl Destructions {
     /// Of the objects in `store`, as far as what `inquiry` finds lets them go.
     pub fn new(store: Arc<dyn Store>, objects: Arc<Objects>, inquiry: Arc<Inquiry>) -> Self {
-        Self { store, objects, inquiry, delay_min_seconds: DELAY_MIN_SECONDS, confirmed: Notify::new() }
+        let delay_min_seconds = DELAY_MIN_SECONDS;
+        Self {
+            store,
+            objects,
+            inquiry,
+            delay_min_seconds,
+            confirmed: Notify::new(),
+            confirming: Mutex::default(),
+        }
     }
 
     /// The same with another least delay than [`DELAY_MIN_SECONDS`]; 1 second at least.
@@ -276,6 +286,12 @@ impl Destructions {
         Err(DestructionError::Contended)
     }
 
+    /// Keeps what is [due](Self::due) back for as long as the answer is held: from before a confirmation until it is on record, so that
+    /// no key is destroyed upon a word that nobody wrote down.
+    pub async fn begin_confirming(&self) -> MutexGuard<'_, ()> {
+        self.confirming.lock().await
+    }
+
     /// The second person's word.
     ///
     /// # Errors
@@ -314,12 +330,13 @@ impl Destructions {
         identified.map(|(id, value)| Ok((id, serde_json::from_slice(value)?))).collect()
     }
 
-    /// What is due and confirmed now.
+    /// What is due and confirmed now, with each confirmation on record.
     ///
     /// # Errors
     ///
     /// As [`Destructions::waiting`].
-    pub fn due(&self) -> Result<Vec<(ObjectId, Waiting)>, DestructionError> {
+    pub async fn due(&self) -> Result<Vec<(ObjectId, Waiting)>, DestructionError> {
+        let _all_on_record = self.confirming.lock().await;
         let now = self.objects.now();
         let mut waiting = self.waiting()?;
         waiting.retain(|(_, waiting)| waiting.due <= now && waiting.confirmed_by.is_some());

@@ -46,7 +46,7 @@ struct Sweep {
 
 impl Sweep {
     async fn once(&mut self) {
-        let due = match self.destructions.due() {
+        let due = match self.destructions.due().await {
             Ok(due) => due,
             Err(error) => {
                 tracing::error!(%error, "destructions cannot be read; trying again in a minute");

@@ -1,6 +1,7 @@
 //! Destroying after a delay, with a second person, and never what is needed.
 
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use strongroom_keyserver::access::Role;
 use strongroom_keyserver::objects::destruction::{
@@ -39,7 +40,7 @@ impl Scene {
 
     /// What became of all that is due.
     fn sweep(&self) -> Vec<Result<(), DestructionError>> {
-        let due = self.destructions.due().unwrap();
+        let due = self.fixture.wait(self.destructions.due()).unwrap();
         due.into_iter().map(|(id, _)| self.fixture.wait(self.destructions.carry_out(id))).collect()
     }
 
@@ -72,6 +73,21 @@ fn a_key_is_gone_after_the_delay_and_a_second_person_and_not_before() {
     assert_refused(&scene.fixture.ask(&owner, get(&scene.text)), ResultReason::ItemNotFound);
     let again = scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "again"));
     assert!(matches!(again, Err(DestructionError::LifeCycle(_))));
+}
+
+#[test]
+fn what_is_confirmed_is_due_only_once_that_is_on_record() {
+    let (scene, _) = Scene::new();
+    let (ann, bob) = (identity("ann", Role::Admin), identity("bob", Role::Admin));
+    scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "")).unwrap();
+    scene.pass(DELAY_MIN_SECONDS);
+    let unrecorded = scene.fixture.wait(scene.destructions.begin_confirming());
+    scene.fixture.wait(scene.destructions.confirm(&bob, scene.id)).unwrap();
+    let mut due = std::pin::pin!(scene.destructions.due());
+    let looks = std::future::poll_fn(|context| Poll::Ready(due.as_mut().poll(context).is_ready()));
+    assert!(!scene.fixture.wait(looks), "the sweep sees a confirmation that nobody wrote down");
+    drop(unrecorded);
+    assert_eq!(scene.fixture.wait(due).unwrap().len(), 1);
 }
 
 #[test]
