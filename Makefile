@@ -1,17 +1,31 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build fips test test-full test-newer-qemu measure measure-first-writes measure-kmip fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes
+.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu measure measure-first-writes measure-kmip measure-vms kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes
+
+# Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
+tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
 
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
 
-demo: ## from nothing to guests on an encrypted and a plain volume, in under ten minutes
+demo: ## from nothing to VMs under keys of their own, and whatever may happen to them, in some ten minutes
 	@scripts/demo
 
 build: ## the strongroom program, in target/release
 	scripts/install-packages demo
 	cargo build --release --package strongroom-cli
+
+package: ## the Debian package, in target/package; of a program that is built already with STRONGROOM_BIN=FILE
+	scripts/install-packages package
+	scripts/package
+
+test-package: package ## the package in a clean Debian: installed, a VM run, upgraded under it, removed, purged; as root, some minutes
+	scripts/test-package "$$(ls -t target/package/strongroom_*.deb | head -1)"
+
+test-upgrade: ## a VM of the former version lives through the upgrade to this one, in a clean Debian; as root, long the first time
+	scripts/install-packages package
+	scripts/test-upgrade
 
 fips: ## the same with the FIPS 140-3 validated module of AWS-LC, in target/fips; docs/COMPLIANCE.md
 	scripts/install-packages fips
@@ -21,14 +35,14 @@ test: ## format, lints, every test but the long ones, a slice of fuzzing; what C
 	scripts/install-packages test
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- --deny warnings
-	cargo test --workspace
+	STRONGROOM_BIN=$(tested_program) cargo test --workspace
 	scripts/fuzz 5 kmip
 
 test-full: ## the same, the long whole-system tests, libvirt, and every supported file system
 	scripts/install-packages full
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
-	cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full,strongroom-control/full
+	STRONGROOM_BIN=$(tested_program) cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full,strongroom-control/full
 	scripts/test-file-systems
 
 power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the store and the audit log on a simulated file system; some three minutes
@@ -37,6 +51,10 @@ power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the st
 rekey-volumes: ## 1,000 volumes move to other keys by a job that is killed at random; some minutes
 	scripts/install-packages test
 	cargo test -p strongroom-system-tests --features full --test rekeys_volumes -- --nocapture
+
+kill-vms: ## whatever serves a VM is killed a hundred times at random while its guest writes; some ten minutes
+	scripts/install-packages test
+	cargo test -p strongroom-system-tests --features full --test vms_killed -- --nocapture
 
 power-cuts-file-systems: ## power cuts beneath ext4, XFS and btrfs, over a device that records; as root, some minutes
 	scripts/install-packages test
@@ -59,6 +77,12 @@ measure-first-writes: build ## first writes beside overwriting and beside qcow2,
 measure-kmip: ## how often the key server releases a key, beside PyKMIP's and kmip-go's; on a quiet machine, some minutes
 	scripts/install-packages test
 	@scripts/measure-kmip
+
+measure-vms: build ## VMs' life cycle with and without encryption, and an inventory of 8,000; on a quiet machine, some minutes
+	scripts/install-packages test
+	scripts/build-guest
+	@scripts/measure-vms life-cycle
+	@scripts/measure-vms inventory
 
 fuzz: ## what a hostile front end, guest or KMIP peer sends, guided by coverage; ten minutes for each target
 	scripts/install-packages fuzz

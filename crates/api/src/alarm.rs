@@ -44,8 +44,12 @@ pub enum AlarmKind {
     Overcommit,
     /// A host does not answer.
     HostDown,
+    /// Memory of a host can come to a disk, where its owner asked that it does not.
+    HostNotCryptoSafe,
     /// A VM ended without being told to, and is not started again by itself.
     VmCrashed,
+    /// A VM runs with a TPM that fails.
+    TpmLost,
     /// A host runs a VM, or a datastore holds one, that the inventory does not know.
     Orphan,
     /// The inventory has a VM that its host does not find.
@@ -65,9 +69,11 @@ impl AlarmKind {
             Self::KeyServerUnbacked => "key_server_unbacked",
             Self::KeyProviderDown => "key_provider_down",
             Self::DatastoreFull => "datastore_full",
+            Self::TpmLost => "tpm_lost",
             Self::DatastoreUnavailable => "datastore_unavailable",
             Self::Overcommit => "overcommit",
             Self::HostDown => "host_down",
+            Self::HostNotCryptoSafe => "host_not_crypto_safe",
             Self::VmCrashed => "vm_crashed",
             Self::Orphan => "orphan",
             Self::VmMissing => "vm_missing",

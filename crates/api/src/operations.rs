@@ -87,6 +87,7 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_stop", Post, "/v1/vms/{vm}/stop", GuestControl),
         op("vm_restart", Post, "/v1/vms/{vm}/restart", GuestControl),
         op("vm_pause", Post, "/v1/vms/{vm}/pause", GuestControl),
+        op("vm_suspend", Post, "/v1/vms/{vm}/suspend", GuestControl),
         op("vm_resume", Post, "/v1/vms/{vm}/resume", GuestControl),
         op("vm_reset", Post, "/v1/vms/{vm}/reset", GuestControl),
         op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData),

@@ -52,6 +52,8 @@ pub enum TaskKind {
     VmRestart,
     /// Lets a VM's CPUs stand still.
     VmPause,
+    /// Seals a VM's memory and ends it.
+    VmSuspend,
     /// Lets them go on.
     VmResume,
     /// Resets a VM, as its button would.
@@ -90,6 +92,7 @@ impl TaskKind {
             Self::VmStop => "vm_stop",
             Self::VmRestart => "vm_restart",
             Self::VmPause => "vm_pause",
+            Self::VmSuspend => "vm_suspend",
             Self::VmResume => "vm_resume",
             Self::VmReset => "vm_reset",
             Self::VmConfigure => "vm_configure",

@@ -7,11 +7,13 @@ mod state;
 mod view;
 
 pub use create::{
-    AddDisk, CreateVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm, StopVm,
+    AddDisk, CreateVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm, StartVm,
+    StopVm,
 };
 pub use hardware::{
-    Boot, Cpus, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend, RestartPolicy,
+    Boot, Cpus, DiskKind, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend,
+    RestartPolicy,
 };
 pub use query::{VmListQuery, VmSort};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
-pub use view::{Disk, Ticket, TicketUse, VmKey, VmSummary, VmView};
+pub use view::{Disk, SuspendedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};

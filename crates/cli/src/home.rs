@@ -17,6 +17,11 @@ pub struct HomeArguments {
 }
 
 impl HomeArguments {
+    /// Whether a person or the environment says where.
+    pub fn is_named(&self) -> bool {
+        self.home.is_some() || std::env::var_os(HOME_VARIABLE).is_some()
+    }
+
     /// The directory, which may not be there yet.
     pub fn path(&self) -> Result<PathBuf, CliError> {
         home(self.home.as_deref()).ok_or_else(|| {

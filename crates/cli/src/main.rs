@@ -16,6 +16,7 @@ mod api;
 mod audit;
 mod completions;
 mod datastores;
+mod doctor;
 mod duration;
 mod error;
 mod grants;

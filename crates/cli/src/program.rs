@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::audit::AuditCommand;
 use crate::completions::CompletionsArguments;
+use crate::doctor::DoctorArguments;
 use crate::error::CliError;
 use crate::inventory::{DatastoreCommand, EventCommand, HostCommand, PolicyCommand, TaskCommand};
 use crate::key::KeyCommand;
@@ -100,6 +101,8 @@ enum Command {
     /// List the machines that run VMs
     #[command(subcommand)]
     Host(HostCommand),
+    /// Say whether this machine is fit for encrypted VMs, and what to do where it is not
+    Doctor(DoctorArguments),
     /// List, show, rotate and destroy keys, and see what happened to them
     #[command(subcommand)]
     Key(KeyCommand),
@@ -162,6 +165,7 @@ impl Program {
             Command::Task(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Event(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Host(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Doctor(arguments) => arguments.run(&output),
             Command::Key(command) => command.run(&output),
             Command::KeyProvider(command) => command.run(&output),
             Command::Keyserver(command) => command.run(&output),

@@ -55,6 +55,9 @@ pub trait Host: Send + Sync {
     /// Has it use a directory as a datastore.
     fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError>;
 
+    /// Has it look through a datastore once more, for VMs that came or went without it.
+    fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError>;
+
     /// The id of the volume of a disk in a VM's directory, as its descriptor says it, unverified.
     fn volume(&self, directory: &Path, disk: &DiskName) -> Result<VolumeId, HostError>;
 }
@@ -129,6 +132,10 @@ impl Host for LocalHostd {
 
     fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {
         self.wait(self.client.add_datastore(request))
+    }
+
+    fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {
+        self.wait(self.client.look_through(request))
     }
 
     fn volume(&self, directory: &Path, disk: &DiskName) -> Result<VolumeId, HostError> {

@@ -11,10 +11,13 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
+use support::client::Client;
 use support::server::Server;
 
 /// How long; `STRONGROOM_FUZZ_SECONDS` says otherwise.
 const SECONDS: u64 = 4;
+/// For what was begun to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// How deep a value goes.
 const DEPTH_MAX: usize = 6;
 
@@ -246,4 +249,42 @@ fn no_request_gives_a_5xx() {
     println!("answers by status: {answers:?}");
     assert!(answers.contains_key(&202), "nothing was accepted: {answers:?}");
     assert_eq!(client.get("/readyz").status, 200);
+    let vms = everything_is_explained(&mut client);
+    println!("VMs by lifecycle, wanted and found: {vms:?}");
+}
+
+/// What was begun ends, and says why if it failed; each VM is as is wanted, or says why not.
+fn everything_is_explained(client: &mut Client) -> BTreeMap<[String; 3], u64> {
+    let until = Instant::now() + ENDS_WITHIN;
+    loop {
+        let open = client.get("/v1/tasks?state=running&limit=1").json();
+        let Some(task) = open["items"].as_array().unwrap().first() else { break };
+        assert!(Instant::now() < until, "it never ends: {task}");
+        client.get(&format!("/v1/tasks/{}?wait_s=5", task["id"].as_str().unwrap()));
+    }
+    let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.trim().is_empty());
+    for task in all(client, "/v1/tasks?state=failed") {
+        let (code, message) = (&task["error"]["code"], &task["error"]["message"]);
+        assert!(is_text(code) && is_text(message), "it failed, and nobody knows why: {task}");
+    }
+    let mut seen = BTreeMap::new();
+    for vm in all(client, "/v1/vms") {
+        let state = ["lifecycle", "desired", "power"].map(|field| vm[field].as_str().unwrap().to_owned());
+        let as_wanted = state[0] == "present" && state[1] == state[2];
+        assert!(as_wanted || is_text(&vm["reason"]), "nobody knows why it is so: {vm}");
+        *seen.entry(state).or_insert(0_u64) += 1;
+    }
+    seen
+}
+
+/// All items of a list, page by page.
+fn all(client: &mut Client, path: &str) -> Vec<Value> {
+    let (mut items, mut next) = (Vec::new(), String::new());
+    loop {
+        let join = if path.contains('?') { '&' } else { '?' };
+        let page = client.get(&format!("{path}{join}limit=100{next}")).json();
+        items.extend(page["items"].as_array().unwrap().iter().cloned());
+        let Some(cursor) = page["next"].as_str() else { return items };
+        next = format!("&cursor={}", encoded(cursor));
+    }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use strongroom_api::task::{Task, TaskState};
-use strongroom_api::vm::{DesiredPower, Lifecycle, StopVm};
+use strongroom_api::vm::{DesiredPower, Lifecycle, StartVm, StopVm};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
 use strongroom_hostd::protocol::PowerState;
@@ -55,7 +55,7 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
     let stop = StopVm { force: false, timeout_s: Some(5) };
     Some(match act {
         Act::Create(vm, sealed) => control.create_vm(by, &create(NAMES[vm], sealed)),
-        Act::Start(vm) => control.start_vm(by, NAMES[vm]),
+        Act::Start(vm) => control.start_vm(by, NAMES[vm], &StartVm::default()),
         Act::Stop(vm) => control.stop_vm(by, NAMES[vm], &stop),
         Act::Restart(vm) => control.restart_vm(by, NAMES[vm], &stop),
         Act::Pause(vm) => control.pause_vm(by, NAMES[vm]),

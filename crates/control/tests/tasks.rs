@@ -3,13 +3,13 @@
 
 mod support;
 
-use strongroom_api::alarm::AlarmKind;
+use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::Standing;
 use strongroom_api::task::TaskState;
-use strongroom_api::vm::{DesiredPower, PowerState, RegisterVm, StopVm};
+use strongroom_api::vm::{DesiredPower, PowerState, RegisterVm, StartVm, StopVm};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
-use strongroom_hostd::protocol::{OffReason, PowerState as HostPower};
+use strongroom_hostd::protocol::{CryptoSafe, CryptoSafeState, OffReason, PowerState as HostPower};
 use strongroom_types::VmId;
 use support::{Site, caller, create, settle_down};
 
@@ -38,7 +38,7 @@ fn code<T: std::fmt::Debug>(answer: Result<T, Problem>) -> ErrorCode {
 fn a_start_waits_for_its_key_and_goes_on_by_itself() {
     let (site, control) = site(&["web1"]);
     site.keys.lock().unavailable = true;
-    let task = control.start_vm(&caller(1), "web1").unwrap();
+    let task = control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let waiting = control.show_task(task.id).unwrap();
     assert_eq!(waiting.state, TaskState::Running);
@@ -56,7 +56,7 @@ fn a_start_waits_for_its_key_and_goes_on_by_itself() {
 fn a_start_that_waits_can_be_cancelled() {
     let (site, control) = site(&["web1"]);
     site.keys.lock().unavailable = true;
-    let task = control.start_vm(&caller(1), "web1").unwrap();
+    let task = control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     control.cancel_task(task.id).unwrap();
     assert!(settle_down(&site, &control));
@@ -87,7 +87,7 @@ fn a_creation_that_is_cancelled_leaves_nothing() {
 #[test]
 fn a_vm_that_crashes_is_started_again_and_not_for_ever() {
     let (site, control) = site(&["web1"]);
-    control.start_vm(&caller(1), "web1").unwrap();
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let crash = || {
         site.host.guest("web1", |vm| {
@@ -105,7 +105,7 @@ fn a_vm_that_crashes_is_started_again_and_not_for_ever() {
     assert_eq!((vm.summary.power, vm.summary.desired), (PowerState::Crashed, DesiredPower::Running));
     assert_eq!(alarms(&control), [AlarmKind::VmCrashed]);
     // A person's start counts anew, and the alarm is over.
-    control.start_vm(&caller(2), "web1").unwrap();
+    control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     assert_eq!(alarms(&control), []);
     assert_eq!(control.show_vm("web1").unwrap().generation, vm.generation + 1);
@@ -141,7 +141,7 @@ fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
 #[test]
 fn a_lost_inventory_comes_back_from_the_datastore_alone() {
     let (site, control) = site(&["web1", "db1", "mail1"]);
-    control.start_vm(&caller(1), "db1").unwrap();
+    control.start_vm(&caller(1), "db1", &StartVm::default()).unwrap();
     assert!(settle_down(&site, &control));
     let before: Vec<_> = ["web1", "db1", "mail1"].map(|name| control.show_vm(name).unwrap()).into();
     drop(control);
@@ -163,7 +163,7 @@ fn a_lost_inventory_comes_back_from_the_datastore_alone() {
     // It goes on where it was: the next start is one that the host has not seen.
     control.stop_vm(&caller(3), "db1", &StopVm::default()).unwrap();
     assert!(settle_down(&other, &control));
-    control.start_vm(&caller(4), "db1").unwrap();
+    control.start_vm(&caller(4), "db1", &StartVm::default()).unwrap();
     assert!(settle_down(&other, &control));
     assert_eq!(control.show_vm("db1").unwrap().summary.power, PowerState::Running);
 }
@@ -206,5 +206,26 @@ fn expiry_and_a_missing_backup_are_told_before_they_hurt() {
     drop(keys);
     control.ask_providers();
     assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), []);
+}
+
+#[test]
+fn a_host_whose_memory_comes_to_a_disk_is_told_and_its_vms_are_left_alone() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let says = |state, reasons: &[&str]| {
+        let reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+        site.host.lock().crypto_safe = CryptoSafe { state, reasons, required: true };
+        site.host.restart();
+        assert!(settle_down(&site, &control));
+    };
+    says(CryptoSafeState::PendingIncapable, &["memory is swapped out to /dev/sda2"]);
+    assert_eq!(alarms(&control), [AlarmKind::HostNotCryptoSafe]);
+    let told = control.inventory.read().alarms.iter().next().unwrap().clone();
+    assert_eq!(told.severity, Severity::Critical);
+    assert!(told.message.contains("/dev/sda2"), "{}", told.message);
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    says(CryptoSafeState::Safe, &[]);
     assert_eq!(alarms(&control), []);
 }

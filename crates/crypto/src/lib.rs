@@ -5,6 +5,7 @@
 //! | [`xts`] | AES-256-XTS over whole data units, for the data path | IEEE 1619, NIST SP 800-38E |
 //! | [`guest`] | the same on guest memory, which lies in pieces and changes meanwhile | |
 //! | [`aead`] | AES-256-GCM, for envelopes | NIST SP 800-38D |
+//! | [`bulk`] | AES-256-GCM of long texts in place, for records of guest data | NIST SP 800-38D |
 //! | [`gcm`] | AES-GCM with others' nonces, for what clients of the key server have encrypted | NIST SP 800-38D |
 //! | [`key_wrap`] | AES-256 KW and KWP | RFC 3394, RFC 5649, NIST SP 800-38F |
 //! | [`kdf`] | HKDF-SHA256, Argon2id | RFC 5869, RFC 9106 |
@@ -32,6 +33,7 @@
 pub mod aead;
 #[allow(unsafe_code)]
 pub mod block_tag;
+pub mod bulk;
 mod error;
 #[allow(unsafe_code)]
 pub mod gcm;

@@ -130,6 +130,14 @@ impl Client {
         self.send(Method::PUT, "/v1/datastores", Some(request), ANSWERS_WITHIN).await
     }
 
+    /// Has a datastore that it uses looked through once more, for VMs that came or went without it.
+    ///
+    /// # Errors
+    /// [`ClientError`]; also if another datastore is in its place now.
+    pub async fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, ClientError> {
+        self.send(Method::POST, "/v1/datastores", Some(request), ANSWERS_WITHIN).await
+    }
+
     async fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, ClientError> {
         self.send(Method::GET, path, None::<&()>, ANSWERS_WITHIN).await
     }

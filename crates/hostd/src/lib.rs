@@ -2,14 +2,18 @@
 //!
 //! - [`protocol`]: what hostd is asked and answers, as types. [`client`]: how it is asked.
 //! - [`daemon`]: hostd. [`supervisor`]: the process of one VM.
+//! - [`checks`]: whether this machine is fit for it.
 //! - [`run_directory`], [`vm_directory`]: where a VM is, while it runs and for good; [`vm_lock`]: one at a time.
 //! - [`process`], [`proof`], [`wire`]: how processes of one host know each other and speak.
 //!
 //! hostd holds no key and sees no guest data. What needs a key is done by the VM supervisor of that VM, which fetches it.
 #![forbid(unsafe_code)]
 
+pub mod checks;
 pub mod client;
 pub mod daemon;
+#[cfg(test)]
+mod former;
 pub mod process;
 pub mod proof;
 pub mod protocol;

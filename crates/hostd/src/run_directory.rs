@@ -9,13 +9,15 @@
 
 use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use strongroom_types::VmId;
 
 /// The longest path of a run directory, in bytes: with what is below, sockets' paths stay below the kernel's 108.
 pub const RUN_BYTES_MAX: usize = 48;
+/// Of the directory with the sockets of a VM's disks.
+const DISKS_MODE: u32 = 0o711;
 
 /// The run directory of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,8 +110,9 @@ impl VmRunDirectory {
     /// As [`HostRunDirectory::at`].
     pub fn make(&self) -> io::Result<()> {
         make(&self.0, 0o700)?;
-        // QEMU, as another user, sees this one alone.
-        make(&self.disks(), 0o711)
+        // QEMU, as another user, sees this one alone, whatever the umask of whoever started all of this.
+        make(&self.disks(), DISKS_MODE)?;
+        std::fs::set_permissions(self.disks(), PermissionsExt::from_mode(DISKS_MODE))
     }
 
     /// Removes it with everything in it.
@@ -169,8 +172,6 @@ fn make(directory: &Path, mode: u32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -187,6 +188,12 @@ mod tests {
         let run = HostRunDirectory::at(&scratch.path().join("run")).unwrap();
         let vm = VmId::random();
         run.vm(vm).make().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(run.vm(vm).path()), mode(&run.vm(vm).disks())), (0o700, DISKS_MODE));
+        // By somebody with a stricter mask, or by a supervisor that was killed between its two steps.
+        std::fs::set_permissions(run.vm(vm).disks(), PermissionsExt::from_mode(0o700)).unwrap();
+        run.vm(vm).make().unwrap();
+        assert_eq!(mode(&run.vm(vm).disks()), DISKS_MODE);
         assert_eq!(run.vms_found().unwrap(), [vm]);
         run.vm(vm).remove().unwrap();
         run.vm(vm).remove().unwrap();

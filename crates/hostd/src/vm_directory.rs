@@ -1,4 +1,4 @@
-//! A VM's directory in a datastore: its volumes, and `vm.json`, the clear configuration.
+//! A VM's directory in a datastore: its volumes, what swtpm keeps of its TPM, and `vm.json`, the clear configuration.
 //!
 //! - It gets its name when it is complete: a creation builds `.strongroom-vm-new-ID` beside its place. Whatever interrupts
 //!   it leaves only that, which the next creation of the same VM clears away.
@@ -6,9 +6,9 @@
 //! - `vm.json` is replaced in one step. Nothing in it is secret, and nothing in it is believed where it would weaken what the
 //!   control plane asks for.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use strongroom_datastore::file::{DatastoreError, delete};
 use strongroom_types::VmId;
 use thiserror::Error;
 
-use crate::protocol::{SpecError, VmGeneration, VmSpec};
+use crate::protocol::{SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSpec};
 
 /// The configuration's file.
 const CONFIGURATION: &str = "vm.json";
@@ -35,6 +35,7 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(3);
 
 /// What `vm.json` says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VmRecord {
     format: u32,
     /// The last start.
@@ -42,6 +43,10 @@ pub struct VmRecord {
     /// Whether it is being deleted.
     #[serde(default)]
     pub deleting: bool,
+    /// The memory with which it goes on. Said when all of that is durable, and taken back, durably, before the guest does: what
+    /// is not said here is no memory of this VM's any more, whatever volume is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<SuspendedMemory>,
     /// What it is.
     pub spec: VmSpec,
 }
@@ -131,7 +136,7 @@ fn system(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VmDire
 impl VmRecord {
     /// Of a VM that was never started.
     pub fn new(spec: VmSpec) -> Self {
-        Self { format: FORMAT, generation: VmGeneration(0), deleting: false, spec }
+        Self { format: FORMAT, generation: VmGeneration(0), deleting: false, suspended: None, spec }
     }
 
     /// What the directory at `path` says; nothing if it is no VM's.
@@ -166,7 +171,12 @@ impl VmRecord {
                 head.format
             )));
         }
-        let record: Self = serde_json::from_slice(&text).map_err(|error| unusable(error.to_string()))?;
+        let record: Self = serde_json::from_slice(&text).map_err(|error| {
+            // What a newer version says is not for this one to lose.
+            let newer = error.to_string().starts_with("unknown");
+            let newer = if newer { "; a newer version has written it: upgrade the program" } else { "" };
+            unusable(format!("{error}{newer}"))
+        })?;
         record.spec.check().map_err(|error: SpecError| unusable(error.to_string()))?;
         Ok(Some(record))
     }
@@ -235,7 +245,8 @@ impl StagedVm {
         }
         let building = building(&spec.datastore, spec.id);
         clear(&building)?;
-        std::fs::create_dir(&building).map_err(system("create", &building))?;
+        // What a VM has is nobody's business, not even by name.
+        DirBuilder::new().mode(0o700).create(&building).map_err(system("create", &building))?;
         Ok(Some(Self { building, place }))
     }
 
@@ -271,12 +282,14 @@ pub fn delete_vm(datastore: &Path, place: &Path, vm: VmId) -> Result<(), VmDirec
         return Ok(());
     }
     refuse_strangers(place)?;
-    if !record.deleting {
+    let was_deleting = record.deleting;
+    if !was_deleting {
         record.deleting = true;
         record.write(place)?;
     }
+    let before = volumes(place)?.len();
     if let Err(error) = delete_volumes(place) {
-        if volumes(place).is_ok_and(|left| left.len() == record.spec.disks.len()) {
+        if volumes(place).is_ok_and(|left| left.len() == before) && !was_deleting {
             // Nothing is lost yet, so nothing has begun.
             record.deleting = false;
             record.write(place)?;
@@ -301,12 +314,12 @@ fn clear(building: &Path) -> Result<(), VmDirectoryError> {
     remove_rest(building)
 }
 
-/// The directories in it.
+/// The volumes in it: directories, but for the one that is swtpm's.
 fn volumes(directory: &Path) -> Result<Vec<PathBuf>, VmDirectoryError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(system("read", directory))? {
         let entry = entry.map_err(system("read", directory))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && entry.file_name() != TPM_STATE {
             found.push(entry.path());
         }
     }
@@ -323,7 +336,38 @@ fn refuse_strangers(directory: &Path) -> Result<(), VmDirectoryError> {
             return Err(VmDirectoryError::Stranger { path: directory.to_owned(), stranger: name });
         }
     }
-    Ok(())
+    match tpm_state_files(directory)?.into_iter().find(|(_, is_file)| !is_file) {
+        Some((path, _)) => {
+            let stranger = path.display().to_string();
+            Err(VmDirectoryError::Stranger { path: directory.to_owned(), stranger })
+        }
+        None => Ok(()),
+    }
+}
+
+/// What is where swtpm keeps a TPM's state, and whether that is a file.
+fn tpm_state_files(directory: &Path) -> Result<Vec<(PathBuf, bool)>, VmDirectoryError> {
+    let state = directory.join(TPM_STATE);
+    let entries = match std::fs::read_dir(&state) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(system("read", &state))?,
+    };
+    let file = |entry: io::Result<std::fs::DirEntry>| {
+        let entry = entry.map_err(system("read", &state))?;
+        Ok((entry.path(), entry.file_type().is_ok_and(|kind| kind.is_file())))
+    };
+    entries.map(file).collect()
+}
+
+fn delete_tpm_state(directory: &Path) -> Result<(), VmDirectoryError> {
+    for (file, _) in tpm_state_files(directory)? {
+        std::fs::remove_file(&file).map_err(system("delete", &file))?;
+    }
+    let state = directory.join(TPM_STATE);
+    match std::fs::remove_dir(&state) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(system("delete", &state)(error)),
+        _ => Ok(()),
+    }
 }
 
 fn delete_volumes(directory: &Path) -> Result<(), VmDirectoryError> {
@@ -332,6 +376,7 @@ fn delete_volumes(directory: &Path) -> Result<(), VmDirectoryError> {
 
 /// The configuration goes last, so that until then it is known what this was.
 fn remove_rest(directory: &Path) -> Result<(), VmDirectoryError> {
+    delete_tpm_state(directory)?;
     for name in [CONFIGURATION_NEW, CONFIGURATION] {
         match std::fs::remove_file(directory.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -416,6 +461,16 @@ mod tests {
         let error = delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap_err();
         assert_eq!(error.code(), "stranger");
         VmRecord::read_of(&spec.directory(), spec.id).unwrap();
+        std::fs::remove_file(spec.directory().join("notes.txt")).unwrap();
+        // What swtpm keeps is the VM's; what somebody else has put beside it is not.
+        let state = spec.tpm_state_path();
+        std::fs::create_dir_all(state.join("notes")).unwrap();
+        std::fs::write(state.join("tpm2-00.permall"), "sealed").unwrap();
+        let error = delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap_err();
+        assert_eq!(error.code(), "stranger");
+        std::fs::remove_dir(state.join("notes")).unwrap();
+        delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap();
+        assert_eq!(entries(scratch.path()), 0);
         std::fs::create_dir(scratch.path().join("other")).unwrap();
         let taken = VmSpec { name: "other".parse().unwrap(), ..spec };
         assert_eq!(StagedVm::begin(&taken).unwrap_err().code(), "name_taken");

@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+mod console_log;
 mod support;
+mod suspend;
 
 use std::process::ExitCode;
 
 use strongroom_hostd::client::ClientError;
 use strongroom_hostd::protocol::{
-    DiskKey, OperationKind, OperationOutcome, OperationState, PowerState, TicketRequest, VmSpec, VolumeState,
+    DiskKey, OperationKind, OperationOutcome, OperationState, PowerState, StartOptions, TicketRequest,
+    VmSpec, VolumeState,
 };
 
 use self::support::{Host, KeySite, boot_sector, kill, run, trial};
@@ -19,6 +22,10 @@ fn main() -> ExitCode {
         trial("whoever_is_killed_the_guest_goes_on_or_the_vm_starts_again", everybody_is_killed),
         trial("many_are_made_and_deleted_at_once_and_a_killed_hostd_goes_on", many_at_once),
         trial("an_encrypted_vm_waits_for_its_key_and_goes_on_by_itself", encrypted_vm),
+        trial("a_suspended_vm_goes_on_with_its_memory_which_is_sealed_and_whole", suspend::suspended),
+        trial("no_process_of_a_vm_leaves_a_core", no_cores),
+        trial("what_a_guest_said_is_kept_sealed", console_log::kept),
+        trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])
 }
@@ -37,7 +44,9 @@ fn a_vm_lives() {
     assert_eq!(host.refused(&other, 0, host.create(&other)).code, "name_taken");
     host.import(&spec, &boot_sector());
 
-    let start = |generation| (generation, OperationKind::Start { spec: Box::new(spec.clone()) });
+    let start = |generation| {
+        (generation, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() })
+    };
     let done = |(generation, kind)| host.done(&spec, generation, kind);
     assert_eq!(done(start(1)), None);
     assert_eq!(done(start(1)), None, "it runs already");
@@ -70,12 +79,26 @@ fn a_vm_lives() {
     assert_eq!(host.refused(&spec, 1, start(1).1).code, "generation_used");
     assert!(matches!(host.ticket(&spec, TicketRequest::Vnc), Err(ClientError::Refused { .. })));
 
-    assert_eq!(done(start(2)), None);
+    // It is started without its processors, which go on when they are asked to.
+    let paused = StartOptions { paused: true, ..StartOptions::default() };
+    done((2, OperationKind::Start { spec: Box::new(spec.clone()), how: paused }));
+    let standing = host.await_vm(&spec, |vm| vm.power == PowerState::Paused);
+    assert_eq!(standing.reason.unwrap().code, "paused_by_request");
+    done((2, OperationKind::Resume));
+    host.await_vm(&spec, |vm| vm.power == PowerState::Running);
     // It does not hear the button, so it is cut off in the end.
     done((2, OperationKind::Stop { force: false, timeout_s: 1 }));
     let off = host.await_vm(&spec, |vm| vm.power == PowerState::Stopped);
     assert_eq!((off.reason.unwrap().code.as_str(), off.generation.0), ("forced_off", 2));
     done((2, FORCED));
+    // Somebody takes it away, and brings it back.
+    let (place, away) = (spec.directory(), spec.datastore.with_file_name("away"));
+    std::fs::rename(&place, &away).unwrap();
+    host.look_through();
+    assert!(host.vms().vms.is_empty());
+    std::fs::rename(&away, &place).unwrap();
+    host.look_through();
+    assert_eq!(host.vms().vms[0].vm, spec.id);
     done((0, OperationKind::Delete));
     done((0, OperationKind::Delete));
     assert_eq!(std::fs::read_dir(&spec.datastore).unwrap().count(), 1, "the mark");
@@ -88,7 +111,11 @@ fn everybody_is_killed() {
     host.done(&spec, 0, host.create(&spec));
     host.import(&spec, &boot_sector());
     let start = |host: &Host, generation| {
-        host.done(&spec, generation, OperationKind::Start { spec: Box::new(spec.clone()) })
+        host.done(
+            &spec,
+            generation,
+            OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() },
+        )
     };
     start(&host, 1);
     let first = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
@@ -146,6 +173,52 @@ fn everybody_is_killed() {
     host.assert_nobody_left();
 }
 
+fn no_cores() {
+    let host = Host::start();
+    let mut spec = host.spec("web1", 1);
+    spec.nics = vec![strongroom_hostd::protocol::Nic {
+        mac: "52:54:00:12:34:56".to_owned(),
+        network: strongroom_hostd::protocol::Network::User,
+    }];
+    host.done(&spec, 0, host.create(&spec));
+    host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
+    let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    let (supervisor, qemu) = (running.supervisor_pid.unwrap(), running.qemu_pid.unwrap());
+    let worker = running.volumes[0].worker_pid.unwrap();
+    let below = processes_below(supervisor);
+    assert!(below.contains(&qemu) && below.contains(&worker), "{below:?}");
+    for pid in below.into_iter().chain([supervisor]) {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+        let (name, limits) = (read("comm"), read("limits"));
+        let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
+        let mut limits = core.split_whitespace().take(2).map(|limit| limit.parse::<u64>().unwrap());
+        // At 1 the kernel starts no program for a core either; at 0 it would.
+        assert!(limits.all(|limit| limit <= 1), "{name}: {core}");
+        // What was executed in the sandbox can be dumped again, and has nothing to be in a dump.
+        let filter = u32::from_str_radix(read("coredump_filter").trim(), 16).unwrap();
+        assert!(pid == supervisor || pid == worker || filter == 0, "{name}: {filter:x}");
+    }
+    host.done(&spec, 1, FORCED);
+    host.assert_nobody_left();
+}
+
+/// All that it, and what it started, has started.
+fn processes_below(pid: u32) -> Vec<u32> {
+    let parent = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse::<u32>().ok()
+    };
+    let names = std::fs::read_dir("/proc").unwrap().flatten();
+    let all: Vec<u32> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(above) = found.get(next).copied() {
+        found.extend(all.iter().filter(|pid| parent(**pid) == Some(above)));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
 fn many_at_once() {
     const VMS: usize = 24;
     let mut host = Host::start();
@@ -183,7 +256,9 @@ fn many_at_once() {
 fn key_unavailable() {
     let host = Host::start();
     let spec = host.encrypted_vm("secret1");
-    let outcome = host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()) }).unwrap();
+    let outcome = host
+        .done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() })
+        .unwrap();
     let OperationOutcome::KeyUnavailable(key) = outcome else { panic!("{outcome:?}") };
     assert_eq!((key.provider.as_str(), key.key.as_str()), ("away", "4711"));
     let waiting = host.await_vm(&spec, |vm| vm.power == PowerState::KeyUnavailable);
@@ -196,7 +271,11 @@ fn key_unavailable() {
     let off = host.await_vm(&spec, |vm| vm.power == PowerState::Stopped);
     assert_eq!(off.generation.0, 1);
     // What never ran can be asked for again.
-    let again = host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()) });
+    let again = host.done(
+        &spec,
+        1,
+        OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() },
+    );
     assert!(matches!(again, Some(OperationOutcome::KeyUnavailable(_))));
     host.done(&spec, 1, FORCED);
     host.assert_nobody_left();
@@ -217,7 +296,9 @@ fn encrypted_vm() {
     }
     host.import(&spec, &boot_sector());
     host.assert_sealed(&spec, b"ready\r\n");
-    let start = |generation| (generation, OperationKind::Start { spec: Box::new(spec.clone()) });
+    let start = |generation| {
+        (generation, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() })
+    };
     let done = |host: &Host, (generation, kind)| host.done(&spec, generation, kind);
     assert_eq!(done(&host, start(1)), None);
     let mut console = host.console(&spec);
@@ -255,11 +336,13 @@ fn encrypted_vm() {
     let mut other = spec.clone();
     other.disks[1].key =
         DiskKey::Provider { key: site.key.clone(), kek: Some(strongroom_types::KekId::random()) };
-    let refused = host.refused(&spec, 3, OperationKind::Start { spec: Box::new(other) });
+    let refused =
+        host.refused(&spec, 3, OperationKind::Start { spec: Box::new(other), how: StartOptions::default() });
     assert!(refused.message.contains("should be under the one that was recorded"), "{refused:?}");
     let mut clear = spec.clone();
     clear.disks[1].key = DiskKey::Unencrypted;
-    let refused = host.refused(&spec, 3, OperationKind::Start { spec: Box::new(clear) });
+    let refused =
+        host.refused(&spec, 3, OperationKind::Start { spec: Box::new(clear), how: StartOptions::default() });
     assert!(refused.message.contains("should be not encrypted"), "{refused:?}");
     host.assert_nobody_left();
 }

@@ -9,6 +9,7 @@
 //!   find them.
 //! - [`stack`]: that disk, as a frontend serves it.
 //! - `destaging`: a thread that empties a layer's first-write log.
+//! - [`access`]: that disk as a file is used, for whoever keeps something of their own in a volume.
 //! - [`read_through`]: whether all of a volume can be read. [`transfer`]: a whole volume's content into a file and out
 //!   of one.
 //!
@@ -16,7 +17,9 @@
 //! plane and command line stand above.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod birth;
+mod client;
 pub mod condition;
 pub mod control;
 mod destaging;
@@ -30,6 +33,7 @@ pub mod stack;
 pub mod supervise;
 pub mod transfer;
 
+pub use access::DiskAccess;
 pub use destaging::Destaging;
 pub use layers::StackError;
 pub use process::{ProcessError, prepare_for_keys};

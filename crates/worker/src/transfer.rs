@@ -6,30 +6,17 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
-use strongroom_io::{
-    Allocation, Channel, Disk, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX, Thread,
-};
-use strongroom_memory::{Buffer, BufferPool, GuestSlice, PoolError};
-use strongroom_ring::{Ring, RingError};
+use strongroom_io::{Allocation, Disk, IoError, Plain};
+use strongroom_memory::PoolError;
+use strongroom_ring::RingError;
 use strongroom_types::Extent;
 use thiserror::Error;
 
-/// Transfers in flight: enough that a disk, or the cipher, never waits for the next one.
-const DEPTH: usize = 16;
-
-/// Bytes of one transfer: the largest.
-const PIECE_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
-
-/// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each.
-const OWN_MEMORY_BYTES: usize = (DEPTH + 2) * PIECE_BYTES as usize;
-
-/// Memory for the stages below, apart from ours so that what waits here cannot starve what must end there.
-const STAGE_MEMORY_BYTES: usize = 32 << 20;
+use crate::client::{Client, pieces};
 
 /// The shortest run of zeroes that is worth two transfers instead of one.
 const ZERO_RUN_BYTES: usize = 64 << 10;
@@ -98,7 +85,7 @@ pub fn import_file(
         }
         at = data.end();
     }
-    client.finish()?;
+    client.flush()?;
     progress.at(size_bytes)
 }
 
@@ -111,6 +98,7 @@ pub fn export_file(
     let size_bytes = disk.limits().size_bytes;
     file.set_len(size_bytes).map_err(TransferError::File)?;
     let mut client = Client::open(disk)?;
+    let mut write = |extent, bytes: &[u8]| write_out(file, extent, bytes).map_err(TransferError::File);
     for window in 0..size_bytes.div_ceil(WINDOW_BYTES) {
         let window = Extent::between(window * WINDOW_BYTES, size_bytes.min((window + 1) * WINDOW_BYTES));
         let mut data = Vec::new();
@@ -123,90 +111,12 @@ pub fn export_file(
         found.map_err(TransferError::Volume)?;
         for piece in data.into_iter().flat_map(pieces) {
             progress.at(piece.offset())?;
-            client.read(piece, file)?;
+            client.read(piece, &mut write)?;
         }
     }
-    client.settle(0, Some(file))?;
+    client.settle(0, &mut write)?;
     file.sync_all().map_err(TransferError::File)?;
     progress.at(size_bytes)
-}
-
-/// One thread's way into the disk.
-struct Client {
-    ring: Ring,
-    pool: BufferPool,
-    channel: Box<dyn Channel<Plain>>,
-    /// Where each transfer in flight is; empty for a flush.
-    in_flight: InFlight<Extent>,
-}
-
-impl Client {
-    fn open(disk: &dyn Disk<Plain>) -> Result<Self, TransferError> {
-        let ring = Ring::new(2 * DEPTH)?;
-        let thread = Thread { pool: BufferPool::new(STAGE_MEMORY_BYTES)?, reactor: Rc::new(ring.clone()) };
-        let channel = disk.open(&thread, DEPTH).map_err(TransferError::Volume)?;
-        let pool = BufferPool::new(OWN_MEMORY_BYTES)?;
-        Ok(Self { ring, pool, channel, in_flight: InFlight::with_depth(DEPTH) })
-    }
-
-    /// A buffer of a piece. At most [`DEPTH`] are in flight, and one is being filled, so there is always one.
-    fn take_buffer(&self) -> Result<Buffer, TransferError> {
-        self.take(PIECE_BYTES as usize)
-    }
-
-    fn take(&self, bytes: usize) -> Result<Buffer, TransferError> {
-        self.pool.take(bytes).ok_or(TransferError::Volume(IoError::from(Errno::NOMEM)))
-    }
-
-    /// Sends a write on its way.
-    fn write(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), TransferError> {
-        self.settle(DEPTH - 1, None)?;
-        let mut buffer = self.take(bytes.len())?;
-        buffer.bytes_mut().copy_from_slice(bytes);
-        self.submit(extent, Request::Write { extent, from: GuestSlice::from_buffer(buffer), durable: false });
-        Ok(())
-    }
-
-    /// Sends a read on its way; what it brings is written to `file`.
-    fn read(&mut self, extent: Extent, file: &File) -> Result<(), TransferError> {
-        self.settle(DEPTH - 1, Some(file))?;
-        let into = GuestSlice::from_buffer(self.take(extent.length() as usize)?);
-        self.submit(extent, Request::Read { extent, into });
-        Ok(())
-    }
-
-    /// Waits for all writes and makes them durable.
-    fn finish(&mut self) -> Result<(), TransferError> {
-        self.settle(0, None)?;
-        self.submit(Extent::default(), Request::Flush);
-        self.settle(0, None)
-    }
-
-    fn submit(&mut self, extent: Extent, request: Request<Plain>) {
-        let tag = self.in_flight.insert(extent).tag();
-        self.channel.submit(Io { tag, request });
-        self.channel.kick();
-    }
-
-    /// Waits until at most `left` are in flight. What reads brought goes to `file`.
-    fn settle(&mut self, left: usize, file: Option<&File>) -> Result<(), TransferError> {
-        let mut ended = Vec::with_capacity(DEPTH);
-        loop {
-            self.channel.poll(&mut ended);
-            for done in ended.drain(..) {
-                let extent =
-                    Slot::from_tag(done.tag).and_then(|slot| self.in_flight.take(slot)).unwrap_or_default();
-                done.result.map_err(TransferError::Volume)?;
-                if let (Some(file), Some(buffer)) = (file, done.memory.and_then(GuestSlice::into_buffer)) {
-                    write_out(file, extent, buffer.bytes()).map_err(TransferError::File)?;
-                }
-            }
-            if self.in_flight.len() <= left {
-                return Ok(());
-            }
-            self.ring.wait(None).map_err(TransferError::Volume)?;
-        }
-    }
 }
 
 fn write_out(file: &File, extent: Extent, bytes: &[u8]) -> io::Result<()> {
@@ -229,15 +139,6 @@ fn next_data(file: &File, at: u64, size_bytes: u64) -> io::Result<Option<Extent>
     let end = seek(file, SeekFrom::Hole(start))?.min(size_bytes);
     let data = Extent::between(start.max(at), end);
     Ok((!data.is_empty()).then_some(data))
-}
-
-/// An extent in pieces that one transfer takes, split where multiples of the piece are.
-fn pieces(extent: Extent) -> impl Iterator<Item = Extent> {
-    let first = extent.offset() / PIECE_BYTES;
-    let last = extent.end().div_ceil(PIECE_BYTES);
-    (first..last).map(move |piece| {
-        Extent::between(piece * PIECE_BYTES, (piece + 1) * PIECE_BYTES).intersection(extent)
-    })
 }
 
 /// The runs of `bytes` that hold data, without the runs of [`ZERO_RUN_BYTES`] and more, counted from the start, that
@@ -371,14 +272,5 @@ mod tests {
         let whole = 0..bytes.len();
         assert!(data_runs(&bytes).eq([whole]));
         assert_eq!(data_runs(&[]).count(), 0);
-    }
-
-    #[test]
-    fn pieces_cover_an_extent() {
-        let extent = Extent::between(PIECE_BYTES - 1, 2 * PIECE_BYTES + 1);
-        let found: Vec<_> = pieces(extent).collect();
-        let edges = [PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES, 2 * PIECE_BYTES + 1];
-        assert_eq!(found, edges.windows(2).map(|edge| Extent::between(edge[0], edge[1])).collect::<Vec<_>>());
-        assert_eq!(pieces(Extent::default()).count(), 0);
     }
 }

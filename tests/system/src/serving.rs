@@ -56,7 +56,9 @@ impl<'test> Serving<'test> {
         self.starts += 1;
         let Self { kmip, enrolment, api, .. } = self;
         let arguments = format!(
-            "--log info serve --listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} --name host1 --run \"$PWD/run\""
+            // The machine that tests run on may well have swap.
+            "--log info serve --listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} --name host1 --run \"$PWD/run\" \
+             --crypto-safe advised"
         );
         let script = script(&arguments);
         let mut serve = self.strongroom.start_shell(&format!("serve-{}", self.starts), &script);
@@ -100,13 +102,24 @@ impl<'test> Serving<'test> {
     /// Puts the test guest where hostd starts kernels from; what `vm create` is told of it.
     #[track_caller]
     pub fn test_guest(&self) -> String {
+        self.test_guest_with("vmlinux")
+    }
+
+    /// The same for a VM with UEFI, which starts a kernel only as it comes.
+    #[track_caller]
+    pub fn test_guest_for_uefi(&self) -> String {
+        self.test_guest_with("vmlinuz")
+    }
+
+    #[track_caller]
+    fn test_guest_with(&self, kernel: &str) -> String {
         let boot = self.scratch.make_directory("home/hostd/boot");
-        for file in ["vmlinux", "initramfs.cpio"] {
+        for file in [kernel, "initramfs.cpio"] {
             let copied = fs::copy(build::guest_directory().join(file), boot.join(file));
             copied.unwrap_or_else(|error| panic!("cannot copy the guest's {file}: {error}"));
         }
         let boot = boot.display();
-        format!("--kernel {boot}/vmlinux --initrd {boot}/initramfs.cpio --append '{KERNEL_ARGUMENTS}'")
+        format!("--kernel {boot}/{kernel} --initrd {boot}/initramfs.cpio --append '{KERNEL_ARGUMENTS}'")
     }
 
     /// What `vm show` says of a VM.
@@ -149,6 +162,17 @@ impl<'test> Serving<'test> {
         Console { session: Session::new(ours, &log), child }
     }
 
+    /// The same of a VM whose supervisor was killed, once another one has taken it over.
+    #[track_caller]
+    pub fn console_when_taken_over(&self, name: &str, vm: &str) -> Console {
+        self.wait_until(name, "is taken over", |told| {
+            let supervisor = self.processes_of(vm).first().map(|pid| pid.as_raw_nonzero());
+            let lives = |pid| std::path::Path::new(&format!("/proc/{pid}")).exists();
+            told["power"] == "running" && supervisor.is_some_and(lives)
+        });
+        self.console(name)
+    }
+
     /// Takes one of the places of running guests.
     pub fn take_place(&self) -> impl Drop + use<> {
         Place::take()
@@ -172,13 +196,31 @@ impl<'test> Serving<'test> {
         pids.filter_map(|pid| Some((Pid::from_raw(pid)?, words(pid)))).collect()
     }
 
-    /// The process ids of a VM that its run directory tells of: its supervisor and its QEMU.
+    /// All processes of this program, and all that were told of the test's directory, with their command lines; the
+    /// consoles that the test has open are none of them.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let program = build::program().display().to_string();
+        let scratch = self.scratch.path("").display().to_string();
+        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        // A whole word: a shell that was told of the program in a script is none of its processes.
+        let ours = |line: &str| line.split('\0').any(|word| word == program || word.contains(&scratch));
+        let found = pids.map(|pid| (pid, String::from_utf8_lossy(&line(pid)).into_owned()));
+        found
+            .filter(|(_, line)| ours(line))
+            .map(|(pid, line)| (pid, line.replace('\0', " ")))
+            .filter(|(_, line)| !line.contains("vm console"))
+            .collect()
+    }
+
+    /// The process ids of a VM that its run directory tells of: its supervisor, its QEMU and, of a VM with a TPM, its swtpm.
     pub fn processes_of(&self, vm: &str) -> Vec<Pid> {
         let text = fs::read(self.scratch.path(&format!("run/vms/{vm}/state.json"))).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         let pid =
             |of: &str| state[of]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        ["supervisor", "qemu"].iter().filter_map(|of| pid(of)).collect()
+        ["supervisor", "qemu", "swtpm"].iter().filter_map(|of| pid(of)).collect()
     }
 }
 
@@ -190,7 +232,7 @@ impl Drop for Serving<'_> {
             for pid in self.processes_of(&vm.file_name().to_string_lossy()) {
                 // A number alone could be another's by now.
                 let ours = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-                if [&b"qemu"[..], b"vm-supervisor"].iter().any(|name| contains(&ours, name)) {
+                if [&b"qemu"[..], b"vm-supervisor", b"swtpm"].iter().any(|name| contains(&ours, name)) {
                     let _ = kill_process(pid, Signal::KILL);
                 }
             }

@@ -32,7 +32,8 @@ impl Session {
 
     #[track_caller]
     pub(crate) fn wait_until_ready(&mut self) {
-        let is_ready = |line: &str| line.starts_with("STRONGROOM-GUEST READY");
+        // After what firmware has said on the same line.
+        let is_ready = |line: &str| line.contains("STRONGROOM-GUEST READY");
         self.received.wait_for_line("the guest was ready", BOOT_DEADLINE, is_ready);
     }
 

@@ -64,3 +64,49 @@ fn a_vm_lives_and_survives_whoever_dies() {
     assert!(left.iter().all(|path| !path.to_string_lossy().contains("web1")), "{left:?}");
     serving.end();
 }
+
+#[test]
+fn a_suspended_vm_goes_on_where_it_was() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create web1 --memory 256M --disk 64M {guest}"));
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    // In the shell's memory, and not yet on its disk.
+    console.session.run("half=strongroom-vm-; whole=${half}in-memory-6d1c");
+    console.session.run("dd if=/dev/zero of=/dev/vda bs=4096 count=16 2>/dev/null");
+    drop(console);
+    assert!(serving.is_refused("vm start web1").contains("on already"));
+    assert!(serving.runs("vm suspend web1").contains("web1 is suspended"));
+    assert!(serving.runs("vm show web1").contains("of memory, sealed in volume"));
+    assert!(serving.is_refused("vm set web1 --memory 512M").contains("suspended"));
+    is_nowhere(&scratch, b"strongroom-vm-in-memory-6d1c");
+    // It stays suspended whoever starts anew.
+    serving.kill();
+    serving.start_again();
+    serving.wait_until("web1", "is suspended as before", |vm| vm["power"] == "suspended");
+    assert!(serving.runs("vm start web1").contains("web1 is running"));
+    let mut console = serving.console("web1");
+    assert!(console.session.run("echo $whole").contains("strongroom-vm-in-memory-6d1c"));
+    assert!(console.session.run("dd if=/dev/vda bs=4096 count=16 2>&1 | wc -c").contains("65"));
+    // What it said is kept, of both starts, and is in no file.
+    assert!(serving.runs("vm console web1 --history").contains("strongroom-vm-in-memory-6d1c"));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    assert!(serving.runs("vm console web1 --history").contains("strongroom-vm-in-memory-6d1c"));
+    is_nowhere(&scratch, b"strongroom-vm-in-memory-6d1c");
+    serving.end();
+}
+
+/// It is in no file of a VM, nor of whoever looks after it.
+fn is_nowhere(scratch: &Scratch, marker: &[u8]) {
+    for place in ["ds", "home", "run"] {
+        let found = strongroom_system_tests::datastore::occurrences(&scratch.path(place), marker);
+        assert_eq!(found, 0, "in {place}");
+    }
+}

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::VolumeSize;
 use utoipa::ToSchema;
 
-use super::hardware::{Boot, Cpus, Firmware, Frontend, MachineType, Memory, Nic, RestartPolicy};
+use super::hardware::{Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, RestartPolicy};
 use crate::name::Name;
 
 /// A VM that is wished for.
@@ -32,7 +32,7 @@ pub struct CreateVm {
     pub cpus: Cpus,
     /// Guest memory.
     pub memory_bytes: Memory,
-    /// Disks: `disk0`, `disk1` and so on.
+    /// Disks, in the order in which the guest sees them.
     #[schema(max_items = 16)]
     #[serde(default)]
     pub disks: Vec<AddDisk>,
@@ -43,6 +43,9 @@ pub struct CreateVm {
     /// Whether it has a TPM, with its state in a sealed volume.
     #[serde(default)]
     pub tpm: bool,
+    /// Whether it has a disk for cloud-init (NoCloud), `seed`, which is filled like a disk and which its guest can only read.
+    #[serde(default)]
+    pub seed: bool,
     /// What is booted.
     #[serde(default)]
     pub boot: Boot,
@@ -67,6 +70,9 @@ pub struct AddDisk {
     /// Its size in bytes: a multiple of 512 from 4096 to 64 TiB.
     #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
     pub size_bytes: VolumeSize,
+    /// What it is for: one that keeps data is called `disk0` and so on, one for swap `swap0` and so on.
+    #[serde(default)]
+    pub kind: DiskKind,
     /// How the guest gets at it.
     #[serde(default)]
     pub frontend: Frontend,
@@ -127,6 +133,18 @@ pub struct PatchVm {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PowerOptions {}
+
+/// How a VM is started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StartVm {
+    /// Of a VM that was suspended: loses its memory, and boots.
+    #[serde(default)]
+    pub discard_memory: bool,
+    /// Leaves its processors standing still; they go on when it is resumed.
+    #[serde(default)]
+    pub paused: bool,
+}
 
 /// How a VM is stopped, also before it is started anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

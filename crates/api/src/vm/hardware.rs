@@ -118,6 +118,18 @@ impl From<Memory> for u64 {
     }
 }
 
+/// What a disk is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskKind {
+    /// To keep data.
+    #[default]
+    Data,
+    /// To swap memory out to: made anew at each start, with an empty swap area labelled with the disk's name. There is none
+    /// while the VM is off.
+    Swap,
+}
+
 /// How the guest gets at a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

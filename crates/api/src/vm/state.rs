@@ -34,6 +34,8 @@ pub enum PowerState {
     Crashed,
     /// It waits for a key.
     KeyUnavailable,
+    /// Off, with its memory sealed: its next start goes on with it.
+    Suspended,
     /// Its host cannot be asked, or has not been yet.
     #[default]
     #[serde(other)]
@@ -51,13 +53,14 @@ impl PowerState {
             Self::Stopping => "stopping",
             Self::Crashed => "crashed",
             Self::KeyUnavailable => "key_unavailable",
+            Self::Suspended => "suspended",
             Self::Unknown => "unknown",
         }
     }
 
     /// Whether a QEMU of it is there, or may be.
     pub const fn is_on(self) -> bool {
-        !matches!(self, Self::Stopped | Self::Crashed)
+        !matches!(self, Self::Stopped | Self::Crashed | Self::Suspended)
     }
 }
 

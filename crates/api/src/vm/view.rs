@@ -5,7 +5,7 @@ use strongroom_types::{VmId, VolumeId};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::hardware::{Boot, Cpus, Firmware, Frontend, MachineType, Nic, RestartPolicy};
+use super::hardware::{Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Nic, RestartPolicy};
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 use crate::name::Name;
 use crate::object::ObjectRef;
@@ -75,6 +75,9 @@ pub struct VmView {
     pub nics: Vec<Nic>,
     /// Whether it has a TPM.
     pub tpm: bool,
+    /// Whether it has a disk for cloud-init.
+    #[serde(default)]
+    pub seed: bool,
     /// What is booted.
     pub boot: Boot,
     /// Whether it has a screen.
@@ -83,6 +86,9 @@ pub struct VmView {
     pub guest_agent: bool,
     /// Whether it is started again by itself.
     pub restart: RestartPolicy,
+    /// The memory with which it goes on at its next start, if it is suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<SuspendedMemory>,
     /// The key that it is sealed under, once it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<VmKey>,
@@ -93,11 +99,26 @@ pub struct VmView {
     pub host_ref: Option<ObjectRef>,
 }
 
+/// A memory that lies sealed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SuspendedMemory {
+    /// Memory and devices' state, in bytes.
+    pub bytes: u64,
+    /// The volume that holds it.
+    #[schema(value_type = Uuid)]
+    pub volume: VolumeId,
+    /// When the VM was suspended, in seconds since 1970.
+    pub at_unix_seconds: u64,
+}
+
 /// A disk of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Disk {
-    /// `disk0` and so on.
+    /// `disk0`, `swap0` and so on.
     pub name: String,
+    /// What it is for.
+    #[serde(default)]
+    pub kind: DiskKind,
     /// Its volume's id, once the volume is there.
     #[schema(value_type = Option<Uuid>)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,11 +150,13 @@ pub enum TicketUse {
         #[serde(default)]
         read_only: bool,
     },
+    /// What was said on the serial console, also of a VM that is off.
+    ConsoleLog {},
     /// The screen.
     Vnc {},
     /// An image into one of its disks, while it is off.
     Upload {
-        /// `disk0` and so on.
+        /// `disk0` and so on, or `seed`.
         disk: Name,
     },
 }

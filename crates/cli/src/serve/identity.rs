@@ -8,6 +8,7 @@
 //! <home>/{control,hostd}/key-providers/embedded.json    the key server, as each of them reaches it
 //! ```
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use strongroom_keyserver::access::{ClientName, Role};
@@ -38,6 +39,12 @@ pub struct Identity {
     directory: &'static str,
 }
 
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (role {})", self.name, self.role)
+    }
+}
+
 impl Identity {
     /// Of the control plane, whose home is `home`.
     pub fn control(home: &Path) -> Result<Self, CliError> {
@@ -65,8 +72,9 @@ impl Identity {
     }
 
     /// Sees to it that it has a certificate that is good for some time, and knows the key server. `administrator` are the
-    /// files of one.
-    pub fn ensure(&self, server: &ServerSettings, administrator: &ClientFiles) -> Result<(), CliError> {
+    /// files of one. Whether its certificate is another one now.
+    pub fn ensure(&self, server: &ServerSettings, administrator: &ClientFiles) -> Result<bool, CliError> {
+        let mut is_new = true;
         let (files, port) = (self.files(), server.listen_enrolment.to_string());
         if !files.are_there() {
             let question = Question::CreateToken {
@@ -85,11 +93,13 @@ impl Identity {
             let key = NewKey::generate()?;
             let renewed = Administrator::new(&port, &files)?.renew(&key.signing_request)?;
             files.write(&key, &renewed.certificate, &renewed.authorities)?;
+        } else {
+            is_new = false;
         }
-        match self.role {
-            Role::Auditor => Ok(()),
-            _ => self.register(server),
+        if self.role != Role::Auditor {
+            self.register(server)?;
         }
+        Ok(is_new)
     }
 
     /// The key server as its key provider.

@@ -10,21 +10,26 @@
 //! VMs are nobody's children here: they run on while any of these is down.
 
 mod children;
+mod config;
 mod identity;
+mod readiness;
 mod roles;
+mod upkeep;
 mod vm_keys;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use strongroom_api::datastore::{AddDatastore, Datastore};
 use strongroom_api::{Name, Page};
+use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 
 use self::children::{Role, RunningRole, keep};
+pub use self::config::{ProvidesKeys, ServeConfig};
 use self::identity::Identity;
 use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
 use crate::error::CliError;
@@ -39,11 +44,16 @@ const HOSTD_DIRECTORY: &str = "hostd";
 /// The environment variable with the run directory.
 const RUN_VARIABLE: &str = "STRONGROOM_RUN";
 
+/// Where the API is served unless somebody says otherwise: this machine alone.
+const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5690);
+
 /// What to run, and where.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(
     after_help = "Stays in the foreground. The first line on stdout, printed when all of it is ready, is the address of the API. SIGTERM, \
 SIGINT (Control-C) and SIGHUP end it; VMs run on, and the next 'serve' finds them as they are.
+
+Options can also be in a file, /etc/strongroom/strongroom.conf unless --config names another one or a home is named; what is said here wins.
 
 Where there is nothing yet it makes all that it takes: the key server with an unprotected root key (run 'keyserver init' first to \
 choose what protects it), certificates, and a first token, in a file that only its owner can read, by which the other commands \
@@ -58,9 +68,13 @@ pub struct ServeArguments {
     #[arg(long, value_enum)]
     role: Option<RoleArgument>,
 
-    /// Where to serve the API
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:5690")]
-    listen: SocketAddr,
+    /// Take what is not said here from FILE; each line is an option, as in: listen = 10.0.0.5:5690
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Where to serve the API; by default 127.0.0.1:5690
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
 
     /// What this machine is called as a host; by default its host name
     #[arg(long, value_name = "NAME")]
@@ -83,6 +97,11 @@ pub struct ServeArguments {
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen_enrolment: Option<SocketAddr>,
 
+    /// Whether VMs with encrypted disks are refused where this machine writes memory to a disk in the clear (swap, kdump, hibernation): required or
+    /// advised; kept, and `required` until somebody says otherwise
+    #[arg(long, value_name = "RULE", value_parser = parse_crypto_safe)]
+    crypto_safe: Option<CryptoSafeRule>,
+
     #[command(flatten)]
     home: HomeArguments,
 }
@@ -97,10 +116,18 @@ enum RoleArgument {
 }
 
 /// A datastore to be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedDatastore {
     name: Name,
     path: PathBuf,
+}
+
+fn parse_crypto_safe(text: &str) -> Result<CryptoSafeRule, String> {
+    match text {
+        "required" => Ok(CryptoSafeRule::Required),
+        "advised" => Ok(CryptoSafeRule::Advised),
+        _ => Err(format!("'{text}' is neither of required or advised")),
+    }
 }
 
 fn parse_datastore(text: &str) -> Result<NamedDatastore, String> {
@@ -148,15 +175,76 @@ pub struct Places {
     pub run: PathBuf,
 }
 
+impl Places {
+    /// Those of a home, with its run directory as told, or the usual one.
+    pub fn of(home: &HomeArguments, run: Option<&Path>) -> Result<Self, CliError> {
+        let absolute = |path: &Path| {
+            std::path::absolute(path).map_err(|error| CliError::File {
+                action: "find",
+                path: path.to_owned(),
+                error,
+            })
+        };
+        let home = absolute(&home.path()?)?;
+        let named = || std::env::var_os(RUN_VARIABLE).map(PathBuf::from);
+        let own = || {
+            let runtime =
+                std::env::var_os("XDG_RUNTIME_DIR").map(|runtime| Path::new(&runtime).join("strongroom"));
+            runtime.unwrap_or_else(|| home.join("run"))
+        };
+        let usual = || if rustix::process::geteuid().is_root() { "/run/strongroom".into() } else { own() };
+        let run = absolute(&run.map(Path::to_owned).or_else(named).unwrap_or_else(usual))?;
+        Ok(Self { control: home.join(CONTROL_DIRECTORY), hostd: home.join(HOSTD_DIRECTORY), home, run })
+    }
+
+    /// Who this machine is at its key server; as a host it is called `name`.
+    pub fn identities(&self, name: &Name) -> Result<[Identity; 3], CliError> {
+        Ok([
+            Identity::control(&self.control)?,
+            Identity::auditor(&self.control)?,
+            Identity::host(name.as_str(), &self.hostd)?,
+        ])
+    }
+}
+
 impl ServeArguments {
     /// Serves until a signal comes.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
-        let (places, name) = (self.places()?, self.host_name()?);
+        // A role is told all by the whole one.
+        let all = if self.role.is_none() { &self.completed()? } else { self };
+        let (places, name) = (all.places()?, all.host_name()?);
         match self.role {
-            None => self.run_all(output, log, &places, &name),
-            Some(RoleArgument::Host) => roles::host(output, log, &places, &name),
-            Some(RoleArgument::Control) => roles::control(output, &places, &name, self.listen),
+            None => all.run_all(output, log, &places, &name),
+            Some(RoleArgument::Host) => roles::host(output, log, &places, &name, self.crypto_safe),
+            Some(RoleArgument::Control) => roles::control(output, &places, &name, self.listen()),
         }
+    }
+
+    fn listen(&self) -> SocketAddr {
+        self.listen.unwrap_or(LISTEN_DEFAULT)
+    }
+
+    /// With what the configuration file says beside.
+    fn completed(&self) -> Result<Self, CliError> {
+        let ours = self.clone();
+        if self.config.is_none() && self.home.is_named() {
+            return Ok(ours);
+        }
+        let ServeConfig {
+            listen, name, mut datastores, run, listen_kmip, listen_enrolment, crypto_safe, ..
+        } = ServeConfig::read(self.config.as_deref())?;
+        datastores.retain(|said| ours.datastores.iter().all(|one| one.name != said.name));
+        datastores.extend(ours.datastores);
+        Ok(Self {
+            listen: ours.listen.or(listen),
+            name: ours.name.or(name),
+            datastores,
+            run: ours.run.or(run),
+            listen_kmip: ours.listen_kmip.or(listen_kmip),
+            listen_enrolment: ours.listen_enrolment.or(listen_enrolment),
+            crypto_safe: ours.crypto_safe.or(crypto_safe),
+            ..ours
+        })
     }
 
     fn run_all(
@@ -186,9 +274,13 @@ impl ServeArguments {
             arguments.extend(["--run".into(), places.run.clone().into_os_string()]);
             arguments
         };
-        let hostd = RunningRole::start(role("hostd", own("host")), &signals)?;
+        let mut arguments = own("host");
+        if let Some(rule) = self.crypto_safe {
+            arguments.extend(["--crypto-safe".into(), rule.as_str().into()]);
+        }
+        let hostd = RunningRole::start(role("hostd", arguments), &signals)?;
         let mut arguments = own("control");
-        arguments.extend(["--listen".into(), self.listen.to_string().into()]);
+        arguments.extend(["--listen".into(), self.listen().to_string().into()]);
         let control = RunningRole::start(role("control", arguments), &signals)?;
         self.add_datastores(output)?;
         output.answer(&Serving {
@@ -201,9 +293,12 @@ impl ServeArguments {
             hostd_pid: hostd.id(),
             control_pid: control.id(),
         })?;
+        readiness::tell("READY=1");
         // Who depends on another ends before it: they are dropped in this order.
         let mut roles = [control, hostd, keyserver];
-        keep(&mut roles, &signals)
+        let kept = keep(&mut roles, &signals);
+        readiness::tell("STOPPING=1");
+        kept
     }
 
     fn keyserver(&self, home: &Path) -> Vec<OsString> {
@@ -246,35 +341,14 @@ impl ServeArguments {
         server.listen = self.listen_kmip.unwrap_or(server.listen);
         server.listen_enrolment = self.listen_enrolment.unwrap_or(server.listen_enrolment);
         let administrator = ClientFiles::in_directory(&directory.join("admin"));
-        for identity in [
-            Identity::control(&places.control)?,
-            Identity::auditor(&places.control)?,
-            Identity::host(name.as_str(), &places.hostd)?,
-        ] {
+        for identity in places.identities(name)? {
             identity.ensure(&server, &administrator)?;
         }
         Ok(())
     }
 
     fn places(&self) -> Result<Places, CliError> {
-        let home = self.home.path()?;
-        let absolute = |path: &Path| {
-            std::path::absolute(path).map_err(|error| CliError::File {
-                action: "find",
-                path: path.to_owned(),
-                error,
-            })
-        };
-        let home = absolute(&home)?;
-        let named = || std::env::var_os(RUN_VARIABLE).map(PathBuf::from);
-        let own = || {
-            let runtime =
-                std::env::var_os("XDG_RUNTIME_DIR").map(|runtime| Path::new(&runtime).join("strongroom"));
-            runtime.unwrap_or_else(|| home.join("run"))
-        };
-        let usual = || if rustix::process::geteuid().is_root() { "/run/strongroom".into() } else { own() };
-        let run = absolute(&self.run.clone().or_else(named).unwrap_or_else(usual))?;
-        Ok(Places { control: home.join(CONTROL_DIRECTORY), hostd: home.join(HOSTD_DIRECTORY), home, run })
+        Places::of(&self.home, self.run.as_deref())
     }
 
     fn host_name(&self) -> Result<Name, CliError> {

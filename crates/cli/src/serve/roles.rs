@@ -12,6 +12,7 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_control::host::{Host, LocalHostd};
 use strongroom_control::{ControlConfig, ControlProcess};
+use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::client::Client;
 use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_hostd::daemon::{self, DatastoreNotes, Options, SupervisorProgram};
@@ -20,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::Places;
+use super::upkeep::{Upkeep, UpkeepOf};
 use super::vm_keys::KeyServerKeys;
 use crate::api::write_address;
 use crate::datastores::KnownDatastores;
@@ -55,12 +57,19 @@ impl DatastoreNotes for NotedInHome {
 }
 
 /// Runs hostd until a signal comes.
-pub fn host(output: &Output, log: &[OsString], places: &Places, name: &Name) -> Result<(), CliError> {
+pub fn host(
+    output: &Output,
+    log: &[OsString],
+    places: &Places,
+    name: &Name,
+    crypto_safe: Option<CryptoSafeRule>,
+) -> Result<(), CliError> {
     let used =
         |error| CliError::File { action: "use the configuration in", path: places.hostd.clone(), error };
     let mut config = HostConfig::of_home(&places.hostd).map_err(used)?;
-    if config.name != name.as_str() {
-        config.name = name.as_str().to_owned();
+    let rule = crypto_safe.unwrap_or(config.crypto_safe);
+    if config.name != name.as_str() || config.crypto_safe != rule {
+        (config.name, config.crypto_safe) = (name.as_str().to_owned(), rule);
         config.write(&places.hostd).map_err(used)?;
     }
     let run = HostRunDirectory::at(&places.run).map_err(|error| CliError::File {
@@ -128,6 +137,9 @@ pub fn control(output: &Output, places: &Places, name: &Name, listen: SocketAddr
         write_address(&places.control, &api)?;
         let certificate_sha256 = process.fingerprint();
         output.answer(&ControlServing { api, certificate_sha256, pid: std::process::id() })?;
+        let (home, identities) = (places.home.clone(), places.identities(name)?.into());
+        let upkeep = Upkeep::start(UpkeepOf { control: process.control(), home, identities });
+        let _upkeep = upkeep.map_err(CliError::Runtime)?;
         process.run(told).await.map_err(CliError::ControlPlane)
     })
 }

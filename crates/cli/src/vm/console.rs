@@ -14,7 +14,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use strongroom_api::vm::{Ticket, TicketUse};
 use strongroom_hostd::protocol::{FORMAT, GuestHello, GuestWelcome, ProblemBody};
 
-use crate::api::{ApiArguments, segment};
+use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -35,8 +35,11 @@ const WELCOME_BYTES_MAX: u64 = 64 * 1024;
     after_help = "Control-] ends it; the VM runs on. What the guest said last is shown first. Without a terminal, stdin goes to the guest and \
 what it says to stdout, until stdin ends.
 
+With --history, all that is kept of what it said goes to stdout (the last 4 MiB, also of earlier starts, also of a VM that is off).
+
 Examples:
   strongroom vm console web1
+  strongroom vm console web1 --history | less -R
   strongroom vm console web1 --read-only"
 )]
 pub struct ConsoleArguments {
@@ -46,6 +49,10 @@ pub struct ConsoleArguments {
     /// Only look; another one can write
     #[arg(long)]
     read_only: bool,
+
+    /// Show what is kept of what the guest said, and end
+    #[arg(long, conflicts_with = "read_only")]
+    history: bool,
 
     #[command(flatten)]
     api: ApiArguments,
@@ -123,6 +130,9 @@ impl ConsoleArguments {
     /// Passes on what is typed, and shows what the guest says, until one of them ends.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
+        if self.history {
+            return self.print_history(&api);
+        }
         let wanted = TicketUse::Console { read_only: self.read_only };
         let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(&self.vm)), &wanted)?;
         let (stream, welcome) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
@@ -140,6 +150,20 @@ impl ConsoleArguments {
         output.remark("");
         ended.map_err(|error| CliError::File {
             action: "speak to the console of",
+            path: PathBuf::from(&self.vm),
+            error,
+        })
+    }
+}
+
+impl ConsoleArguments {
+    fn print_history(&self, api: &Api) -> Result<(), CliError> {
+        let path = format!("/v1/vms/{}/tickets", segment(&self.vm));
+        let ticket: Ticket = api.post_for(&path, &TicketUse::ConsoleLog {})?;
+        let (mut stream, _) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
+        let mut stdout = io::stdout();
+        io::copy(&mut stream, &mut stdout).and_then(|_| stdout.flush()).map_err(|error| CliError::File {
+            action: "read the console's log of",
             path: PathBuf::from(&self.vm),
             error,
         })

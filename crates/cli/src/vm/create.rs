@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
-use strongroom_api::vm::{AddDisk, CreateVm, EncryptionWish, Firmware, Memory, Nic, VmView};
+use strongroom_api::vm::{AddDisk, CreateVm, DiskKind, EncryptionWish, Firmware, Memory, Nic, VmView};
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::disk::{ImageArguments, Upload, import};
@@ -14,6 +14,7 @@ use super::options::{
     BootArguments, FrontendArgument, MachineArgument, RestartArgument, cpus, parse_disk, parse_memory,
     parse_nic,
 };
+use super::seed::SeedArguments;
 use crate::api::{ApiArguments, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
@@ -26,7 +27,9 @@ host gets. Its volumes are in the datastore, in a directory with the VM's name.
 
 Examples:
   strongroom vm create web1 --cpus 2 --memory 2G --disk 20G --image debian.qcow2
-  strongroom vm create db1 --cpus 4 --memory 8G --disk 40G --disk 200G --policy gold --no-wait"
+  strongroom vm create db1 --cpus 4 --memory 8G --disk 40G --disk 200G --policy gold --no-wait
+  strongroom vm create web2 --memory 2G --disk 20G --swap 2G --image debian-cloud.qcow2 --user-data user-data.yaml
+  strongroom vm create win1 --cpus 4 --memory 8G --disk 60G --image windows.qcow2 --uefi --tpm"
 )]
 pub struct CreateArguments {
     /// Its name
@@ -43,6 +46,10 @@ pub struct CreateArguments {
     /// A disk of this size, as in 20G; once for each. The first is /dev/vda
     #[arg(long = "disk", value_name = "SIZE", value_parser = parse_disk)]
     disks: Vec<VolumeSize>,
+
+    /// A disk of this size to swap memory out to, empty at each start; once for each. The guest finds it by its label, swap0
+    #[arg(long = "swap", value_name = "SIZE", value_parser = parse_disk, requires = "disks")]
+    swaps: Vec<VolumeSize>,
 
     /// Fill the first disk with this image
     #[arg(long, value_name = "FILE", requires = "disks")]
@@ -70,6 +77,17 @@ pub struct CreateArguments {
     /// How the guest gets at its disks
     #[arg(long, value_enum, default_value = "vhost-user")]
     frontend: FrontendArgument,
+
+    /// Start with UEFI instead of a BIOS; its variables are in a sealed volume
+    #[arg(long)]
+    uefi: bool,
+
+    #[command(flatten)]
+    seed: SeedArguments,
+
+    /// Give it a TPM 2.0, whose state is sealed
+    #[arg(long)]
+    tpm: bool,
 
     #[command(flatten)]
     boot: BootArguments,
@@ -115,10 +133,11 @@ impl CreateArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         // An image that cannot be read is known before there is a VM.
         let image = self.image.as_ref().map(|path| Upload::open(path, self.format)).transpose()?;
-        if image.is_some() && self.wait.no_wait {
+        let seed = self.seed.read()?;
+        if (image.is_some() || seed.is_some()) && self.wait.no_wait {
             return Err(CliError::Usage(
-                "an image is handed over once the disk is there: leave out --no-wait, or fill the disk later with \
-                 `strongroom vm disk import`"
+                "an image or a seed is handed over once its disk is there: leave out --no-wait, or fill the disk later with \
+                 `strongroom vm disk import` or `strongroom vm seed`"
                     .to_owned(),
             ));
         }
@@ -136,22 +155,29 @@ impl CreateArguments {
                 ));
             })?;
         }
-        output.answer(&Created(api.get(&format!("/v1/vms/{}", segment(self.name.as_str())))?))
+        let made: VmView = api.get(&format!("/v1/vms/{}", segment(self.name.as_str())))?;
+        if let Some(seed) = seed {
+            seed.hand_over(&api, output, &made)?;
+        }
+        output.answer(&Created(made))
     }
 
     fn wish(&self) -> Result<CreateVm, CliError> {
         let frontend = self.frontend.into();
+        let data = self.disks.iter().map(|size| (*size, DiskKind::Data));
+        let disks = data.chain(self.swaps.iter().map(|size| (*size, DiskKind::Swap)));
         Ok(CreateVm {
             name: self.name.clone(),
             datastore: self.datastore.clone(),
             policy: self.policy.clone(),
             machine: self.machine.into(),
-            firmware: Firmware::Bios,
+            firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },
             cpus: cpus(self.cpus)?,
             memory_bytes: self.memory,
-            disks: self.disks.iter().map(|&size_bytes| AddDisk { size_bytes, frontend }).collect(),
+            disks: disks.map(|(size_bytes, kind)| AddDisk { size_bytes, kind, frontend }).collect(),
             nics: self.nics.clone(),
-            tpm: false,
+            tpm: self.tpm,
+            seed: self.seed.is_wanted(),
             boot: self.boot.boot().unwrap_or_default(),
             vnc: true,
             guest_agent: true,

@@ -65,6 +65,11 @@ pub struct Upload {
 }
 
 impl Upload {
+    /// A file that holds a disk byte for byte.
+    pub fn raw(file: File) -> Self {
+        Self { file, format: ImageFormat::Raw }
+    }
+
     /// Opens it. Its format is found out here, where its name is known.
     pub fn open(path: &Path, ImageArguments { format }: ImageArguments) -> Result<Self, CliError> {
         let failed = |error| CliError::File { action: "open", path: path.to_owned(), error };

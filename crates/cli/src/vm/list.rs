@@ -115,6 +115,7 @@ fn state(text: &str) -> Result<strongroom_api::vm::PowerState, CliError> {
         PowerState::Paused,
         PowerState::Stopping,
         PowerState::Crashed,
+        PowerState::Suspended,
         PowerState::KeyUnavailable,
     ];
     let wanted = text.replace('-', "_");

@@ -7,6 +7,7 @@ mod list;
 mod options;
 mod power;
 mod remove;
+mod seed;
 mod set;
 mod show;
 
@@ -32,6 +33,8 @@ pub enum VmCommand {
     Restart(power::RestartArguments),
     /// Let a VM's processors stand still
     Pause(power::PauseArguments),
+    /// Seal a VM's memory and end it; its next start goes on with it
+    Suspend(power::SuspendArguments),
     /// Let them go on
     Resume(power::ResumeArguments),
     /// Reset a VM, as the button on its case would
@@ -43,6 +46,8 @@ pub enum VmCommand {
     /// Fill a VM's disks
     #[command(subcommand)]
     Disk(disk::DiskCommand),
+    /// Replace what cloud-init in a VM's guest is told
+    Seed(seed::SetSeedArguments),
     /// See how a VM's keys stand
     #[command(subcommand)]
     Key(show::KeyCommand),
@@ -65,11 +70,13 @@ impl VmCommand {
             Self::Stop(arguments) => arguments.run(output),
             Self::Restart(arguments) => arguments.run(output),
             Self::Pause(arguments) => arguments.run(output),
+            Self::Suspend(arguments) => arguments.run(output),
             Self::Resume(arguments) => arguments.run(output),
             Self::Reset(arguments) => arguments.run(output),
             Self::Console(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),
             Self::Disk(command) => command.run(output),
+            Self::Seed(arguments) => arguments.run(output),
             Self::Key(command) => command.run(output),
             Self::Delete(arguments) => arguments.run(output),
             Self::Register(arguments) => arguments.run(output),

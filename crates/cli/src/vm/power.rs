@@ -1,10 +1,10 @@
-//! `strongroom vm start`, `stop`, `restart`, `pause`, `resume`, `reset`.
+//! `strongroom vm start`, `stop`, `restart`, `pause`, `suspend`, `resume`, `reset`.
 
 use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_api::vm::{PowerOptions, StopVm, VmView};
+use strongroom_api::vm::{PowerOptions, StartVm, StopVm, VmView};
 
 use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
@@ -27,15 +27,26 @@ struct Which {
 #[derive(Debug, Args)]
 #[command(
     after_help = "A VM whose key cannot be had now waits for it, and starts by itself when it is back: `strongroom vm show` says \
-which key at which provider.
+which key at which provider. A VM that is suspended goes on with its memory, all of which is verified before; if it does not
+verify, or does not fit the VM any more, the VM stays suspended.
 
 Examples:
   strongroom vm start web1
+  strongroom vm start web1 --discard-memory
+  strongroom vm start web1 --paused
   strongroom vm start web1 && strongroom vm console web1"
 )]
 pub struct StartArguments {
     #[command(flatten)]
     which: Which,
+
+    /// Of a suspended VM: lose its memory, and boot
+    #[arg(long)]
+    discard_memory: bool,
+
+    /// Leave its processors standing still; `vm resume` has them go
+    #[arg(long)]
+    paused: bool,
 }
 
 /// How gently.
@@ -84,6 +95,20 @@ pub struct RestartArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom vm pause web1")]
 pub struct PauseArguments {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Suspend what.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Its memory and its devices' state are sealed in the VM's own volume `memory`, under the VM's key; the next `vm \
+start` goes on with them. If that fails, the guest goes on.
+
+Example:
+  strongroom vm suspend web1"
+)]
+pub struct SuspendArguments {
     #[command(flatten)]
     which: Which,
 }
@@ -147,7 +172,8 @@ fn tell(api: &Api, output: &Output, vm: &str) -> Result<(), CliError> {
 impl StartArguments {
     /// Starts it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("start", "starting"), &PowerOptions::default())
+        let how = StartVm { discard_memory: self.discard_memory, paused: self.paused };
+        self.which.run(output, ("start", "starting"), &how)
     }
 }
 
@@ -169,6 +195,13 @@ impl PauseArguments {
     /// Pauses it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         self.which.run(output, ("pause", "pausing"), &PowerOptions::default())
+    }
+}
+
+impl SuspendArguments {
+    /// Suspends it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        self.which.run(output, ("suspend", "suspending"), &PowerOptions::default())
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_api::key::{KeyStanding, KeyStatus};
-use strongroom_api::vm::{Boot, NicBackend, VmView};
+use strongroom_api::vm::{Boot, Firmware, MachineType, NicBackend, VmView};
 use strongroom_types::display_bytes;
 
 use crate::api::{ApiArguments, segment};
@@ -56,6 +56,11 @@ impl fmt::Display for Shown {
         }
         writeln!(f, "processors  {}", summary.cpus)?;
         writeln!(f, "memory      {}", display_bytes(summary.memory_bytes))?;
+        writeln!(f, "machine     {}", machine(vm))?;
+        if let Some(memory) = &vm.suspended {
+            let (size, since) = (display_bytes(memory.bytes), utc(memory.at_unix_seconds));
+            writeln!(f, "suspended   {size} of memory, sealed in volume {} since {since}", memory.volume)?;
+        }
         for disk in &vm.disks {
             writeln!(f, "{:10}  {}", disk.name, display_bytes(disk.size_bytes))?;
         }
@@ -72,8 +77,24 @@ impl fmt::Display for Shown {
         if let Boot::Kernel { kernel, .. } = &vm.boot {
             writeln!(f, "kernel      {}", kernel.display())?;
         }
+        if vm.seed {
+            writeln!(f, "seed        for cloud-init")?;
+        }
         write!(f, "created     {}", utc(vm.created_unix_seconds))
     }
+}
+
+fn machine(vm: &VmView) -> String {
+    let board = match vm.machine {
+        MachineType::Q35 => "q35",
+        MachineType::Pc => "pc",
+    };
+    let firmware = match vm.firmware {
+        Firmware::Bios => "BIOS",
+        Firmware::Uefi => "UEFI",
+    };
+    let tpm = if vm.tpm { ", TPM 2.0" } else { "" };
+    format!("{board}, {firmware}{tpm}")
 }
 
 impl ShowArguments {

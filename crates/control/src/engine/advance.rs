@@ -8,7 +8,7 @@ use std::time::Duration;
 use strongroom_api::task::{TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_hostd::protocol::{OperationKind, OperationOutcome, VolumeFacts};
+use strongroom_hostd::protocol::{OperationKind, OperationOutcome, StartOptions, VolumeFacts};
 use uuid::Uuid;
 
 use super::operate::Operated;
@@ -76,7 +76,9 @@ impl Control {
             Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
             Work::Create => self.create(&step),
             Work::UndoCreate => self.undo_create(&step),
-            Work::Start => self.start(&step),
+            Work::Start { discard_memory, paused } => {
+                self.start(&step, StartOptions { discard_memory: *discard_memory, paused: *paused })
+            }
             Work::AwaitRunning => self.await_running(&step),
             Work::UndoStart => self.undo_start(&step),
             Work::Stop { force, timeout_s, then_start } => self.stop(&step, *force, *timeout_s, *then_start),
@@ -85,6 +87,7 @@ impl Control {
                 self.configure(&step, before)
             }
             Work::Delete => self.delete(&step),
+            Work::Suspend => self.simple(&step, OperationKind::Suspend),
             Work::Pause => self.simple(&step, OperationKind::Pause),
             Work::Resume => self.simple(&step, OperationKind::Resume),
             Work::Reset => self.simple(&step, OperationKind::Reset),
@@ -175,7 +178,7 @@ impl Control {
         }
     }
 
-    fn start(&self, step: &Step) -> Result<Next, Failure> {
+    fn start(&self, step: &Step, how: StartOptions) -> Result<Next, Failure> {
         if step.task.operation.is_none() {
             let allowed = self.check_host(&self.inventory.read(), &step.vm);
             if let Err(problem) = allowed {
@@ -183,7 +186,7 @@ impl Control {
             }
         }
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
-            Some(OperationKind::Start { spec: Box::new(step.vm.told(datastore)?) })
+            Some(OperationKind::Start { spec: Box::new(step.vm.told(datastore)?), how })
         })?;
         let vm = VmRecord::clone(&step.vm.record);
         match operated {
@@ -208,7 +211,7 @@ impl Control {
         let power = seen.as_ref().map_or(PowerState::Stopped, |seen| seen.power);
         match power {
             PowerState::Running | PowerState::Paused => self.end(step, &vm, self.draft(), End::Done),
-            PowerState::Stopped | PowerState::Crashed => match seen {
+            PowerState::Stopped | PowerState::Crashed | PowerState::Suspended => match seen {
                 // It ran, and its guest has shut down since.
                 Some(seen) if seen.reason_code() == "guest_shutdown" && seen.generation == vm.generation => {
                     self.end(
@@ -264,7 +267,7 @@ impl Control {
             Operated::Done(_) if then_start => {
                 vm.desired = DesiredPower::Running;
                 vm.generation += 1;
-                self.turn(step, Work::Start, vm)
+                self.turn(step, Work::Start { discard_memory: false, paused: false }, vm)
             }
             Operated::Done(_) => {
                 if let Some(wait) = self.look_first(step)? {
@@ -307,7 +310,7 @@ impl Control {
         }
     }
 
-    /// Pause, resume, reset, import: done or not, and nothing to take back.
+    /// Pause, suspend, resume, reset, import: done or not, and nothing to take back.
     fn simple(&self, step: &Step, kind: OperationKind) -> Result<Next, Failure> {
         match self.operate(&step.task, &step.vm, step.seat, |_| Some(kind))? {
             Operated::Pending(next) => Ok(next),
@@ -349,7 +352,9 @@ impl Control {
                     DesiredPower::Running
                 }
                 PowerState::Paused => DesiredPower::Paused,
-                PowerState::Stopped | PowerState::Stopping | PowerState::Crashed => DesiredPower::Stopped,
+                PowerState::Stopped | PowerState::Stopping | PowerState::Crashed | PowerState::Suspended => {
+                    DesiredPower::Stopped
+                }
                 PowerState::Unknown => vm.desired,
             };
         }
@@ -463,6 +468,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmCreate => format!("VM {name} was made"),
         TaskKind::VmStart => format!("VM {name} runs"),
         TaskKind::VmStop => format!("VM {name} is off"),
+        TaskKind::VmSuspend => format!("VM {name} is suspended"),
         TaskKind::VmRestart => format!("VM {name} was restarted"),
         TaskKind::VmDelete => format!("VM {name} was deleted"),
         _ => format!("{} of {name} is done", kind.as_str()),

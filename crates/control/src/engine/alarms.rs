@@ -9,6 +9,7 @@ use strongroom_api::key::{KeyProvider, KeyState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ObjectKind, ObjectRef};
 use strongroom_hostd::protocol;
+use strongroom_types::display_bytes;
 use uuid::Uuid;
 
 use super::settle::RESTARTS_MAX;
@@ -211,6 +212,7 @@ impl Control {
             return;
         }
         let Some(state) = &seen.state else { return };
+        review_crypto_safe(seat, &state.crypto_safe, wanted);
         let of_host = |vm: &&Row<VmRecord>| vm.host == seat.id;
         let on = |vm: &&Row<VmRecord>| {
             index.observed(vm.id).is_some_and(|seen| seen.power.is_on() && seen.power != PowerState::Unknown)
@@ -249,9 +251,7 @@ impl Control {
                     "a copy has the same id; move the copy out of the datastore".to_owned(),
                 )
             } else {
-                let runs = places.iter().any(|place| {
-                    !matches!(place.power, protocol::PowerState::Stopped | protocol::PowerState::Crashed)
-                });
+                let runs = places.iter().any(|place| !place.power.is_off());
                 let how = if runs { "runs" } else { "lies" };
                 (
                     format!(
@@ -300,7 +300,16 @@ impl Control {
                 format!("`strongroom key-provider test {}`; the VM goes on by itself", waiting.key.provider),
             );
         }
-        let off = matches!(seen.power, PowerState::Crashed | PowerState::Stopped);
+        if seen.reason_code() == "tpm_lost" {
+            wanted.raise(
+                AlarmKind::TpmLost,
+                Severity::Warning,
+                vm.object(),
+                format!("VM {} runs with a TPM that fails: swtpm has ended", vm.name),
+                format!("`strongroom vm restart {}`, when its guest may", vm.name),
+            );
+        }
+        let off = !seen.power.is_on();
         let wanted_on = vm.desired != DesiredPower::Stopped && vm.task.is_none();
         if off && wanted_on && !self.may_start_again(index, vm, seen) {
             let why =
@@ -315,6 +324,26 @@ impl Control {
             );
         }
     }
+}
+
+/// What leaks is named once; VMs that run are left alone.
+fn review_crypto_safe(seat: &HostSeat, told: &protocol::CryptoSafe, wanted: &mut Wanted) {
+    let (severity, consequence) = match told.state {
+        protocol::CryptoSafeState::PendingIncapable => {
+            (Severity::Critical, "its VMs with encrypted disks run on, and none is started")
+        }
+        protocol::CryptoSafeState::Incapable if told.required => {
+            (Severity::Warning, "no VM with encrypted disks is started there")
+        }
+        _ => return,
+    };
+    wanted.raise(
+        AlarmKind::HostNotCryptoSafe,
+        severity,
+        host_object(seat),
+        format!("host {} is not crypto-safe: {}; {consequence}", seat.name, told.reasons.join("; ")),
+        "`strongroom doctor` on that host says how to mend it",
+    );
 }
 
 fn review_datastore(
@@ -345,8 +374,10 @@ fn review_datastore(
             if full { Severity::Critical } else { Severity::Warning },
             object.clone(),
             format!(
-                "datastore {} has {} of {} bytes free",
-                datastore.name, told.free_bytes, told.total_bytes
+                "datastore {} has {} of {} free",
+                datastore.name,
+                display_bytes(told.free_bytes),
+                display_bytes(told.total_bytes)
             ),
             "make room; VMs whose writes wait go on by themselves",
         );
@@ -359,8 +390,10 @@ fn review_datastore(
             Severity::Warning,
             object,
             format!(
-                "the volumes in datastore {} may grow to {provisioned} bytes, and it has {}",
-                datastore.name, told.total_bytes
+                "the volumes in datastore {} may grow to {}, and it has {}",
+                datastore.name,
+                display_bytes(provisioned),
+                display_bytes(told.total_bytes)
             ),
             "add another datastore before they do",
         );

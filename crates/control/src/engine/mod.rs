@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use strongroom_api::task::Progress;
-use strongroom_api::{Name, Problem};
+use strongroom_api::{Name, ObjectRef, Problem};
 use strongroom_store::Store;
 use uuid::Uuid;
 
@@ -111,6 +111,14 @@ impl Control {
 
     fn draft(&self) -> Draft {
         Draft::new(self.now_unix_ms())
+    }
+
+    /// Writes down that something happened.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn tell(&self, kind: &str, object: &ObjectRef, message: &str) -> Result<(), Failure> {
+        self.inventory.commit(self.draft().event(kind, object, message, None))
     }
 
     fn seat(&self, id: Uuid) -> Option<&HostSeat> {

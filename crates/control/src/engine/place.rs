@@ -2,7 +2,7 @@
 
 use strongroom_api::limits::{DISKS_MAX, KERNEL_ARGUMENTS_MAX_BYTES, NICS_MAX};
 use strongroom_api::policy::PolicyRules;
-use strongroom_api::vm::{Boot, CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic};
+use strongroom_api::vm::{Boot, CreateVm, DesiredPower, DiskKind, EncryptionWish, Lifecycle, Nic};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_hostd::protocol;
 use strongroom_keys::{ProviderKey, ProviderName};
@@ -25,11 +25,16 @@ impl Control {
         let rules = policy.map_or_else(PolicyRules::default, |policy| policy.rules.clone());
         check_rules(wish, &rules, policy)?;
         let (sealing, key_wish) = self.sealing(&wish.encryption, &rules)?;
-        let disks = wish.disks.iter().enumerate().map(|(number, disk)| {
-            let name = format!("disk{number}").parse().map_err(|_| problems::invalid("too many disks"))?;
+        let (mut data, mut swap) = (0.., 0..);
+        let disks = wish.disks.iter().map(|disk| {
+            let name = match disk.kind {
+                DiskKind::Data => format!("disk{}", data.next().unwrap_or(0)),
+                DiskKind::Swap => format!("swap{}", swap.next().unwrap_or(0)),
+            };
             Ok(DiskRecord {
-                name,
+                name: name.parse().map_err(|_| problems::invalid("too many disks"))?,
                 size: disk.size_bytes,
+                kind: disk.kind,
                 frontend: disk.frontend,
                 sealing: sealing.clone(),
                 volume: None,
@@ -46,6 +51,7 @@ impl Control {
             disks: disks.collect::<Result<_, Problem>>()?,
             nics: addressed(&wish.nics)?,
             tpm: wish.tpm,
+            seed: wish.seed,
             boot: wish.boot.clone(),
             vnc: wish.vnc,
             guest_agent: wish.guest_agent,
@@ -190,10 +196,12 @@ pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
             "a kernel's arguments are {KERNEL_ARGUMENTS_MAX_BYTES} bytes at most"
         )));
     }
-    if hardware.disks.is_empty() && (hardware.tpm || hardware.firmware == strongroom_api::vm::Firmware::Uefi)
-    {
-        return Err(problems::invalid("a VM without a disk has no key for what its firmware or TPM keeps")
-            .next("give it a disk, or BIOS and no TPM"));
+    let keeps = hardware.tpm || hardware.seed || hardware.firmware == strongroom_api::vm::Firmware::Uefi;
+    if hardware.disks.is_empty() && keeps {
+        return Err(problems::invalid(
+            "a VM without a disk has no key for what its firmware, TPM or seed keeps",
+        )
+        .next("give it a disk, or BIOS and no TPM or seed"));
     }
     // The host's own rules, with a stand-in for a key that is not there yet.
     let mut known = vm.clone();

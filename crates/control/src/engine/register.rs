@@ -10,7 +10,7 @@ use strongroom_api::datastore::{Found, Standing};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{DesiredPower, Lifecycle, RegisterVm, RestartPolicy};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
-use strongroom_hostd::protocol::{self, VolumeFacts};
+use strongroom_hostd::protocol::{self, DatastoreRequest, VolumeFacts};
 use strongroom_types::VmId;
 
 use super::advance::{keep_volumes, volume_known};
@@ -173,8 +173,7 @@ impl Control {
         };
         let name = name_of(spec.name.as_str())?;
         let hardware = Hardware::found(spec).map_err(problems::invalid)?;
-        let runs =
-            !matches!(candidate.present.power, protocol::PowerState::Stopped | protocol::PowerState::Crashed);
+        let runs = !candidate.present.power.is_off();
         self.wish(caller, |index, id| {
             if index.vm(candidate.vm).is_some() {
                 return Err(problems::conflict(format!("VM {name} is registered already")));
@@ -235,6 +234,9 @@ impl Control {
         seat: &HostSeat,
         datastore: &DatastoreRecord,
     ) -> Result<Vec<(VmId, Present)>, Problem> {
+        // Somebody may have put VMs there, or taken them away.
+        let request = DatastoreRequest { path: datastore.path.clone().into() };
+        seat.host.look_through(&request).map_err(|error| problems::host(seat.name.as_str(), &error))?;
         let all = seat.host.vms().map_err(|error| problems::host(seat.name.as_str(), &error))?;
         let below = std::path::Path::new(&datastore.path);
         let here = all.vms.iter().filter(|vm| vm.directory.parent() == Some(below));

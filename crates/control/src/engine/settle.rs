@@ -79,7 +79,7 @@ impl Control {
         let this_start = seen.generation >= vm.generation;
         match (vm.desired, seen.power) {
             (_, PowerState::Unknown | PowerState::Stopping) => Verdict::Leave,
-            (Stopped, PowerState::Stopped | PowerState::Crashed) => Verdict::Leave,
+            (Stopped, PowerState::Stopped | PowerState::Crashed | PowerState::Suspended) => Verdict::Leave,
             (Stopped, PowerState::Paused) => Verdict::Want(Paused, "it runs on its host"),
             (Stopped, PowerState::Running | PowerState::Starting | PowerState::KeyUnavailable) => {
                 Verdict::Want(Running, "it runs on its host")
@@ -90,10 +90,12 @@ impl Control {
             {
                 Verdict::Want(Stopped, "it was shut down")
             }
-            (_, PowerState::Stopped | PowerState::Crashed) if self.may_start_again(index, vm, seen) => {
-                Verdict::Start
+            (_, PowerState::Suspended) if this_start && seen.reason_code() == "suspended" => {
+                Verdict::Want(Stopped, "it was suspended")
             }
-            (_, PowerState::Stopped | PowerState::Crashed) => Verdict::Leave,
+            (_, PowerState::Stopped | PowerState::Crashed | PowerState::Suspended) => {
+                if self.may_start_again(index, vm, seen) { Verdict::Start } else { Verdict::Leave }
+            }
             (Running, PowerState::Paused) if seen.reason_code() == "paused_by_request" => {
                 Verdict::Want(Paused, "it was paused")
             }
@@ -159,7 +161,7 @@ impl Control {
                 ended_unix_ms: None,
             },
             vm: Some(vm.id),
-            work: Work::Start,
+            work: Work::Start { discard_memory: false, paused: false },
             operation: None,
             waits_for_key: false,
         };

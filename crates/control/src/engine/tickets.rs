@@ -3,10 +3,12 @@
 use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
 use strongroom_api::vm::{Ticket, TicketUse};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
-use strongroom_hostd::protocol::TicketRequest;
+use strongroom_hostd::protocol::{Grant, TicketRequest};
 
 use super::Control;
+use crate::keys::KeyProblem;
 use crate::problems;
+use crate::records::VmRecord;
 
 impl Control {
     /// A ticket for a connection to a guest. It is handed through and kept nowhere.
@@ -18,16 +20,16 @@ impl Control {
         let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
         let request = match wanted {
             TicketUse::Console { read_only } => TicketRequest::Console { read_only: *read_only },
+            TicketUse::ConsoleLog {} => TicketRequest::ConsoleLog { grants: self.log_grants(&vm)? },
             TicketUse::Vnc {} => TicketRequest::Vnc,
             TicketUse::Upload { disk } => {
-                let known = vm.hardware.disks.iter().find(|known| known.name.as_str() == disk.as_str());
-                let Some(known) = known else {
+                let Some(disk) = vm.hardware.fillable(disk.as_str()) else {
                     return Err(problems::not_found(
                         ObjectKind::Volume,
                         &format!("{disk} of VM {}", vm.name),
                     ));
                 };
-                TicketRequest::Upload { disk: known.name.clone() }
+                TicketRequest::Upload { disk }
             }
         };
         let seat = self.seat_of(&vm)?;
@@ -38,6 +40,22 @@ impl Control {
             expires_unix_seconds: told.expires_unix_seconds,
             socket: told.socket.display().to_string(),
             host: seat.name.to_string(),
+        })
+    }
+
+    /// Leave for its host to fetch the key of a VM that is off: its console's log is under it.
+    fn log_grants(&self, vm: &VmRecord) -> Result<Vec<Grant>, Problem> {
+        let on = self.inventory.read().observed(vm.id).is_some_and(|seen| seen.power.is_on());
+        let keys = vm.hardware.keys();
+        if on || keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let seat = self.seat_of(vm)?;
+        self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys).map_err(|problem| match problem {
+            KeyProblem::Unavailable(reason) | KeyProblem::Refused(reason) => Problem::new(
+                ErrorCode::KeyUnavailable,
+                format!("VM {}: no leave to use {}: {reason}", vm.name, keys[0]),
+            ),
         })
     }
 

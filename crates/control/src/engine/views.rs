@@ -5,7 +5,9 @@ use strongroom_api::host::{Host, HostState};
 use strongroom_api::limits::{CURSOR_MAX_BYTES, PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
-use strongroom_api::vm::{Disk, PowerState, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState};
+use strongroom_api::vm::{
+    Disk, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
+};
 use strongroom_api::{ErrorCode, ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_hostd::protocol;
 use uuid::Uuid;
@@ -61,11 +63,12 @@ impl Control {
         let hardware = &vm.hardware;
         let disks = hardware.disks.iter().map(|disk| Disk {
             name: disk.name.to_string(),
+            kind: disk.kind,
             volume: disk.volume,
             size_bytes: disk.size.bytes(),
             frontend: disk.frontend,
             state: match power {
-                PowerState::Stopped => VolumeState::Idle,
+                PowerState::Stopped | PowerState::Suspended => VolumeState::Idle,
                 PowerState::Running | PowerState::Paused | PowerState::Stopping => VolumeState::Exposed,
                 PowerState::Crashed | PowerState::KeyUnavailable => VolumeState::Troubled,
                 PowerState::Starting | PowerState::Unknown => VolumeState::Unknown,
@@ -84,10 +87,16 @@ impl Control {
             disks: disks.collect(),
             nics: hardware.nics.clone(),
             tpm: hardware.tpm,
+            seed: hardware.seed,
             boot: hardware.boot.clone(),
             vnc: hardware.vnc,
             guest_agent: hardware.guest_agent,
             restart: vm.restart,
+            suspended: seen.and_then(|seen| seen.suspended.as_ref()).map(|memory| SuspendedMemory {
+                bytes: memory.bytes,
+                volume: memory.volume,
+                at_unix_seconds: memory.at_unix_seconds,
+            }),
             key: hardware
                 .keys()
                 .first()

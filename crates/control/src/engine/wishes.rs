@@ -5,7 +5,9 @@ use strongroom_api::datastore::AddDatastore;
 use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::policy::CreatePolicy;
 use strongroom_api::task::{Task, TaskKind, TaskState};
-use strongroom_api::vm::{CreateVm, DesiredPower, ImportDisk, Lifecycle, PatchVm, PowerState, StopVm};
+use strongroom_api::vm::{
+    CreateVm, DesiredPower, ImportDisk, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
+};
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Problem};
 use strongroom_hostd::protocol::{DatastoreRequest, ImageFormat};
 use uuid::Uuid;
@@ -56,16 +58,16 @@ impl Control {
     }
 
     /// Wishes that a VM runs.
-    pub fn start_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+    pub fn start_vm(&self, caller: &Caller, named: &str, how: &StartVm) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmStart, |vm, power| match power {
             PowerState::Running | PowerState::Paused | PowerState::Starting | PowerState::KeyUnavailable => {
                 Err(state(vm, power, "it is on already"))
             }
             _ => {
-                vm.desired = DesiredPower::Running;
+                vm.desired = if how.paused { DesiredPower::Paused } else { DesiredPower::Running };
                 vm.generation += 1;
                 vm.restarts_unix_ms.clear();
-                Ok(Work::Start)
+                Ok(Work::Start { discard_memory: how.discard_memory, paused: how.paused })
             }
         })
     }
@@ -97,6 +99,17 @@ impl Control {
             }
             vm.desired = DesiredPower::Paused;
             Ok(Work::Pause)
+        })
+    }
+
+    /// Wishes that a VM's memory is sealed, and that it is off.
+    pub fn suspend_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmSuspend, |vm, power| {
+            if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
+                return Err(state(vm, power, "only one that runs can be suspended"));
+            }
+            vm.desired = DesiredPower::Stopped;
+            Ok(Work::Suspend)
         })
     }
 
@@ -139,6 +152,10 @@ impl Control {
                 .next("read it again, and change it as it is now"));
             }
             self.must_be_off(index, vm)?;
+            if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
+                let problem = state(vm, PowerState::Suspended, "its memory fits it as it is");
+                return Err(problem.next("start it and shut it down, or start it with --discard-memory"));
+            }
             let mut changed = patched(vm, patch)?;
             changed.task = Some(id);
             let datastore = index.datastores.get(&vm.datastore.to_string());
@@ -169,11 +186,10 @@ impl Control {
             if power.is_on() && power != PowerState::Unknown {
                 return Err(state(vm, power, "its disks are in use"));
             }
-            let found = vm.hardware.disks.iter().find(|known| known.name.as_str() == disk);
-            let Some(found) = found else {
+            let Some(disk) = vm.hardware.fillable(disk) else {
                 return Err(problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name)));
             };
-            Ok(Work::ImportDisk { disk: found.name.clone(), ticket: ticket.clone(), format })
+            Ok(Work::ImportDisk { disk, ticket: ticket.clone(), format })
         })
     }
 

@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use strongroom_api::vm::{Boot, Cpus, Firmware, Frontend, MachineType, Memory, Nic, NicBackend};
+use strongroom_api::vm::{Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, NicBackend};
 use strongroom_hostd::protocol;
 use strongroom_hostd::protocol::{DiskKey, DiskName};
 use strongroom_keys::ProviderKey;
 use strongroom_types::{KekId, VolumeId, VolumeSize};
+
+/// What the disk for cloud-init is called; no other disk is.
+pub const SEED: &str = "seed";
 
 /// What a VM is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +29,9 @@ pub struct Hardware {
     pub nics: Vec<Nic>,
     /// Whether there is a TPM.
     pub tpm: bool,
+    /// Whether there is a disk for cloud-init.
+    #[serde(default)]
+    pub seed: bool,
     /// What is booted.
     pub boot: Boot,
     /// Whether there is a screen.
@@ -41,6 +47,9 @@ pub struct DiskRecord {
     pub name: DiskName,
     /// Its size.
     pub size: VolumeSize,
+    /// What it is for.
+    #[serde(default)]
+    pub kind: DiskKind,
     /// How the guest gets at it.
     pub frontend: Frontend,
     /// Under which key it is. Nothing in a datastore decides this.
@@ -101,6 +110,15 @@ impl Hardware {
         self.disks.iter().map(|disk| disk.size.bytes()).sum()
     }
 
+    /// What an image can be put into, if it has something of that name: a disk that keeps data, or the seed.
+    pub fn fillable(&self, name: &str) -> Option<DiskName> {
+        if self.seed && name == SEED {
+            return name.parse().ok();
+        }
+        let found = self.disks.iter().find(|disk| disk.name.as_str() == name && disk.kind == DiskKind::Data);
+        found.map(|disk| disk.name.clone())
+    }
+
     /// Whether some disk is sealed.
     pub fn encrypted(&self) -> bool {
         self.disks.iter().any(|disk| disk.sealing != DiskSealing::Clear)
@@ -129,6 +147,10 @@ impl Hardware {
                 name: disk.name.clone(),
                 size_bytes: disk.size,
                 key: disk.sealing.told()?,
+                kind: match disk.kind {
+                    DiskKind::Data => protocol::DiskKind::Data,
+                    DiskKind::Swap => protocol::DiskKind::Swap,
+                },
                 frontend: match disk.frontend {
                     Frontend::VhostUser => protocol::DiskFrontend::VhostUser,
                     Frontend::Nbd => protocol::DiskFrontend::Nbd,
@@ -159,6 +181,7 @@ impl Hardware {
             disks: self.disks.iter().map(disk).collect::<Option<_>>()?,
             nics: self.nics.iter().map(nic_told).collect(),
             tpm: self.tpm,
+            seed: self.seed,
             vnc: self.vnc,
             guest_agent: self.guest_agent,
             kernel: match &self.boot {
@@ -182,6 +205,10 @@ impl Hardware {
         let disk = |disk: &protocol::Disk| DiskRecord {
             name: disk.name.clone(),
             size: disk.size_bytes,
+            kind: match disk.kind {
+                protocol::DiskKind::Data => DiskKind::Data,
+                protocol::DiskKind::Swap => DiskKind::Swap,
+            },
             frontend: match disk.frontend {
                 protocol::DiskFrontend::VhostUser => Frontend::VhostUser,
                 protocol::DiskFrontend::Nbd => Frontend::Nbd,
@@ -209,6 +236,7 @@ impl Hardware {
             disks: spec.disks.iter().map(disk).collect(),
             nics: spec.nics.iter().map(nic_found).collect(),
             tpm: spec.tpm,
+            seed: spec.seed,
             boot: spec.kernel.as_ref().map_or(Boot::Disk, |kernel| Boot::Kernel {
                 kernel: kernel.kernel.clone(),
                 initrd: kernel.initrd.clone(),

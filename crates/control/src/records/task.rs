@@ -36,7 +36,14 @@ pub enum Work {
     /// Take away what an abandoned creation may have left on the host.
     UndoCreate,
     /// Start it, then wait until it runs, which may take until a key can be had.
-    Start,
+    Start {
+        /// Without the memory that it was suspended with.
+        #[serde(default)]
+        discard_memory: bool,
+        /// With its processors standing still.
+        #[serde(default)]
+        paused: bool,
+    },
     /// It was started and has to run.
     AwaitRunning,
     /// Cut off what was started, since nobody waits for it any more.
@@ -52,6 +59,8 @@ pub enum Work {
     },
     /// Halt it.
     Pause,
+    /// Seal its memory, and end it.
+    Suspend,
     /// Let it go on.
     Resume,
     /// Reset it.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
 use strongroom_api::{Name, ObjectKind, ObjectRef};
-use strongroom_hostd::protocol::{ObservedVm, VmGeneration, VmReason, VmSpec, WaitingFor};
+use strongroom_hostd::protocol::{ObservedVm, SuspendedMemory, VmGeneration, VmReason, VmSpec, WaitingFor};
 use strongroom_keys::ProviderName;
 use strongroom_types::{DatastoreId, KeyRequestId, VmId};
 use uuid::Uuid;
@@ -96,6 +96,9 @@ pub struct ObservedRecord {
     /// Keys that it waits for.
     #[serde(default)]
     pub waiting_for: Vec<WaitingFor>,
+    /// The memory with which it goes on.
+    #[serde(default)]
+    pub suspended: Option<SuspendedMemory>,
 }
 
 impl ObservedRecord {
@@ -109,6 +112,7 @@ impl ObservedRecord {
             Told::Paused => PowerState::Paused,
             Told::Stopping => PowerState::Stopping,
             Told::Crashed => PowerState::Crashed,
+            Told::Suspended => PowerState::Suspended,
             Told::KeyUnavailable => PowerState::KeyUnavailable,
         };
         Self {
@@ -118,6 +122,7 @@ impl ObservedRecord {
             since_unix_seconds: seen.since_unix_seconds,
             reason: seen.reason.clone(),
             waiting_for: seen.waiting_for.clone(),
+            suspended: seen.suspended.clone(),
         }
     }
 

@@ -134,6 +134,7 @@ pub struct HostInside {
     used_grants: BTreeSet<Vec<u8>>,
     pub datastores: BTreeMap<PathBuf, DatastoreId>,
     pub free_bytes: u64,
+    pub crypto_safe: CryptoSafe,
     /// What it should never have been asked for.
     pub violations: Vec<String>,
     pub down: bool,
@@ -152,6 +153,17 @@ pub struct FakeVm {
 }
 
 impl HostInside {
+    fn datastore(&self, path: &Path, id: DatastoreId) -> Datastore {
+        Datastore {
+            path: path.to_owned(),
+            id: Some(id),
+            total_bytes: 1 << 40,
+            free_bytes: self.free_bytes,
+            state: DatastoreState::Ready,
+            reason: None,
+        }
+    }
+
     fn new() -> Self {
         Self {
             epoch: Epoch(Uuid::new_v4()),
@@ -162,6 +174,7 @@ impl HostInside {
             used_grants: BTreeSet::new(),
             datastores: BTreeMap::new(),
             free_bytes: 900 << 30,
+            crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: true },
             violations: Vec::new(),
             down: false,
             by_itself: false,
@@ -186,6 +199,7 @@ impl HostInside {
             volumes: Vec::new(),
             reason,
             waiting_for: vm.waiting_for.clone(),
+            suspended: None,
             spec: Some(Box::new(vm.spec.clone())),
         })
     }
@@ -267,7 +281,7 @@ impl HostInside {
                     Ok(None)
                 }
             },
-            OperationKind::Start { spec } => {
+            OperationKind::Start { spec, .. } => {
                 let Some(vm) = self.vms.get(&id).cloned() else {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
@@ -379,14 +393,7 @@ impl FakeHost {
 impl Host for FakeHost {
     fn state(&self) -> Result<HostState, HostError> {
         self.call(|inside| {
-            let datastores = inside.datastores.iter().map(|(path, id)| Datastore {
-                path: path.clone(),
-                id: Some(*id),
-                total_bytes: 1 << 40,
-                free_bytes: inside.free_bytes,
-                state: DatastoreState::Ready,
-                reason: None,
-            });
+            let datastores = inside.datastores.iter().map(|(path, id)| inside.datastore(path, *id));
             Ok(HostState {
                 name: "host1".to_owned(),
                 version: "0".to_owned(),
@@ -397,7 +404,7 @@ impl Host for FakeHost {
                 topology: Topology::default(),
                 accelerator: Accelerator::Tcg,
                 datastores: datastores.collect(),
-                crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new() },
+                crypto_safe: inside.crypto_safe.clone(),
                 vms_running: 0,
                 operations_running: 0,
                 operations_queued: 0,
@@ -482,14 +489,14 @@ impl Host for FakeHost {
                 return Err(HostError::Refused(Problem::new("invalid", "no file system for volumes")));
             }
             let id = *inside.datastores.entry(request.path.clone()).or_insert_with(DatastoreId::random);
-            Ok(Datastore {
-                path: request.path.clone(),
-                id: Some(id),
-                total_bytes: 1 << 40,
-                free_bytes: inside.free_bytes,
-                state: DatastoreState::Ready,
-                reason: None,
-            })
+            Ok(inside.datastore(&request.path, id))
+        })
+    }
+
+    fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {
+        self.call(|inside| match inside.datastores.get(&request.path) {
+            Some(id) => Ok(inside.datastore(&request.path, *id)),
+            None => Err(HostError::Refused(Problem::new("no_such_datastore", "it is not one of this host"))),
         })
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::delete::is_rest;
 use super::directory::{DescribedVolume, VolumeDirectory, describe_on};
 use super::error::DatastoreError;
-use super::places::is_vm;
+use super::places::{TPM_STATE, is_vm};
 use super::storage::{HOST, Storage};
 
 /// One entry of a datastore.
@@ -61,6 +61,9 @@ fn list_in(
     listed: &mut Vec<ListedVolume>,
 ) -> Result<(), DatastoreError> {
     for name in directory.names()? {
+        if whose == Whose::Vm && name == TPM_STATE {
+            continue;
+        }
         let path = directory.path.join(&name);
         if is_rest(&path) {
             let reason = "a creation or deletion that was interrupted; it can be deleted".to_owned();

@@ -73,6 +73,6 @@ pub use list::{ListedVolume, list, list_on};
 pub use log::destage::{Destager, End};
 pub use log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogError, LogUse};
 pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, open, open_apart, open_on};
-pub use places::VM_FILE;
+pub use places::{TPM_STATE, VM_FILE};
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};

@@ -4,6 +4,7 @@
 //! ds/vm1/descriptor           a volume by itself
 //! ds/web1/vm.json             a VM: its configuration, which is hostd's
 //! ds/web1/disk0/descriptor    a volume of that VM
+//! ds/web1/vtpm.state/         what swtpm keeps of its TPM, sealed with a key that is in a volume; no volume itself
 //! ```
 
 use std::path::Path;
@@ -15,6 +16,8 @@ use rustix::fs::OFlags;
 
 /// The file that makes a directory a VM's.
 pub const VM_FILE: &str = "vm.json";
+/// The directory of a VM's that is no volume: swtpm's.
+pub const TPM_STATE: &str = "vtpm.state";
 
 /// The names, below the datastore, of whatever can be a volume, sorted: its entries, and `vm/entry` for the entries of each
 /// directory that is no volume itself. Most of them are none.

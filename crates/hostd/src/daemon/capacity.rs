@@ -6,7 +6,7 @@ use std::path::Path;
 use strongroom_datastore::file::identity;
 
 use super::config::DatastoreConfig;
-use crate::protocol::{Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreState, Topology};
+use crate::protocol::{Accelerator, Datastore, DatastoreState, Topology};
 
 /// Below this, nothing new fits, in bytes: a volume's own files, and room for what is deleted.
 const FULL_BELOW_BYTES: u64 = 64 << 20;
@@ -87,31 +87,6 @@ pub fn datastore(config: &DatastoreConfig) -> Datastore {
     let state = if full { DatastoreState::Full } else { DatastoreState::Ready };
     let reason = full.then(|| "there is no room for anything new".to_owned());
     Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason }
-}
-
-/// Whether what is in memory stays there.
-pub fn crypto_safe() -> CryptoSafe {
-    let mut reasons = Vec::new();
-    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    for device in swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
-        if !is_sealed_or_memory(device) {
-            reasons.push(format!("memory is swapped out to {device}, which is not encrypted"));
-        }
-    }
-    let loaded = std::fs::read_to_string("/sys/kernel/kexec_crash_loaded").unwrap_or_default();
-    if loaded.trim() == "1" {
-        reasons.push("a kernel that crashes writes its memory out (kdump)".to_owned());
-    }
-    let state = if reasons.is_empty() { CryptoSafeState::Prepared } else { CryptoSafeState::Incapable };
-    CryptoSafe { state, reasons }
-}
-
-/// Whether a swap device is compressed memory, or sealed by dm-crypt.
-fn is_sealed_or_memory(device: &str) -> bool {
-    let real = std::fs::canonicalize(device).unwrap_or_else(|_| device.into());
-    let Some(name) = real.file_name().and_then(|name| name.to_str()) else { return false };
-    let mapped = std::fs::read_to_string(format!("/sys/class/block/{name}/dm/uuid")).unwrap_or_default();
-    name.starts_with("zram") || mapped.starts_with("CRYPT-")
 }
 
 #[cfg(test)]

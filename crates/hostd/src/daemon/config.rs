@@ -1,12 +1,12 @@
 //! `host.json`: what this host is told to use.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::DatastoreId;
+
+use crate::checks::crypto_safe::CryptoSafeRule;
 
 /// The format of the file.
 const FORMAT: u32 = 1;
@@ -30,6 +30,9 @@ pub struct HostConfig {
     /// QEMU.
     #[serde(default = "default_qemu")]
     pub qemu: PathBuf,
+    /// Whether VMs with encrypted disks start where memory does not stay in memory.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub crypto_safe: CryptoSafeRule,
 }
 
 /// A datastore that is used.
@@ -42,6 +45,11 @@ pub struct DatastoreConfig {
     pub id: DatastoreId,
 }
 
+/// What is usual is left out: the former version, which does not know it, reads the file then.
+fn is_usual(rule: &CryptoSafeRule) -> bool {
+    *rule == CryptoSafeRule::default()
+}
+
 fn default_qemu() -> PathBuf {
     strongroom_hypervisor::qemu::DEFAULT_PROGRAM.into()
 }
@@ -52,15 +60,13 @@ impl HostConfig {
     /// # Errors
     /// If it cannot be read or understood.
     pub fn of_home(home: &Path) -> io::Result<Self> {
-        let file = match File::open(file_of(home)) {
-            Ok(file) => file,
+        let text = match strongroom_files::read(&file_of(home), BYTES_MAX) {
+            Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::usual(home)),
             Err(error) => return Err(error),
         };
-        let mut text = String::new();
-        file.take(BYTES_MAX).read_to_string(&mut text)?;
         let wrong = |reason: String| io::Error::other(format!("{}: {reason}", file_of(home).display()));
-        let config: Self = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let config: Self = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         if config.format != FORMAT {
             return Err(wrong(format!("it is of format {}, this program reads {FORMAT}", config.format)));
         }
@@ -70,7 +76,14 @@ impl HostConfig {
     fn usual(home: &Path) -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let boot_directories = vec![home.join("boot")];
-        Self { format: FORMAT, name, datastores: Vec::new(), boot_directories, qemu: default_qemu() }
+        Self {
+            format: FORMAT,
+            name,
+            datastores: Vec::new(),
+            boot_directories,
+            qemu: default_qemu(),
+            crypto_safe: CryptoSafeRule::default(),
+        }
     }
 
     /// Writes it, durably.
@@ -79,17 +92,9 @@ impl HostConfig {
     /// For want of room or permission.
     pub fn write(&self, home: &Path) -> io::Result<()> {
         let file = file_of(home);
-        let new = file.with_extension("json.new");
-        if let Some(directory) = file.parent() {
-            std::fs::create_dir_all(directory)?;
-        }
+        std::fs::create_dir_all(strongroom_files::directory_of(&file))?;
         let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
-        let mut written =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        written.write_all(&text)?;
-        written.sync_all()?;
-        std::fs::rename(&new, &file)?;
-        file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+        strongroom_files::replace(&file, &text)
     }
 
     /// The datastore at this path.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::Hostd;
+use super::{Hostd, operations};
 use crate::proof::check_peer;
 use crate::protocol::{FORMAT, GuestHello, GuestWelcome, Problem, ProblemBody, TicketRequest};
 use crate::supervisor::orders::RequestKind;
@@ -86,6 +86,13 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
     let kind = match request {
         TicketRequest::Upload { .. } => return welcome(&stream, &GuestWelcome::Upload),
         TicketRequest::Console { read_only } => RequestKind::Console { read_only },
+        TicketRequest::ConsoleLog { grants } => match hostd.vms.link(vm) {
+            Ok(_) => RequestKind::ConsoleLog,
+            Err(problem) if problem.code == "not_running" => {
+                return operations::give_console_log(hostd, vm, grants, stream.into());
+            }
+            Err(problem) => return Err(problem),
+        },
         TicketRequest::Vnc => {
             // What follows is the screen's own, which says nothing of us.
             welcome(&stream, &GuestWelcome::Vnc)?;

@@ -161,6 +161,10 @@ async fn route(hostd: &Arc<Hostd>, request: Request<Incoming>) -> Result<Answer,
             let wanted: DatastoreRequest = body(request).await?;
             Answer::ok(&hostd.add_datastore(wanted).await?)
         }
+        (Method::POST, ["v1", "datastores"]) => {
+            let wanted: DatastoreRequest = body(request).await?;
+            Answer::ok(&hostd.look_through(wanted).await?)
+        }
         (_, ["v1", "host" | "vms" | "changes" | "datastores", ..] | ["v1", "operations", _]) => {
             return Err(Problem::new("method", "that is not done with it here"));
         }

@@ -22,11 +22,12 @@ use super::Hostd;
 use super::vms::now_unix_seconds;
 use crate::process::ProcessIdentity;
 use crate::proof::{Secret, check_peer};
-use crate::protocol::{Grant, OffReason, Problem, VmGeneration, VmSpec};
+use crate::protocol::{Grant, OffReason, Problem, StartOptions, SuspendedMemory, VmGeneration, VmSpec};
 use crate::run_directory::VmRunDirectory;
 use crate::supervisor::kill_unrecorded;
 use crate::supervisor::orders::{Birth, Orphan, Report, Request, RequestKind, RunTask, Task};
 use crate::supervisor::state_file::{Off, StateFile};
+use crate::vm_directory::VmRecord;
 use crate::wire::{Wire, WireError};
 
 /// Before a supervisor that hung up and lives is spoken to again, and before one that died at once is replaced again.
@@ -137,13 +138,14 @@ pub fn start(
     spec: &VmSpec,
     generation: VmGeneration,
     grants: Vec<Grant>,
+    how: StartOptions,
 ) -> Result<(), Problem> {
     let run = hostd.run.vm(spec.id);
     let system = |error: &dyn std::fmt::Display| Problem::new("system", error.to_string());
     // Nothing of a start before this one is of use.
     run.remove().and_then(|()| run.make()).map_err(|error| system(&error))?;
     Secret::make(&run.secret()).map_err(|error| system(&error))?;
-    let task = RunTask { spec: Box::new(spec.clone()), generation, adopt: None };
+    let task = RunTask { spec: Box::new(spec.clone()), generation, adopt: None, how };
     let (wire, child) = hostd.supervisor.start(&birth(hostd, &run, grants, task), &[])?;
     hostd.vms.is_starting(spec, generation);
     listen(hostd, spec.id, run, Next::Listen(wire, Some(child)))
@@ -224,6 +226,7 @@ impl Listener {
             match link.wire.receive::<Report>() {
                 Ok((Report::State(observed), _)) => self.hostd.vms.observe(self.vm, *observed),
                 Ok((Report::Answer { id, problem }, _)) => link.answered(id, problem),
+                Ok((Report::Progress(progress), _)) => self.hostd.queue.progress_of(self.vm, progress),
                 Ok((Report::Failed(problem), _)) => tracing::error!("VM {}: {problem}", self.vm),
                 Ok(_) => {}
                 Err(WireError::Gone) => break,
@@ -273,7 +276,8 @@ impl Listener {
             self.is_off(&state, off.clone());
             return None;
         }
-        let orphan = state.qemu.map(|qemu| Orphan { qemu, paused_by_request: state.paused_by_request });
+        let StateFile { swtpm, paused_by_request, .. } = state;
+        let orphan = state.qemu.map(|qemu| Orphan { qemu, swtpm, paused_by_request });
         let identity = |orphan: &Orphan| ProcessIdentity {
             pid: orphan.qemu.pid,
             start_ticks: orphan.qemu.start_time_ticks,
@@ -292,6 +296,11 @@ impl Listener {
             None => {
                 if state.qemu.is_none() {
                     kill_unrecorded(&self.run, UNRECORDED_WITHIN);
+                    // No QEMU has hung up on it.
+                    if let Some(swtpm) = state.swtpm {
+                        let swtpm = ProcessIdentity { pid: swtpm.pid, start_ticks: swtpm.start_time_ticks };
+                        let _ = swtpm.kill();
+                    }
                 }
                 let message =
                     "its supervisor and its QEMU died: the host lost its power, or somebody killed them";
@@ -304,7 +313,8 @@ impl Listener {
     }
 
     fn adopt(&self, state: StateFile, orphan: Orphan) -> Next {
-        let task = RunTask { spec: Box::new(state.spec), generation: state.generation, adopt: Some(orphan) };
+        let (generation, adopt) = (state.generation, Some(orphan));
+        let task = RunTask { spec: Box::new(state.spec), generation, adopt, how: StartOptions::default() };
         let begun = Secret::make(&self.run.secret())
             .map_err(|error| Problem::new("system", error.to_string()))
             .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));
@@ -328,7 +338,8 @@ impl Listener {
         };
         let _ = self.run.remove();
         if let Some(spec) = observed.spec {
-            self.hostd.vms.is_off(*spec, observed.generation, Some(&off));
+            let suspended = suspended(&spec);
+            self.hostd.vms.is_off(*spec, observed.generation, (Some(&off), suspended));
         }
         None
     }
@@ -337,7 +348,8 @@ impl Listener {
         if let Err(error) = self.run.remove() {
             tracing::warn!("VM {}: {} cannot be removed: {error}", self.vm, self.run.path().display());
         }
-        self.hostd.vms.is_off(state.spec.clone(), state.generation, Some(&off));
+        let suspended = suspended(&state.spec);
+        self.hostd.vms.is_off(state.spec.clone(), state.generation, (Some(&off), suspended));
     }
 
     /// Waits for those of our children that have ended. One that hung up before it wrote who it is, is ended.
@@ -351,6 +363,12 @@ impl Listener {
             lives && matches!(child.try_wait(), Ok(None)) || !lives && child.wait().is_err()
         });
     }
+}
+
+/// The memory with which a VM that is off goes on, as its directory says.
+fn suspended(spec: &VmSpec) -> Option<SuspendedMemory> {
+    let record = VmRecord::read_of(&spec.directory(), spec.id);
+    record.inspect_err(|error| tracing::error!("VM {}: {error}", spec.name)).ok()?.suspended
 }
 
 /// Waits for the end of a process, for so long.

@@ -35,11 +35,13 @@ use self::operations::blocking;
 use self::queue::Queue;
 use self::tickets::Tickets;
 use self::vms::{Vms, no_such_vm};
+use crate::checks::{Root, crypto_safe};
 use crate::protocol::{
-    ChangedObject, Datastore, DatastoreRequest, Host, ObservedVms, Operation, OperationRequest, Problem,
-    Ticket, TicketRequest,
+    ChangedObject, Datastore, DatastoreRequest, DatastoreState, Host, ObservedVms, Operation,
+    OperationRequest, Problem, Ticket, TicketRequest,
 };
 use crate::run_directory::HostRunDirectory;
+use crate::supervisor::fillable;
 
 /// Whoever has to know where volumes are: what needs a key is asked for before one is destroyed.
 pub trait DatastoreNotes: Debug + Send + Sync {
@@ -200,9 +202,11 @@ impl Hostd {
         let now = self.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
         match &request {
             TicketRequest::Upload { disk } => {
-                let disk = now.spec.as_ref().and_then(|spec| spec.disk(disk));
-                disk.ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk"))?;
+                let disk = now.spec.as_ref().and_then(|spec| fillable(spec, disk));
+                disk.ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk to fill"))?;
             }
+            // Of a VM that is off too.
+            TicketRequest::ConsoleLog { .. } => drop(self.vms.get(vm).ok_or_else(|| vms::no_such_vm(vm))?),
             TicketRequest::Console { .. } | TicketRequest::Vnc => drop(self.vms.link(vm)?),
         }
         let (ticket, expires) = self.tickets.mint(vm, request)?;
@@ -222,6 +226,7 @@ impl Hostd {
         let (running, queued) = self.queue.counts();
         let count = |found: usize| u32::try_from(found).unwrap_or(u32::MAX);
         let (epoch, vms_running) = (self.changes.epoch(), count(self.vms.running()));
+        let encrypted_run = self.vms.encrypted_run();
         blocking(move || {
             let (memory_bytes, memory_available_bytes) = capacity::memory_bytes();
             Host {
@@ -234,7 +239,7 @@ impl Hostd {
                 topology: capacity::topology(),
                 accelerator: capacity::accelerator(),
                 datastores: config.datastores.iter().map(capacity::datastore).collect(),
-                crypto_safe: capacity::crypto_safe(),
+                crypto_safe: crypto_safe::judge(&Root::machine(), config.crypto_safe, encrypted_run),
                 vms_running,
                 operations_running: count(running),
                 operations_queued: count(queued),
@@ -246,6 +251,26 @@ impl Hostd {
     async fn add_datastore(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
         let hostd = Arc::clone(self);
         blocking(move || hostd.add_datastore_now(request.path)).await?
+    }
+
+    async fn look_through(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
+        let hostd = Arc::clone(self);
+        blocking(move || hostd.look_through_now(&request.path)).await?
+    }
+
+    /// What came into a datastore or went from it without hostd. One that is not there, or has another one in its place, says
+    /// nothing of its VMs.
+    fn look_through_now(&self, path: &Path) -> Result<Datastore, Problem> {
+        let Some(used) = self.config().datastore(path).cloned() else {
+            let message = format!("{} is no datastore of this host", path.display());
+            return Err(Problem::new("no_such_datastore", message).with_next_step("add it first"));
+        };
+        let found = capacity::datastore(&used);
+        if found.state == DatastoreState::Ready {
+            self.vms.scan(path);
+            self.vms.forget_missing(path);
+        }
+        Ok(found)
     }
 
     fn add_datastore_now(&self, path: PathBuf) -> Result<Datastore, Problem> {

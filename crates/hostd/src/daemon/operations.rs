@@ -12,14 +12,18 @@ use tokio::task::spawn_blocking;
 use super::queue::{Failure, Job};
 use super::vms::{is_allowed, no_such_vm};
 use super::{Hostd, link};
+use crate::checks::{Root, crypto_safe};
 use crate::protocol::{
-    ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, TicketRequest, VmSpec, VolumeFacts,
+    Grant, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, StartOptions, TicketRequest,
+    VmSpec, VolumeFacts,
 };
 use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
 use crate::vm_directory::{VmDirectoryError, VmRecord, delete_vm};
 use crate::vm_lock::VmLock;
 use crate::wire::{Wire, WireError};
 
+/// What of a suspended memory is verified and loaded in a second, at least, in bytes: a slow disk's speed.
+const MEMORY_BYTES_A_SECOND: u64 = 32 << 20;
 /// What a start may take until its guest runs or it is known that it waits for a key.
 const START_WITHIN: Duration = Duration::from_secs(180);
 /// How long an operation waits for a supervisor that is being replaced.
@@ -31,6 +35,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How long a job of a hostd that was killed may take to notice.
 const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+/// What giving a console's log may take: its key is fetched, and its client reads it.
+const LOG_WITHIN: Duration = Duration::from_secs(120);
 
 type Outcome = Result<Option<OperationOutcome>, Failure>;
 
@@ -44,7 +51,8 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Create { spec } => create(hostd, job, *spec).await,
         OperationKind::Configure { spec } => configure(hostd, job, *spec).await,
         OperationKind::Delete => delete(hostd, vm).await,
-        OperationKind::Start { spec } => start(hostd, job, *spec).await,
+        OperationKind::Start { spec, how } => start(hostd, job, *spec, how).await,
+        OperationKind::Suspend => suspend(hostd, job).await,
         OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
         OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
@@ -88,7 +96,7 @@ async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
     match hostd.vms.get(vm) {
         Some(_) => hostd.vms.is_configured(record.spec),
-        None => hostd.vms.is_off(record.spec, record.generation, None),
+        None => hostd.vms.is_off(record.spec, record.generation, (None, record.suspended)),
     }
     Ok(())
 }
@@ -114,7 +122,7 @@ async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
     Ok(None)
 }
 
-async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, how: StartOptions) -> Outcome {
     let (vm, generation) = (job.vm, job.request.generation);
     if let Some(now) = hostd.vms.get(vm)
         && !is_off(&now)
@@ -123,7 +131,7 @@ async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
             let message = format!("the VM runs already, as its start {}", now.generation);
             return Err(Problem::new("already_running", message).into());
         }
-        return started(hostd, job).await;
+        return started(hostd, job, START_WITHIN).await;
     }
     let directory = spec.directory();
     let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
@@ -132,22 +140,25 @@ async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
             format!("start {generation} of this VM is over; the last one was {}", record.generation);
         return Err(Problem::new("generation_used", message).into());
     }
+    let memory_s = record.suspended.map_or(0, |memory| memory.bytes / MEMORY_BYTES_A_SECOND);
+    let rule = hostd.config().crypto_safe;
+    crypto_safe::may_start(&Root::machine(), rule, &spec)?;
     let (theirs, grants) = (Arc::clone(hostd), job.request.grants.clone());
-    blocking(move || link::start(&theirs, &spec, generation, grants)).await??;
-    started(hostd, job).await
+    blocking(move || link::start(&theirs, &spec, generation, grants, how)).await??;
+    started(hostd, job, START_WITHIN + Duration::from_secs(memory_s)).await
 }
 
 /// Waits until the guest runs, or it is known why it does not.
-async fn started(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
+async fn started(hostd: &Arc<Hostd>, job: &Arc<Job>, within: Duration) -> Outcome {
     let mut watch = hostd.vms.watch(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     let decided =
         wait_for(&mut watch, |now| !matches!(now.power, PowerState::Starting | PowerState::Stopping));
     let now = tokio::select! {
-        decided = tokio::time::timeout(START_WITHIN, decided) => match decided {
+        decided = tokio::time::timeout(within, decided) => match decided {
             Ok(Some(now)) => now,
             Ok(None) => return Err(no_such_vm(job.vm).into()),
             Err(_) => {
-                let message = format!("the VM has not started within {START_WITHIN:?}; it may still");
+                let message = format!("the VM has not started within {within:?}; it may still");
                 return Err(Problem::new("start_timeout", message).into());
             }
         },
@@ -157,7 +168,7 @@ async fn started(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         }
     };
     match now.power {
-        PowerState::Stopped | PowerState::Crashed | PowerState::Stopping => {
+        PowerState::Stopped | PowerState::Crashed | PowerState::Suspended | PowerState::Stopping => {
             let reason = now.reason.map_or_else(|| "it ended at once".to_owned(), |reason| reason.message);
             Err(Problem::new("start_failed", format!("the VM did not start: {reason}")).into())
         }
@@ -180,6 +191,31 @@ async fn stop(hostd: &Arc<Hostd>, job: &Arc<Job>, force: bool, timeout_s: u32) -
         off = await_off(hostd, job.vm, within) => off.map(|()| None).map_err(Failure::from),
         () = job.cancelled() => Err(Failure::Cancelled),
     }
+}
+
+/// Done when the memory is sealed and nothing of the VM runs.
+async fn suspend(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    if now.power == PowerState::Suspended {
+        return Ok(None);
+    }
+    meant_for(job, &now)?;
+    let link = link_to(hostd, job.vm, AWAY_MAX).await?;
+    let mut sealed = std::pin::pin!(link.ask(RequestKind::Suspend, &[]));
+    let sealed = tokio::select! {
+        sealed = &mut sealed => sealed,
+        () = job.cancelled() => {
+            link.ask(RequestKind::AbandonSuspension, &[]).await?;
+            // It may have been too late.
+            if sealed.await.is_err() {
+                return Err(Failure::Cancelled);
+            }
+            Ok(())
+        }
+    };
+    sealed?;
+    await_off(hostd, job.vm, OFF_WITHIN).await?;
+    Ok(None)
 }
 
 /// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has yet to find.
@@ -227,15 +263,21 @@ async fn cut_off(hostd: &Arc<Hostd>, vm: VmId) -> Result<(), Problem> {
 
 async fn ask(hostd: &Arc<Hostd>, job: &Arc<Job>, kind: RequestKind) -> Outcome {
     let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
-    if now.generation != job.request.generation && !is_off(&now) {
-        let message = format!(
-            "it was meant for start {} of the VM, and this is {}",
-            job.request.generation, now.generation
-        );
-        return Err(Problem::new("other_generation", message).into());
-    }
+    meant_for(job, &now)?;
     link_to(hostd, job.vm, AWAY_MAX).await?.ask(kind, &[]).await?;
     Ok(None)
+}
+
+/// That it runs as the start that is meant.
+fn meant_for(job: &Job, now: &ObservedVm) -> Result<(), Problem> {
+    if now.generation == job.request.generation || is_off(now) {
+        return Ok(());
+    }
+    let message = format!(
+        "it was meant for start {} of the VM, and this is {}",
+        job.request.generation, now.generation
+    );
+    Err(Problem::new("other_generation", message))
 }
 
 fn off(hostd: &Hostd, vm: VmId) -> Result<ObservedVm, Problem> {
@@ -247,7 +289,7 @@ fn off(hostd: &Hostd, vm: VmId) -> Result<ObservedVm, Problem> {
 }
 
 fn is_off(now: &ObservedVm) -> bool {
-    matches!(now.power, PowerState::Stopped | PowerState::Crashed)
+    now.power.is_off()
 }
 
 /// Has a supervisor of its own do a job, which is ended with the operation.
@@ -277,6 +319,29 @@ async fn do_job(
         told
     })
     .await?
+}
+
+/// Has a supervisor of its own give the console's log of a VM that is off to a client.
+pub fn give_console_log(hostd: &Hostd, vm: VmId, grants: Vec<Grant>, client: OwnedFd) -> Result<(), Problem> {
+    let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
+    let birth = Birth {
+        home: hostd.home.clone(),
+        run: hostd.run.path().to_owned(),
+        qemu: hostd.config().qemu,
+        grants,
+        task: Task::ConsoleLog(spec),
+    };
+    let (wire, mut child) = hostd.supervisor.start(&birth, &[client])?;
+    let told = wire.receive_within::<Report>(LOG_WITHIN);
+    if told.is_err() {
+        let _ = child.kill();
+    }
+    let _ = child.wait();
+    match told {
+        Ok((Report::Failed(problem), _)) => Err(problem),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Problem::new("job_died", format!("the process that reads the log ended: {error}"))),
+    }
 }
 
 fn hear_job(

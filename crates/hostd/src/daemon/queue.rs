@@ -109,7 +109,7 @@ impl Queue {
     }
 
     /// Takes an operation up, or finds it again. A forced stop goes before everything that waits for its VM, and ends a
-    /// graceful stop or a start that runs.
+    /// graceful stop, a start or a suspension that runs.
     ///
     /// # Errors
     /// If too many wait; if another operation has that id.
@@ -138,7 +138,10 @@ impl Queue {
         if job.is_forced_stop() {
             lane.push_front(Arc::clone(&job));
             if let Some(running) = &running
-                && matches!(running.request.kind, OperationKind::Stop { .. } | OperationKind::Start { .. })
+                && matches!(
+                    running.request.kind,
+                    OperationKind::Stop { .. } | OperationKind::Start { .. } | OperationKind::Suspend
+                )
             {
                 running.cancelled.send_replace(true);
             }
@@ -194,6 +197,14 @@ impl Queue {
     /// Says how much of an operation is done.
     pub fn progress(&self, job: &Job, progress: Progress) {
         self.change(job, |now| now.progress = Some(progress));
+    }
+
+    /// The same of the operation that is being done to a VM.
+    pub fn progress_of(&self, vm: VmId, progress: Progress) {
+        let running = self.lock().running.get(&vm).cloned();
+        if let Some(job) = running {
+            self.progress(&job, progress);
+        }
     }
 
     /// How far an operation is.

@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use super::changes::ChangeLog;
 use super::link::Link;
 use crate::protocol::{
-    ChangedObject, ObservedVm, OffReason, PowerState, Problem, VmGeneration, VmReason, VmSpec,
+    ChangedObject, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
+    VmSpec,
 };
 use crate::supervisor::state_file::Off;
 use crate::vm_directory::VmRecord;
@@ -58,6 +59,21 @@ impl Vms {
         }
     }
 
+    /// Forgets VMs that are off and whose directories are not in the datastore any more.
+    pub fn forget_missing(&self, datastore: &Path) {
+        let off = |vm: &ObservedVm| matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
+        let gone = |vm: &ObservedVm| {
+            let there = vm.directory.symlink_metadata();
+            there.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        for vm in self.all().iter().filter(|vm| vm.directory.parent() == Some(datastore)) {
+            if off(vm) && gone(vm) {
+                tracing::warn!("VM {} is off, and {} is gone", vm.name, vm.directory.display());
+                self.forget(vm.vm);
+            }
+        }
+    }
+
     fn found(&self, directory: &Path, record: VmRecord) {
         let vm = record.spec.id;
         if directory.file_name().and_then(|name| name.to_str()) != Some(record.spec.name.as_str()) {
@@ -78,7 +94,7 @@ impl Vms {
             // Looked through once more, a datastore says nothing new of it: it may run.
             return;
         }
-        self.is_off(record.spec, record.generation, None);
+        self.is_off(record.spec, record.generation, (None, record.suspended));
     }
 
     /// How a VM is.
@@ -93,8 +109,14 @@ impl Vms {
 
     /// VMs that are not off.
     pub fn running(&self) -> usize {
-        let off = |power| matches!(power, PowerState::Stopped | PowerState::Crashed);
-        self.lock().values().filter(|entry| !off(entry.observed.borrow().power)).count()
+        self.lock().values().filter(|entry| !entry.observed.borrow().power.is_off()).count()
+    }
+
+    /// Whether one with an encrypted disk is not off.
+    pub fn encrypted_run(&self) -> bool {
+        let runs =
+            |vm: &ObservedVm| !vm.power.is_off() && vm.spec.as_ref().is_some_and(|spec| spec.is_encrypted());
+        self.lock().values().any(|entry| runs(&entry.observed.borrow()))
     }
 
     /// Told whenever a VM is otherwise than before.
@@ -110,7 +132,7 @@ impl Vms {
         let known = self.lock();
         let entry = known.get(&vm).ok_or_else(|| no_such_vm(vm))?;
         entry.link.clone().ok_or_else(|| match entry.observed.borrow().power {
-            PowerState::Stopped | PowerState::Crashed => Problem::new("not_running", "the VM is off"),
+            power if power.is_off() => Problem::new("not_running", "the VM is off"),
             _ => Problem::new(
                 "supervisor_away",
                 "the VM's supervisor is being replaced; try again in a moment",
@@ -132,7 +154,7 @@ impl Vms {
             return;
         }
         // What is off is said when its supervisor is gone, and its place free.
-        if matches!(observed.power, PowerState::Stopped | PowerState::Crashed) {
+        if observed.power.is_off() {
             return;
         }
         self.change(vm, |now| {
@@ -143,7 +165,7 @@ impl Vms {
 
     /// It is being started, as this.
     pub fn is_starting(&self, spec: &VmSpec, generation: VmGeneration) {
-        let mut starting = self.off_as(spec.clone(), generation, None);
+        let mut starting = self.off_as(spec.clone(), generation, (None, None));
         (starting.power, starting.reason) = (PowerState::Starting, None);
         self.set(starting);
     }
@@ -158,8 +180,13 @@ impl Vms {
         });
     }
 
-    /// It is off.
-    pub fn is_off(&self, spec: VmSpec, generation: VmGeneration, off: Option<&Off>) {
+    /// It is off: why, and with which memory it goes on.
+    pub fn is_off(
+        &self,
+        spec: VmSpec,
+        generation: VmGeneration,
+        off: (Option<&Off>, Option<SuspendedMemory>),
+    ) {
         self.set(self.off_as(spec, generation, off));
     }
 
@@ -175,23 +202,36 @@ impl Vms {
         self.change(spec.id, |now| now.spec = Some(Box::new(spec)));
     }
 
-    fn off_as(&self, spec: VmSpec, generation: VmGeneration, off: Option<&Off>) -> ObservedVm {
-        let never = generation == VmGeneration(0);
-        let reason =
-            off.map_or(if never { OffReason::NeverStarted } else { OffReason::Stopped }, |off| off.reason);
+    fn off_as(
+        &self,
+        spec: VmSpec,
+        generation: VmGeneration,
+        (off, suspended): (Option<&Off>, Option<SuspendedMemory>),
+    ) -> ObservedVm {
+        let unsaid = match (&suspended, generation) {
+            (Some(_), _) => OffReason::Suspended,
+            (None, VmGeneration(0)) => OffReason::NeverStarted,
+            (None, _) => OffReason::Stopped,
+        };
+        let reason = off.map_or(unsaid, |off| off.reason);
+        // A memory that could not be taken up, or whose VM was killed before it was, is there as before.
+        let power = if suspended.is_some() { PowerState::Suspended } else { reason.power() };
+        let suspended_at = suspended.as_ref().map(|memory| memory.at_unix_seconds);
+        let since = off.map(|off| off.at_unix_seconds).or(suspended_at).unwrap_or_else(now_unix_seconds);
         let message = off.map(|off| off.message.clone());
         ObservedVm {
             vm: spec.id,
             name: spec.name.clone(),
             directory: spec.directory(),
             generation,
-            power: reason.power(),
-            since_unix_seconds: off.map_or_else(now_unix_seconds, |off| off.at_unix_seconds),
+            power,
+            since_unix_seconds: since,
             supervisor_pid: None,
             qemu_pid: None,
             volumes: Vec::new(),
             reason: message.map(|message| VmReason { code: reason.code().to_owned(), message }),
             waiting_for: Vec::new(),
+            suspended,
             spec: Some(Box::new(spec)),
         }
     }

@@ -106,6 +106,9 @@ pub struct CryptoSafe {
     pub state: CryptoSafeState,
     /// Why not.
     pub reasons: Vec<String>,
+    /// Whether VMs with encrypted disks are refused where it does not.
+    #[serde(default)]
+    pub required: bool,
 }
 
 /// Whether a host may run VMs that must stay secret.

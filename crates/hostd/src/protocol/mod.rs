@@ -11,6 +11,7 @@
 //! | `POST /v1/vms/{vm}/tickets`, [`TicketRequest`] | [`Ticket`] |
 //! | `GET /v1/changes?after=N&wait_s=S` | [`Changes`] |
 //! | `PUT /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: used from now on |
+//! | `POST /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: looked through once more |
 //!
 //! A refusal has a status of 400 and more, and a [`Problem`] as its body.
 //!
@@ -26,6 +27,7 @@ mod host;
 mod names;
 mod observed;
 mod operation;
+mod own_volume;
 mod problem;
 mod spec;
 mod ticket;
@@ -37,16 +39,18 @@ pub use host::{
 };
 pub use names::{DiskName, NAME_BYTES_MAX, NameError, OperationId, VmGeneration, VmName};
 pub use observed::{
-    ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, VmReason, VolumeState, WaitingFor,
+    ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SuspendedMemory, VmReason, VolumeState,
+    WaitingFor,
 };
 pub use operation::{
     ImageFormat, Operation, OperationKind, OperationOutcome, OperationRequest, OperationState, Progress,
-    ProgressUnit, VolumeFacts,
+    ProgressUnit, StartOptions, VolumeFacts,
 };
+pub use own_volume::{OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
 pub use spec::{
-    CpuTopology, DirectKernel, Disk, DiskFrontend, DiskKey, Firmware, MachineType, Network, Nic, SpecError,
-    VmSpec,
+    CpuTopology, DirectKernel, Disk, DiskFrontend, DiskKey, DiskKind, Firmware, MachineType, Network, Nic,
+    SpecError, VmSpec,
 };
 pub use ticket::{GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use strongroom_keys::{LeaseStatus, ProviderKey};
-use strongroom_types::{KekId, VmId};
+use strongroom_types::{KekId, VmId, VolumeId};
 
 use super::change::Epoch;
 use super::names::{DiskName, VmGeneration, VmName};
@@ -51,9 +51,23 @@ pub struct ObservedVm {
     /// Keys that it needs and does not have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<WaitingFor>,
+    /// The memory with which it goes on at its next start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<SuspendedMemory>,
     /// What its directory says that it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Box<VmSpec>>,
+}
+
+/// The memory of a VM that was suspended, sealed in its own volume `memory`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuspendedMemory {
+    /// The volume that holds it.
+    pub volume: VolumeId,
+    /// Memory and devices' state, in bytes.
+    pub bytes: u64,
+    /// When it was suspended: seconds since 1970-01-01 00:00 UTC.
+    pub at_unix_seconds: u64,
 }
 
 /// Whether a VM runs.
@@ -72,15 +86,24 @@ pub enum PowerState {
     Stopping,
     /// Off, and nobody asked for it.
     Crashed,
+    /// Off, with its memory sealed: its next start goes on with it.
+    Suspended,
     /// It was started and waits for a key; it goes on by itself.
     KeyUnavailable,
+}
+
+impl PowerState {
+    /// Whether nothing of it runs.
+    pub fn is_off(self) -> bool {
+        matches!(self, Self::Stopped | Self::Crashed | Self::Suspended)
+    }
 }
 
 /// Why a VM is as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmReason {
     /// A stable name for programs; of [`OffReason`] for a VM that is off, else `paused_by_request`, `no_space`, `io_error`,
-    /// `guest_panicked`, `key_unavailable`, `worker_down`, `adopting`.
+    /// `guest_panicked`, `suspending`, `key_unavailable`, `worker_down`, `adopting`, `tpm_lost`.
     pub code: String,
     /// A sentence.
     pub message: String,
@@ -106,6 +129,8 @@ pub enum OffReason {
     VolumeLost,
     /// A key was revoked, and its provider is set up so that this ends what uses it.
     KeyRevoked,
+    /// Its memory was sealed, and it goes on with it at its next start.
+    Suspended,
     /// Its supervisor died, and so did QEMU: the host lost power, or somebody killed them.
     HostLost,
 }
@@ -122,6 +147,7 @@ impl OffReason {
             Self::QemuDied => "qemu_died",
             Self::VolumeLost => "volume_lost",
             Self::KeyRevoked => "key_revoked",
+            Self::Suspended => "suspended",
             Self::HostLost => "host_lost",
         }
     }
@@ -133,6 +159,7 @@ impl OffReason {
             Self::StartFailed | Self::QemuDied | Self::VolumeLost | Self::KeyRevoked | Self::HostLost => {
                 PowerState::Crashed
             }
+            Self::Suspended => PowerState::Suspended,
         }
     }
 }

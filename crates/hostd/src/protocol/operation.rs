@@ -41,10 +41,17 @@ pub enum OperationKind {
     /// Starts it, with this configuration, which its directory keeps from now on. Takes the keys of its disks. Done when its
     /// guest runs; if a key cannot be had, done at once, and the VM is
     /// [`KeyUnavailable`](super::PowerState::KeyUnavailable) until it can.
+    ///
+    /// One that is [`Suspended`](super::PowerState::Suspended) goes on with its memory, all of which is verified first.
     Start {
         /// What it is.
         spec: Box<VmSpec>,
+        /// How.
+        #[serde(default)]
+        how: StartOptions,
     },
+    /// Saves its memory and its devices' state, sealed, and ends it: its next start goes on with them. If it fails, the guest goes on.
+    Suspend,
     /// Ends it: its guest is asked to, and after `timeout_s` it is cut off.
     Stop {
         /// Cuts it off at once.
@@ -77,6 +84,17 @@ pub enum OperationKind {
     SupplyGrants,
 }
 
+/// How a VM is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartOptions {
+    /// Loses the memory that it was suspended with, and boots.
+    #[serde(default)]
+    pub discard_memory: bool,
+    /// Leaves its processors standing still, as if somebody had paused it before its first instruction.
+    #[serde(default)]
+    pub paused: bool,
+}
+
 impl OperationKind {
     /// What it is called.
     pub fn name(&self) -> &'static str {
@@ -85,6 +103,7 @@ impl OperationKind {
             Self::Delete => "delete",
             Self::Start { .. } => "start",
             Self::Stop { .. } => "stop",
+            Self::Suspend => "suspend",
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Reset => "reset",
@@ -97,7 +116,7 @@ impl OperationKind {
     /// The configuration that comes with it.
     pub fn spec(&self) -> Option<&VmSpec> {
         match self {
-            Self::Create { spec } | Self::Start { spec } | Self::Configure { spec } => Some(spec),
+            Self::Create { spec } | Self::Start { spec, .. } | Self::Configure { spec } => Some(spec),
             _ => None,
         }
     }

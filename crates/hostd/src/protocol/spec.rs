@@ -9,6 +9,7 @@ use strongroom_types::{KekId, VmId, VolumeSize};
 use thiserror::Error;
 
 use super::names::{DiskName, VmName};
+use super::own_volume::is_reserved;
 
 /// The most disks: each is a worker, a socket and a PCI device, and q35 has slots for some thirty.
 const DISKS_MAX: usize = 16;
@@ -57,6 +58,10 @@ pub struct VmSpec {
     /// A TPM 2.0 of its own, whose state is sealed under the key of the first disk.
     #[serde(default)]
     pub tpm: bool,
+    /// A disk for cloud-init (NoCloud) after all others, `seed`, which its guest can only read. It is filled like a disk
+    /// ([`ImportDisk`](super::OperationKind::ImportDisk)).
+    #[serde(default)]
+    pub seed: bool,
     /// A screen, which is shown by VNC.
     #[serde(default = "yes")]
     pub vnc: bool,
@@ -134,6 +139,9 @@ pub struct Disk {
     pub size_bytes: VolumeSize,
     /// Its key, or that it has none.
     pub key: DiskKey,
+    /// What it is for.
+    #[serde(default)]
+    pub kind: DiskKind,
     /// How QEMU reaches it.
     #[serde(default)]
     pub frontend: DiskFrontend,
@@ -146,6 +154,18 @@ pub struct Disk {
     /// The least generation of the volume's descriptor that the control plane knows of: an older one was put back.
     #[serde(default)]
     pub least_generation: u64,
+}
+
+/// What a disk is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskKind {
+    /// To keep data.
+    #[default]
+    Data,
+    /// To swap memory out to. It is made anew at each start, under a data key that is new too, with an empty swap area labelled
+    /// with its name; there is none while the VM is off.
+    Swap,
 }
 
 /// Under which key a disk is, which nothing in the datastore decides.
@@ -257,6 +277,11 @@ impl VmSpec {
         self.disks.iter().find(|disk| disk.name == *name)
     }
 
+    /// Whether something of it is sealed.
+    pub fn is_encrypted(&self) -> bool {
+        self.disks.iter().any(|disk| disk.key.provider_key().is_some())
+    }
+
     /// Whether a VM can be made of it, as far as that can be told without looking at a host.
     ///
     /// # Errors
@@ -272,25 +297,34 @@ impl VmSpec {
             return wrong("memory_bytes", "memory is whole mebibytes, from 16 MiB to 64 TiB".to_owned());
         }
         self.check_disks()?;
+        if self.disks.is_empty() && (self.tpm || self.seed || self.firmware == Firmware::Uefi) {
+            let reason = "a VM without a disk has no key for what its firmware, TPM or seed keeps";
+            return wrong("disks", reason.to_owned());
+        }
         if self.nics.len() > NICS_MAX {
             return wrong("nics", format!("a VM has at most {NICS_MAX} network interfaces"));
         }
         self.nics.iter().try_for_each(Nic::check)?;
         if let Some(kernel) = &self.kernel {
             kernel.check()?;
+            // QEMU would put the one where the other is: see the machine of crates/hypervisor.
+            if self.tpm && self.firmware == Firmware::Bios && kernel.initrd.is_some() {
+                let reason = "a VM with a TPM that starts a kernel with an initial ram disk takes UEFI";
+                return wrong("firmware", reason.to_owned());
+            }
         }
         Ok(())
     }
 
     fn check_disks(&self) -> Result<(), SpecError> {
-        if self.disks.len() > DISKS_MAX {
+        if self.disks.len() + usize::from(self.seed) > DISKS_MAX {
             return wrong("disks", format!("a VM has at most {DISKS_MAX} disks"));
         }
         let names: BTreeSet<_> = self.disks.iter().map(|disk| disk.name.as_str()).collect();
         if names.len() != self.disks.len() {
             return wrong("disks", "two have the same name".to_owned());
         }
-        if let Some(taken) = RESERVED.iter().find(|taken| names.contains(*taken)) {
+        if let Some(taken) = self.disks.iter().map(|disk| &disk.name).find(|name| is_reserved(name)) {
             return wrong("disks", format!("the name {taken} is a VM's own; choose another one"));
         }
         match self.disks.iter().find(|disk| disk.integrity && disk.key == DiskKey::Unencrypted) {
@@ -299,9 +333,6 @@ impl VmSpec {
         }
     }
 }
-
-/// What a VM's directory has beside its disks.
-const RESERVED: [&str; 4] = ["vm.json", "nvram", "vtpm", "seed"];
 
 impl Nic {
     fn check(&self) -> Result<(), SpecError> {
@@ -362,6 +393,20 @@ fn wrong(field: &str, reason: String) -> Result<(), SpecError> {
 }
 
 #[cfg(test)]
+impl VmSpec {
+    /// One with one disk.
+    pub(crate) fn for_tests(name: &str, sealed: bool) -> Self {
+        let key = r#"{"provider":{"key":{"provider":"local","key":"4711","wrapped":null}}}"#;
+        let key = if sealed { key } else { r#""unencrypted""# };
+        let text = format!(
+            r#"{{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"{name}","datastore":"/srv/ds","memory_bytes":268435456,
+            "disks":[{{"name":"disk0","size_bytes":1048576,"key":{key}}}]}}"#
+        );
+        serde_json::from_str(&text).expect("it is a configuration")
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -400,8 +445,12 @@ mod tests {
         );
         assert_eq!(refused(&|spec| spec.memory_bytes += 1), "memory_bytes");
         assert_eq!(refused(&|spec| spec.disks[1].name = spec.disks[0].name.clone()), "disks");
-        assert_eq!(refused(&|spec| spec.disks[0].name = "nvram".parse().unwrap()), "disks");
+        for own in ["nvram", "dump-1"] {
+            assert_eq!(refused(&|spec| spec.disks[0].name = own.parse().unwrap()), "disks", "{own}");
+        }
         assert_eq!(refused(&|spec| spec.disks[0].integrity = true), "disks");
+        let keyless = |spec: &mut VmSpec| (spec.disks, spec.firmware) = (Vec::new(), Firmware::Uefi);
+        assert_eq!(refused(&keyless), "disks");
         for mac in ["", "52:54:00:12:34", "53:54:00:12:34:56", "52:54:00:12:34:5g", "52:54:00:12:34:56:78"] {
             assert_eq!(refused(&|spec| spec.nics[0].mac = mac.to_owned()), "nics", "{mac}");
         }

@@ -13,6 +13,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use strongroom_types::hex;
 
+use super::grant::Grant;
 use super::names::DiskName;
 
 /// The bytes of a ticket: nobody guesses it in the seconds that it is good.
@@ -70,6 +71,12 @@ pub enum TicketRequest {
         #[serde(default)]
         read_only: bool,
     },
+    /// What it said on its serial console, also of a VM that is off.
+    ConsoleLog {
+        /// Leave to fetch its key, should it be off.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        grants: Vec<Grant>,
+    },
     /// Its screen, by VNC.
     Vnc,
     /// An image for a disk. Shown with the image's file, the ticket is then named in
@@ -110,6 +117,8 @@ pub enum GuestWelcome {
         /// Whether what is sent reaches the guest. Not if another one writes.
         writer: bool,
     },
+    /// What was said on the console follows, and then the end.
+    ConsoleLog,
     /// The VNC server follows.
     Vnc,
     /// The image was taken.

@@ -2,7 +2,8 @@
 //!
 //! QEMU serves one client, which is this. What the guest said last is kept in a ring, so that whoever comes sees what
 //! happened before. There are many readers and one writer: the first who wants to be, until it goes. A reader that does not
-//! read is hung up on, and the guest never waits for one.
+//! read misses what it has no room for, and is told how much; the guest never waits for one. All of it goes into the
+//! [log](super::console_log) too.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,11 +11,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
+use super::console_log::LogSender;
 use crate::protocol::GuestWelcome;
 
 /// What is kept of what the guest said, in bytes: some thousand lines, a boot.
@@ -25,6 +27,8 @@ const BEHIND_BYTES_MAX: usize = 256 << 10;
 const READERS_MAX: usize = 16;
 /// What is read at once, in bytes.
 const PIECE_BYTES: usize = 4 << 10;
+/// What is read of the guest before everybody else has their turn, in bytes.
+const TURN_BYTES: usize = 64 << 10;
 /// Clients that wait to be taken up.
 const WAITING_MAX: usize = 4;
 
@@ -33,6 +37,7 @@ const WAITING_MAX: usize = 4;
 pub struct Console {
     clients: SyncSender<(UnixStream, bool)>,
     woken: OwnedFd,
+    hub: JoinHandle<()>,
 }
 
 impl Console {
@@ -40,7 +45,7 @@ impl Console {
     ///
     /// # Errors
     /// If it cannot be reached, or there is no thread.
-    pub fn start(socket: &Path) -> io::Result<Self> {
+    pub fn start(socket: &Path, log: Option<LogSender>) -> io::Result<Self> {
         let guest = UnixStream::connect(socket)?;
         guest.set_nonblocking(true)?;
         let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -52,9 +57,18 @@ impl Console {
             ring: VecDeque::with_capacity(RING_BYTES),
             readers: Vec::new(),
             to_guest: Vec::new(),
+            log,
         };
-        thread::Builder::new().name("console".to_owned()).spawn(move || hub.run())?;
-        Ok(Self { clients, woken })
+        let hub = thread::Builder::new().name("console".to_owned()).spawn(move || hub.run())?;
+        Ok(Self { clients, woken, hub })
+    }
+
+    /// Ends it, with what the guest has said until now.
+    pub fn finish(self) {
+        let Self { clients, woken, hub } = self;
+        drop(clients);
+        let _ = rustix::io::write(&woken, &1_u64.to_ne_bytes());
+        let _ = hub.join();
     }
 
     /// Takes a client up, which wants to write unless it is `read_only`; it is told whether it may. Nothing happens if too
@@ -74,12 +88,15 @@ struct Hub {
     readers: Vec<Reader>,
     /// What the writer said and the guest has not taken yet. While there is some, no more is read of the writer.
     to_guest: Vec<u8>,
+    log: Option<LogSender>,
 }
 
 struct Reader {
     stream: UnixStream,
     writes: bool,
     behind: VecDeque<u8>,
+    /// What it had no room for.
+    missed_bytes: usize,
 }
 
 impl Hub {
@@ -88,14 +105,15 @@ impl Hub {
             let _ = rustix::io::read(&self.woken, &mut [0; 8]);
             // First of all: a writer that is gone makes room for the next one.
             self.hear_writer();
-            loop {
+            let ends = loop {
                 match self.received.try_recv() {
                     Ok((stream, wants_to_write)) => self.admit(stream, wants_to_write),
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Empty) => break false,
+                    Err(TryRecvError::Disconnected) => break true,
                 }
-            }
-            if !self.hear_guest() {
+            };
+            if !self.hear_guest() || ends {
+                self.readers.retain_mut(Reader::flush);
                 return;
             }
             if flush(&mut self.guest, &mut self.to_guest).is_err() {
@@ -128,13 +146,13 @@ impl Hub {
         let Ok(mut welcome) = serde_json::to_vec(&GuestWelcome::Console { writer: writes }) else { return };
         welcome.push(b'\n');
         let behind = welcome.into_iter().chain(self.ring.iter().copied()).collect();
-        self.readers.push(Reader { stream, writes, behind });
+        self.readers.push(Reader { stream, writes, behind, missed_bytes: 0 });
     }
 
     /// Whether the guest is still there.
     fn hear_guest(&mut self) -> bool {
         let mut piece = [0; PIECE_BYTES];
-        loop {
+        for _ in 0..TURN_BYTES / PIECE_BYTES {
             match self.guest.read(&mut piece) {
                 Ok(0) => return false,
                 Ok(count) => {
@@ -142,15 +160,16 @@ impl Hub {
                     let over = (self.ring.len() + count).saturating_sub(RING_BYTES);
                     self.ring.drain(..over);
                     self.ring.extend(said);
-                    for reader in &mut self.readers {
-                        reader.behind.extend(said);
+                    self.readers.iter_mut().for_each(|reader| reader.hear(said));
+                    if let Some(log) = &mut self.log {
+                        log.said(said);
                     }
-                    self.readers.retain(|reader| reader.behind.len() <= BEHIND_BYTES_MAX);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return error.kind() == ErrorKind::WouldBlock,
             }
         }
+        true
     }
 
     fn hear_writer(&mut self) {
@@ -175,6 +194,23 @@ impl Hub {
 }
 
 impl Reader {
+    /// The guest has said this. What it has no room for is missed, until it has taken half of what it has.
+    fn hear(&mut self, said: &[u8]) {
+        let room = if self.missed_bytes == 0 { BEHIND_BYTES_MAX } else { BEHIND_BYTES_MAX / 2 };
+        if self.behind.len() + said.len() > room {
+            self.missed_bytes += said.len();
+            return;
+        }
+        if self.missed_bytes > 0 {
+            let missed = std::mem::take(&mut self.missed_bytes);
+            let note = format!(
+                "\r\n[strongroom: {missed} bytes are missing here: they came faster than they were read]\r\n"
+            );
+            self.behind.extend(note.into_bytes());
+        }
+        self.behind.extend(said);
+    }
+
     /// Whether it is still there.
     fn flush(&mut self) -> bool {
         while !self.behind.is_empty() {
@@ -253,7 +289,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("console.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let console = Console::start(&socket).unwrap();
+        let console = Console::start(&socket, None).unwrap();
         let serial = listener.accept().unwrap().0;
         Guest { _directory: directory, console, serial }
     }
@@ -300,7 +336,7 @@ mod tests {
     #[test]
     fn a_reader_that_does_not_read_does_not_stop_the_guest() {
         let mut guest = guest();
-        let (_idle, _) = client(&guest, true);
+        let (mut idle, _) = client(&guest, true);
         let line = [b'x'; 1023];
         for _ in 0..4 * BEHIND_BYTES_MAX / line.len() {
             guest.serial.write_all(&line).unwrap();
@@ -309,5 +345,20 @@ mod tests {
         let (mut late, _) = client(&guest, true);
         assert!(read(&mut late).ends_with("xxx\n"));
         assert_eq!(read(&mut late), "end\n");
+        // It takes all that it has, and hears how much it has missed with the next word.
+        idle.get_ref().set_nonblocking(true).unwrap();
+        let mut had = Vec::new();
+        while !had.ends_with(b"again\n") {
+            match idle.read_until(b'\n', &mut had) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    guest.serial.write_all(b"again\n").unwrap();
+                    std::thread::yield_now();
+                }
+                read => assert!(read.unwrap() > 0, "it is not hung up on"),
+            }
+        }
+        let had = String::from_utf8(had).unwrap();
+        let note = had.lines().find(|line| line.starts_with("[strongroom: ")).unwrap();
+        assert!(note.contains("bytes are missing here"), "{note}");
     }
 }

@@ -9,11 +9,13 @@ use std::thread;
 
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::Deserialize;
 use strongroom_types::VmId;
 
-use super::orders::Request;
+use super::orders::{Report, Request};
 use super::vm::Event;
 use crate::proof::{Secret, check_peer};
+use crate::protocol::Problem;
 use crate::run_directory::VmRunDirectory;
 use crate::wire::Wire;
 
@@ -29,6 +31,13 @@ pub struct Connection {
     pub id: u64,
     /// What it is told over.
     pub wire: Arc<Wire>,
+}
+
+/// A request that may be of a kind that is not known here.
+#[derive(Deserialize)]
+struct AnyRequest {
+    id: u64,
+    kind: serde_json::Value,
 }
 
 /// Takes connections up.
@@ -63,8 +72,18 @@ impl Door {
     fn hear(&self, connection: &Connection) {
         let _ = self.events.send(Event::Connected(connection.clone()));
         loop {
-            match connection.wire.receive::<Request>() {
-                Ok((request, files)) => {
+            match connection.wire.receive::<AnyRequest>() {
+                Ok((AnyRequest { id, kind }, files)) => {
+                    let Ok(kind) = serde_json::from_value(kind) else {
+                        // Of a hostd that is newer than this.
+                        let message =
+                            "the VM's supervisor is of an older program, which does not know how to do that";
+                        let next = "restart the VM when it suits: it is started by the installed program";
+                        let problem = Some(Problem::new("supervisor_too_old", message).with_next_step(next));
+                        let _ = connection.wire.send(&Report::Answer { id, problem }, &[]);
+                        continue;
+                    };
+                    let request = Request { id, kind };
                     let event = Event::Request { connection: connection.clone(), request, files };
                     if self.events.send(event).is_err() {
                         break;
@@ -140,4 +159,29 @@ fn listen(run: &VmRunDirectory) -> io::Result<OwnedFd> {
     rustix::net::bind(&listener, &SocketAddrUnix::new(&path)?)?;
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::supervisor::orders::RequestKind;
+
+    #[test]
+    fn a_request_of_a_newer_hostd_is_answered_and_the_next_one_heard() {
+        let (events, inbox) = channel();
+        let (ours, theirs) = Wire::pair().unwrap();
+        Door::new(events).admit(Wire::adopt(theirs).unwrap()).unwrap();
+        ours.send(&serde_json::json!({ "id": 7, "kind": { "Levitate": { "metres": 2 } } }), &[]).unwrap();
+        let (answer, _) = ours.receive::<Report>().unwrap();
+        let Report::Answer { id: 7, problem: Some(problem) } = answer else { panic!("{answer:?}") };
+        assert_eq!(problem.code, "supervisor_too_old");
+        ours.send(&Request { id: 8, kind: RequestKind::Pause }, &[]).unwrap();
+        let heard = inbox.iter().find_map(|event| match event {
+            Event::Request { request, .. } => Some(request.id),
+            _ => None,
+        });
+        assert_eq!(heard, Some(8));
+    }
 }

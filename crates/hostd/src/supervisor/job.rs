@@ -11,14 +11,20 @@ use strongroom_datastore::file::{
     Access, CreateOptions, DatastoreError, OpenOptions, Protection, Provisioning, create as make_volume,
     delete, describe, open, rename,
 };
+use strongroom_hypervisor::firmware::Ovmf;
 use strongroom_images::{Format, FormatChoice, ImageError, ImageSource, Stop};
 use strongroom_keys::{Kek, KeyError, ProviderKey};
+use strongroom_types::VolumeSize;
 use strongroom_worker::assemble_destaged;
 
 use super::keys::VmKeys;
 use super::orders::{Report, Task};
+use super::own_volume::create_with;
+use super::served::fillable;
+use super::{console_log, own_volume, vtpm};
 use crate::protocol::{
-    Disk, DiskKey, DiskName, Grant, ImageFormat, Problem, Progress, ProgressUnit, VmSpec, VolumeFacts,
+    Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem, Progress,
+    ProgressUnit, VmSpec, VolumeFacts,
 };
 use crate::run_directory::HostRunDirectory;
 use crate::vm_directory::{StagedVm, VmDirectoryError, VmRecord};
@@ -44,7 +50,9 @@ pub fn run(
     files: Vec<OwnedFd>,
     wire: &Wire,
 ) -> Result<Vec<VolumeFacts>, Problem> {
-    let (Task::Create(spec) | Task::Configure(spec) | Task::Import { spec, .. }) = &task else {
+    let (Task::Create(spec) | Task::Configure(spec) | Task::Import { spec, .. } | Task::ConsoleLog(spec)) =
+        &task
+    else {
         return Err(Problem::new("internal", "that is no job"));
     };
     let system = |error: std::io::Error| Problem::new("system", error.to_string());
@@ -54,6 +62,7 @@ pub fn run(
         Task::Create(spec) => create(home, grants, spec, wire),
         Task::Configure(spec) => configure(home, grants, spec, wire),
         Task::Import { spec, disk, format } => import(home, grants, (spec, disk, *format), files, wire),
+        Task::ConsoleLog(spec) => give_console_log(home, grants, spec, files),
         Task::Run(_) => Err(Problem::new("internal", "that is no job")),
     }
 }
@@ -66,10 +75,11 @@ fn create(home: &Path, grants: Vec<Grant>, spec: &VmSpec, wire: &Wire) -> Result
     let mut makers = Makers::new(home, grants, spec)?;
     let mut spec = spec.clone();
     let total = spec.disks.len();
-    for (done, disk) in spec.disks.iter_mut().enumerate() {
+    for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
         tell(wire, done, total)?;
         makers.make(&staged.path().join(disk.name.as_str()), disk)?;
     }
+    makers.make_own(staged.path(), &spec)?;
     staged.finish(&VmRecord::new(spec.clone())).map_err(directory_problem)?;
     facts(&spec)
 }
@@ -86,13 +96,14 @@ fn configure(
     let mut makers = Makers::new(home, grants, spec)?;
     let mut spec = spec.clone();
     let total = spec.disks.len();
-    for (done, disk) in spec.disks.iter_mut().enumerate() {
+    for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
         tell(wire, done, total)?;
         let path = directory.join(disk.name.as_str());
         if path.symlink_metadata().is_err() {
             makers.make(&path, disk)?;
         }
     }
+    makers.make_own(&directory, &spec)?;
     let mut record = before;
     record.spec = spec.clone();
     record.write(&directory).map_err(directory_problem)?;
@@ -107,8 +118,9 @@ fn import(
     files: Vec<OwnedFd>,
     wire: &Wire,
 ) -> Result<Vec<VolumeFacts>, Problem> {
-    let no_disk = || Problem::new("no_such_disk", format!("VM {} has no disk {disk}", spec.name));
-    let mut wanted = spec.disk(disk).ok_or_else(no_disk)?.clone();
+    let no_disk =
+        || Problem::new("no_such_disk", format!("VM {} has no disk {disk} that keeps data", spec.name));
+    let mut wanted = fillable(spec, disk).ok_or_else(no_disk)?;
     let image = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no image came"))?;
     let image = examine(File::from(image), format)?;
     if image.size() > wanted.size_bytes {
@@ -134,6 +146,22 @@ fn import(
     }
     rename(&staged, &place).map_err(datastore_problem)?;
     facts(spec).map(|facts| facts.into_iter().filter(|facts| facts.disk == *disk).collect())
+}
+
+/// Gives what the guest has said to a client.
+fn give_console_log(
+    home: &Path,
+    grants: Vec<Grant>,
+    spec: &VmSpec,
+    files: Vec<OwnedFd>,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+    keys.add_grants(grants);
+    let kek = own_volume::hold_key(&keys, spec).map_err(|error| error.problem())?;
+    let said = console_log::read(spec, kek.as_deref())?;
+    console_log::give(client.into(), Ok(said));
+    Ok(Vec::new())
 }
 
 fn staged_path(place: &Path) -> PathBuf {
@@ -189,6 +217,45 @@ impl Makers {
         Ok(Protection::Encrypted(kek))
     }
 
+    /// Makes those of the VM's own volumes in `directory` that it needs and that are not there.
+    fn make_own(&mut self, directory: &Path, spec: &VmSpec) -> Result<(), Problem> {
+        let place = |which: OwnVolume| directory.join(which.name());
+        let nvram = place(OwnVolume::Nvram);
+        if spec.firmware == Firmware::Uefi && nvram.symlink_metadata().is_err() {
+            let content = uefi_variables()?;
+            let size = VolumeSize::new(content.len() as u64).map_err(|error| no_firmware(&error))?;
+            create_with(&nvram, size, self.own_kek(spec)?, &content).map_err(|error| error.problem())?;
+        }
+        let seed = place(OwnVolume::Seed);
+        if spec.seed
+            && seed.symlink_metadata().is_err()
+            && let Ok(name) = OwnVolume::Seed.name().parse()
+            && let Some(disk) = fillable(spec, &name)
+        {
+            // Empty until it is filled.
+            let kek = self.own_kek(spec)?;
+            create_with(&seed, disk.size_bytes, kek, &[]).map_err(|error| error.problem())?;
+        }
+        let vtpm = place(OwnVolume::Vtpm);
+        if spec.tpm && vtpm.symlink_metadata().is_err() {
+            let failed = |error: &dyn std::fmt::Display| Problem::new("tpm", error.to_string());
+            let content = vtpm::new_content().map_err(|error| failed(&error))?;
+            let size = vtpm::volume_size().map_err(|error| failed(&error))?;
+            create_with(&vtpm, size, self.own_kek(spec)?, &content).map_err(|error| error.problem())?;
+        }
+        Ok(())
+    }
+
+    /// The key of the VM's own volumes.
+    fn own_kek(&mut self, spec: &VmSpec) -> Result<Option<&Kek>, Problem> {
+        let DiskKey::Provider { key, kek: expected } = spec.own_key() else { return Ok(None) };
+        let kek = self.kek(key).map_err(key_problem)?;
+        if let Some(expected) = expected {
+            kek.expect_id(*expected).map_err(key_problem)?;
+        }
+        Ok(Some(kek))
+    }
+
     fn fill(&mut self, path: &Path, disk: &Disk, image: &ImageSource, wire: &Wire) -> Result<(), Problem> {
         let protection = self.protection(disk)?;
         let options =
@@ -215,6 +282,17 @@ impl Makers {
     }
 }
 
+/// The variables of UEFI that a new VM begins with, as its firmware brings them.
+fn uefi_variables() -> Result<Vec<u8>, Problem> {
+    let ovmf = Ovmf::find().map_err(|error| no_firmware(&error))?;
+    std::fs::read(&ovmf.variables)
+        .map_err(|error| no_firmware(&format!("cannot read {}: {error}", ovmf.variables.display())))
+}
+
+fn no_firmware(error: &dyn std::fmt::Display) -> Problem {
+    Problem::new("no_firmware", error.to_string())
+}
+
 /// The image, examined: nothing of it is believed but what a sandboxed qemu-img finds right.
 fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
     let format = match format {
@@ -227,7 +305,7 @@ fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
     ImageSource::examine(image, Path::new("the image"), format).map_err(image_problem)
 }
 
-/// What the volumes of a VM are.
+/// What the volumes of a VM are, but for those that are made anew at each start.
 fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
     let facts = |disk: &Disk| {
         let descriptor = describe(&spec.volume_path(&disk.name)).map_err(datastore_problem)?.descriptor;
@@ -238,7 +316,7 @@ fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
             generation: descriptor.generation,
         })
     };
-    spec.disks.iter().map(facts).collect()
+    spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data).map(facts).collect()
 }
 
 /// Says how far it is. When nobody hears it any more, the next hostd asks for all of it again.

@@ -12,8 +12,9 @@ use strongroom_hypervisor::machine::{
 use strongroom_hypervisor::{PowerEvent, Qemu};
 use uuid::Uuid;
 
+use super::served::index_of;
 use crate::process::ProcessIdentity;
-use crate::protocol::{self, DiskFrontend, Network, Problem, VmSpec};
+use crate::protocol::{self, DiskFrontend, Network, OwnVolume, Problem, VmSpec};
 use crate::run_directory::VmRunDirectory;
 
 /// Queues of a vhost-user disk: as many as the guest has processors, up to this.
@@ -89,20 +90,12 @@ impl Machine {
     }
 }
 
-/// The machine that a VM is. Its disks are served where `run` says.
+/// The machine that a VM is, without its TPM, which has to be started first. Its disks are served where `run` says.
 ///
 /// # Errors
-/// For what this version cannot give a VM.
+/// If it is none.
 pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> Result<MachineSpec, Problem> {
-    let unsupported =
-        |what: &str| Problem::new("unsupported", format!("this version runs no VM with {what} yet"));
     let refused = |error: String| Problem::new("bad_spec", error);
-    if spec.tpm {
-        return Err(unsupported("a TPM"));
-    }
-    if spec.firmware == protocol::Firmware::Uefi {
-        return Err(unsupported("UEFI firmware"));
-    }
     let number = |count: u32| u16::try_from(count).map_err(|_| refused("too many processors".to_owned()));
     let cpus = CpuTopology {
         sockets: number(spec.cpus.sockets)?,
@@ -128,7 +121,7 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> Result<MachineSpec, 
         cpus,
         numa: Vec::new(),
         memory,
-        firmware: Firmware::Bios,
+        firmware: firmware(spec, run),
         disks: disks(spec, run),
         nics: spec.nics.iter().map(nic).collect::<Result<_, _>>()?,
         boot,
@@ -139,6 +132,17 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> Result<MachineSpec, 
         generation_id: Uuid::new_v4(),
         accelerator: Accelerator::Auto,
     })
+}
+
+/// UEFI's variables are on NBD: QEMU waits for a worker that is replaced, and its guest meanwhile for an answer.
+fn firmware(spec: &VmSpec, run: &VmRunDirectory) -> Firmware {
+    match spec.firmware {
+        protocol::Firmware::Bios => Firmware::Bios,
+        protocol::Firmware::Uefi => Firmware::Uefi {
+            nvram: index_of(spec, OwnVolume::Nvram)
+                .map(|index| NbdExport { socket: run.disk_socket(index), export: OwnVolume::Nvram.name() }),
+        },
+    }
 }
 
 fn disks(spec: &VmSpec, run: &VmRunDirectory) -> Vec<DiskAttachment> {
@@ -156,7 +160,12 @@ fn disks(spec: &VmSpec, run: &VmRunDirectory) -> Vec<DiskAttachment> {
             }
         }
     };
-    spec.disks.iter().enumerate().map(attach).collect()
+    let seed = index_of(spec, OwnVolume::Seed).map(|index| {
+        let name = OwnVolume::Seed.name();
+        let server = NbdExport { socket: run.disk_socket(index), export: name.clone() };
+        DiskAttachment::Nbd { server, serial: name, read_only: true }
+    });
+    spec.disks.iter().enumerate().map(attach).chain(seed).collect()
 }
 
 fn nic(nic: &protocol::Nic) -> Result<Nic, Problem> {

@@ -9,16 +9,22 @@
 //! it takes words from nobody but hostd.
 
 pub mod console;
+mod console_log;
 mod door;
 mod job;
 mod keys;
 mod machine;
+mod memory;
 mod observe;
 pub mod orders;
+pub mod own_volume;
+mod served;
 mod starting;
 pub mod state_file;
+mod swap;
 mod vm;
 mod volumes;
+mod vtpm;
 
 use std::ffi::OsString;
 use std::io;
@@ -31,6 +37,7 @@ use thiserror::Error;
 use self::door::Door;
 use self::keys::VmKeys;
 use self::orders::{Birth, Report, RunTask, Task};
+pub(crate) use self::served::fillable;
 pub use self::starting::kill_unrecorded;
 use self::vm::{Event, Vm, channel_of_events};
 use crate::proof::{ProofError, Secret};

@@ -59,9 +59,21 @@ pub fn paused_by_request() -> VmReason {
     reason("paused_by_request", "it was paused, as was asked for".to_owned())
 }
 
+/// Its memory is being sealed.
+pub fn suspending() -> VmReason {
+    reason("suspending", "it stands still while its memory is sealed".to_owned())
+}
+
 /// Its guest is of no use.
 pub fn panicked() -> VmReason {
     reason("guest_panicked", "its guest's system has given up; reset or stop it".to_owned())
+}
+
+/// Its TPM has ended.
+pub fn tpm_lost() -> VmReason {
+    let message =
+        "its TPM has ended, and its guest sees one that fails; it has one again after a stop and a start";
+    reason("tpm_lost", message.to_owned())
 }
 
 /// A disk has failed.

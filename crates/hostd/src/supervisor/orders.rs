@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{
-    DiskName, Grant, ImageFormat, ObservedVm, Problem, Progress, VmGeneration, VmSpec, VolumeFacts,
+    DiskName, Grant, ImageFormat, ObservedVm, Problem, Progress, StartOptions, VmGeneration, VmSpec,
+    VolumeFacts,
 };
 
 /// The first packet. Beside an import comes the image's file.
@@ -45,6 +46,8 @@ pub enum Task {
         /// What is in the image.
         format: ImageFormat,
     },
+    /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and ends.
+    ConsoleLog(Box<VmSpec>),
 }
 
 /// Which VM to run.
@@ -56,6 +59,9 @@ pub struct RunTask {
     pub generation: VmGeneration,
     /// Its QEMU runs already, and its supervisor has died.
     pub adopt: Option<Orphan>,
+    /// How it is started, if it does not run yet.
+    #[serde(default)]
+    pub how: StartOptions,
 }
 
 /// A QEMU without a supervisor.
@@ -63,6 +69,9 @@ pub struct RunTask {
 pub struct Orphan {
     /// What it is known by.
     pub qemu: strongroom_hypervisor::QemuIdentity,
+    /// Its TPM's swtpm, if it has one.
+    #[serde(default)]
+    pub swtpm: Option<strongroom_hypervisor::QemuIdentity>,
     /// Whether somebody had asked for its processors to be halted.
     pub paused_by_request: bool,
 }
@@ -92,8 +101,14 @@ pub enum RequestKind {
         /// How long the guest may take, in seconds.
         timeout_s: u32,
     },
+    /// Save the memory, and end. Answered when the memory is sealed; how far that is, is told as [`Report::Progress`].
+    Suspend,
+    /// Go on instead. The suspension that this ends is answered as failed.
+    AbandonSuspension,
     /// More grants.
     Grants(Vec<Grant>),
+    /// A client of the console's log, whose socket comes beside.
+    ConsoleLog,
     /// A client of the console, whose socket comes beside.
     Console {
         /// It does not want to write.
@@ -115,7 +130,7 @@ pub enum Report {
         /// Why it was not done, if it was not.
         problem: Option<Problem>,
     },
-    /// How far a job is.
+    /// How far a job, or a suspension, is.
     Progress(Progress),
     /// A job is done: what the volumes are that it made.
     Done(Vec<VolumeFacts>),

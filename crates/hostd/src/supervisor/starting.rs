@@ -7,19 +7,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use strongroom_hypervisor::{Isolation, Launcher, Qemu, QemuProgram, RunDirectory};
+use strongroom_hypervisor::{
+    Isolation, Launcher, MachineSpec, Qemu, QemuError, QemuProgram, RunDirectory, Swtpm,
+};
 use strongroom_worker::sandbox::{Cgroup, RUN_DIRECTORY, TASKS_MAX, UidLease};
 use strongroom_worker::supervise::Quarters;
 
 use super::Programs;
 use super::keys::VmKeys;
 use super::machine::machine_spec;
+use super::memory;
 use super::orders::{Orphan, RunTask};
+use super::served::served;
+use super::swap;
 use super::vm::Event;
 use super::volumes::{ServedVolume, VolumeError, VolumeHost, VolumeNews};
-use crate::protocol::{Disk, Problem, WaitingFor};
+use super::vtpm::{Keeper, TpmPlace};
+use crate::protocol::{Disk, DiskKind, Problem, WaitingFor};
 use crate::run_directory::VmRunDirectory;
-use crate::vm_directory::VmRecord;
+use crate::vm_directory::{VmDirectoryError, VmRecord};
 
 /// How often a key that cannot be had is asked for.
 const KEY_RETRY: Duration = Duration::from_secs(2);
@@ -29,11 +35,16 @@ const KEY_RETRY_WITHOUT_GRANT: Duration = Duration::from_secs(30);
 /// What is started.
 #[derive(Debug)]
 pub struct Started {
-    /// The volumes, in the order of the configuration.
+    /// The volumes, in the order of [`served`].
     pub volumes: Vec<ServedVolume>,
     /// Its processors stand still, unless it was adopted.
     pub qemu: Qemu,
+    /// What records its TPM's states, if it has one that runs.
+    pub tpm: Option<Keeper>,
 }
+
+/// A machine, and its TPM if it has one that runs.
+type Launched = (Qemu, Option<Swtpm>);
 
 /// What a VM shares: its user and its cgroup.
 #[derive(Clone, Debug, Default)]
@@ -103,8 +114,10 @@ impl Starting {
     fn start(&self) -> Result<Started, Problem> {
         let spec = &self.task.spec;
         let machine = machine_spec(spec, &self.run)?;
-        let mut volumes = Vec::with_capacity(spec.disks.len());
-        for (index, disk) in spec.disks.iter().enumerate() {
+        let begun = Instant::now();
+        let served = served(spec);
+        let mut volumes = Vec::with_capacity(served.len());
+        for (index, disk) in served.iter().enumerate() {
             match self.serve_when_key_is_there(index, disk) {
                 Ok(volume) => volumes.push(volume),
                 Err(problem) => {
@@ -113,27 +126,63 @@ impl Starting {
                 }
             }
         }
-        let qemu = match self.task.adopt {
-            Some(Orphan { qemu, .. }) => self.adopt(qemu),
-            None => self.record_start().and_then(|()| self.launch(&machine)),
+        let ready = Instant::now();
+        let machine = match self.task.adopt {
+            Some(orphan) => self.adopt(orphan),
+            None => self.boot_or_resume(machine),
         };
-        qemu.map(|qemu| Started { volumes: std::mem::take(&mut volumes), qemu }).inspect_err(|_| {
-            volumes.iter().for_each(ServedVolume::stop);
-        })
+        tracing::info!(
+            "VM {}: keys and volumes after {} ms, QEMU after {} ms",
+            spec.name,
+            (ready - begun).as_millis(),
+            ready.elapsed().as_millis()
+        );
+        match machine {
+            Ok((qemu, swtpm)) => {
+                Ok(Started { volumes, qemu, tpm: swtpm.and_then(|swtpm| self.keep_tpm(swtpm)) })
+            }
+            Err(problem) => {
+                volumes.iter().for_each(ServedVolume::stop);
+                Err(problem)
+            }
+        }
     }
 
-    /// From here on this start of the VM counts, and no repetition of its order starts it again.
+    /// A machine that boots, or that has loaded the memory that it was suspended with.
+    fn boot_or_resume(&self, mut machine: MachineSpec) -> Result<Launched, Problem> {
+        let program =
+            QemuProgram::probe(&self.qemu).map_err(|error| Problem::new("qemu", error.to_string()))?;
+        let memory = memory::to_take_up(&self.task, &self.keys, &program, &self.abandoned)?;
+        self.record_start()?;
+        let Some(memory) = memory else { return self.launch(&program, machine, Qemu::start) };
+        machine.generation_id = memory.generation_id();
+        let (mut qemu, swtpm) = self.launch(&program, machine, Qemu::start_waiting)?;
+        match memory.load(&qemu, &self.abandoned) {
+            Ok(()) => Ok((qemu, swtpm)),
+            Err(problem) => {
+                qemu.kill();
+                Err(problem)
+            }
+        }
+    }
+
+    /// From here on this start of the VM counts, and no repetition of its order starts it again. A memory that it was suspended
+    /// with stays until the guest goes on with it.
     fn record_start(&self) -> Result<(), Problem> {
-        let mut record = VmRecord::new(self.task.spec.as_ref().clone());
-        record.generation = self.task.generation;
-        record
-            .write(&self.task.spec.directory())
-            .map_err(|error| Problem::new(error.code(), error.to_string()))
+        let failed = |error: VmDirectoryError| Problem::new(error.code(), error.to_string());
+        let directory = self.task.spec.directory();
+        let mut record = VmRecord::read_of(&directory, self.task.spec.id).map_err(failed)?;
+        (record.spec, record.generation) = (self.task.spec.as_ref().clone(), self.task.generation);
+        record.write(&directory).map_err(failed)
     }
 
-    fn launch(&self, machine: &strongroom_hypervisor::MachineSpec) -> Result<Qemu, Problem> {
+    fn launch(
+        &self,
+        program: &QemuProgram,
+        mut machine: MachineSpec,
+        start: impl Fn(&QemuProgram, &MachineSpec, &RunDirectory, &Isolation<'_>) -> Result<Qemu, QemuError>,
+    ) -> Result<Launched, Problem> {
         let failed = |error: &dyn std::fmt::Display| Problem::new("qemu", error.to_string());
-        let program = QemuProgram::probe(&self.qemu).map_err(|error| failed(&error))?;
         let lease = self.belongings.user.as_deref();
         let run = RunDirectory::create(self.run.path(), lease.map(UidLease::user))
             .map_err(|error| failed(&error))?;
@@ -144,13 +193,74 @@ impl Starting {
             cgroup: self.belongings.cgroup.as_ref().map(|cgroup| cgroup.path()),
             ..Isolation::of_caller(&launcher)
         };
-        Qemu::start(&program, machine, &run, &isolation).map_err(|error| failed(&error))
+        let mut swtpm = match self.task.spec.tpm {
+            true => Some(self.start_tpm(&run, &isolation)?),
+            false => None,
+        };
+        machine.tpm = swtpm.as_ref().map(Swtpm::socket);
+        match start(program, &machine, &run, &isolation) {
+            Ok(qemu) => Ok((qemu, swtpm)),
+            Err(error) => {
+                let said = swtpm.as_mut().map(|swtpm| {
+                    swtpm.kill();
+                    swtpm.said()
+                });
+                // Of a state that its key does not open, swtpm says more than QEMU.
+                match said.filter(|said| !said.is_empty()) {
+                    Some(said) => Err(failed(&format!("{error}; its TPM says: {said}"))),
+                    None => Err(failed(&error)),
+                }
+            }
+        }
     }
 
-    fn adopt(&self, identity: strongroom_hypervisor::QemuIdentity) -> Result<Qemu, Problem> {
+    fn adopt(&self, orphan: Orphan) -> Result<Launched, Problem> {
         let failed = |error: &dyn std::fmt::Display| Problem::new("qemu", error.to_string());
         let run = RunDirectory::open(self.run.path()).map_err(|error| failed(&error))?;
-        Qemu::adopt(&run, identity).map_err(|error| failed(&error))
+        let swtpm = orphan.swtpm.and_then(|swtpm| self.tpm().adopt(&run, swtpm));
+        if self.task.spec.tpm && swtpm.is_none() {
+            let _ = self.events.send(Event::TpmLost("it has ended".to_owned()));
+        }
+        Ok((Qemu::adopt(&run, orphan.qemu).map_err(|error| failed(&error))?, swtpm))
+    }
+
+    fn tpm(&self) -> TpmPlace {
+        TpmPlace::of(&self.task.spec, &self.keys)
+    }
+
+    /// Starts the VM's TPM, as soon as its key can be had.
+    fn start_tpm(&self, run: &RunDirectory, isolation: &Isolation<'_>) -> Result<Swtpm, Problem> {
+        let mut waits = false;
+        loop {
+            match self.tpm().start(run, isolation) {
+                Ok(swtpm) => {
+                    if waits {
+                        let _ = self.events.send(Event::KeyMissing(None));
+                    }
+                    let _ = self.events.send(Event::TpmStarted(swtpm.identity()));
+                    return Ok(swtpm);
+                }
+                Err(error) => {
+                    let (key, reason) = error.missing_key().ok_or_else(|| error.problem())?;
+                    waits = true;
+                    self.wait(self.keys.waiting_for(key, reason));
+                    if self.abandoned.load(Ordering::Relaxed) {
+                        return Err(abandoned());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the states of the TPM recorded. Without that the VM runs, and a state that was put back would not be noticed.
+    fn keep_tpm(&self, swtpm: Swtpm) -> Option<Keeper> {
+        let events = self.events.clone();
+        let lost = move |said| drop(events.send(Event::TpmLost(said)));
+        Keeper::start(self.tpm(), swtpm, lost)
+            .inspect_err(|error| {
+                tracing::error!("VM {}: its TPM's states are not recorded: {error}", self.task.spec.name);
+            })
+            .ok()
     }
 
     /// Serves a disk, as soon as its key can be had.
@@ -166,9 +276,14 @@ impl Starting {
         let mut waits = false;
         loop {
             if self.abandoned.load(Ordering::Relaxed) {
-                return Err(Problem::new("abandoned", "it was stopped before it had started"));
+                return Err(abandoned());
             }
-            match host.serve(&self.task.spec, disk, &socket) {
+            let renewed = match self.task.adopt {
+                None if disk.kind == DiskKind::Swap => swap::renew(&self.task, disk, &self.keys),
+                _ => Ok(()),
+            };
+            let served = renewed.and_then(|()| host.serve(&self.task.spec, disk, &socket));
+            match served {
                 Ok(supervisor) => {
                     if waits {
                         let _ = self.events.send(Event::KeyMissing(None));
@@ -214,6 +329,10 @@ impl Starting {
         };
         ServedVolume::run(supervisor, disk.name.as_str(), tell)
     }
+}
+
+fn abandoned() -> Problem {
+    Problem::new("abandoned", "it was stopped before it had started")
 }
 
 /// Kills what a supervisor that died in the middle of a start may have left: a QEMU that nobody wrote down. It listens, or

@@ -28,6 +28,9 @@ pub struct StateFile {
     pub supervisor: ProcessIdentity,
     /// QEMU, once it runs.
     pub qemu: Option<QemuIdentity>,
+    /// Its TPM's swtpm, once it runs.
+    #[serde(default)]
+    pub swtpm: Option<QemuIdentity>,
     /// Whether somebody has asked for its processors to be halted.
     pub paused_by_request: bool,
     /// How it ended, once it has.
@@ -48,7 +51,16 @@ pub struct Off {
 impl StateFile {
     /// Of a VM whose QEMU does not run yet.
     pub fn new(generation: VmGeneration, spec: VmSpec, supervisor: ProcessIdentity) -> Self {
-        Self { format: FORMAT, generation, spec, supervisor, qemu: None, paused_by_request: false, off: None }
+        Self {
+            format: FORMAT,
+            generation,
+            spec,
+            supervisor,
+            qemu: None,
+            swtpm: None,
+            paused_by_request: false,
+            off: None,
+        }
     }
 
     /// What is there; nothing if there is none.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Starting --(key missing)--> KeyUnavailable --(key back)--> Starting --> Running <--> Paused
+//! Running, Paused --(suspended)--> Stopping
 //!     any of these --> Stopping --> off: volumes closed in order, written down, told, and the process ends
 //! ```
 //!
@@ -10,6 +11,7 @@
 
 mod news;
 mod requests;
+mod suspend;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,20 +20,27 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use strongroom_hypervisor::{QmpError, RunDirectory};
+use strongroom_hypervisor::{QemuIdentity, QmpError, RunDirectory};
 
+use self::suspend::Suspension;
 use super::console::Console;
+use super::console_log::ConsoleLog;
 use super::door::Connection;
 use super::keys::VmKeys;
 use super::machine::{Machine, MachineNews};
 use super::observe;
 use super::orders::{Report, Request, RunTask};
+use super::served::served;
 use super::starting::{Belongings, Started, Starting};
 use super::state_file::{Off, StateFile};
 use super::volumes::{ServedVolume, VolumeNews};
-use super::{Programs, SupervisorError};
+use super::vtpm::Keeper;
+use super::{Programs, SupervisorError, swap};
 use crate::process::ProcessIdentity;
-use crate::protocol::{ObservedVm, ObservedVolume, OffReason, PowerState, Problem, VmReason, WaitingFor};
+use crate::protocol::{
+    ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
+    WaitingFor,
+};
 use crate::run_directory::VmRunDirectory;
 
 /// What the volumes of a VM that is off may take to drain: their own deadlines, and room.
@@ -57,12 +66,20 @@ pub enum Event {
     },
     /// A key is missing, or was and is not.
     KeyMissing(Option<WaitingFor>),
+    /// The VM's TPM runs.
+    TpmStarted(QemuIdentity),
+    /// The VM's TPM has ended while its guest runs; what it said last.
+    TpmLost(String),
     /// The machine is there, or will not be.
     Started(Result<Box<Started>, Problem>),
     /// Of the volume of that number.
     Volume(usize, VolumeNews),
     /// Of the machine.
     Machine(MachineNews),
+    /// How far a suspension is.
+    SuspensionProgress(Progress),
+    /// A suspension is over.
+    Suspended(Result<SuspendedMemory, Problem>),
     /// The host goes down.
     HostEnds,
 }
@@ -82,9 +99,15 @@ pub struct Vm {
     missing: Option<WaitingFor>,
     volumes: Vec<Volume>,
     machine: Option<Machine>,
+    tpm: Option<Keeper>,
+    tpm_lost: bool,
     console: Option<Console>,
+    console_log: Option<ConsoleLog>,
     state: StateFile,
     halted: Halted,
+    suspension: Option<Suspension>,
+    /// Removes the volume of the memory with which it went on.
+    removal: Option<thread::JoinHandle<()>>,
     stop: Option<Stop>,
     abandoned: Arc<AtomicBool>,
     nudge: SyncSender<()>,
@@ -129,8 +152,9 @@ impl Vm {
     ) -> Result<Self, SupervisorError> {
         let own = ProcessIdentity::own().ok_or(SupervisorError::Proc)?;
         let mut state = StateFile::new(task.generation, task.spec.as_ref().clone(), own);
-        let by_request = task.adopt.is_some_and(|orphan| orphan.paused_by_request);
+        let by_request = task.adopt.map_or(task.how.paused, |orphan| orphan.paused_by_request);
         state.qemu = task.adopt.map(|orphan| orphan.qemu);
+        state.swtpm = task.adopt.and_then(|orphan| orphan.swtpm);
         state.paused_by_request = by_request;
         state.write(&run)?;
         let (nudge, nudged) = sync_channel(1);
@@ -149,8 +173,8 @@ impl Vm {
             abandoned: Arc::clone(&abandoned),
         };
         thread::Builder::new().name("start".to_owned()).spawn(move || starting.run())?;
-        let opening = |disk| Volume { served: None, observed: observe::opening(disk), ended: false };
-        let volumes = task.spec.disks.iter().map(opening).collect();
+        let opening = |disk: &_| Volume { served: None, observed: observe::opening(disk), ended: false };
+        let volumes = served(&task.spec).iter().map(opening).collect();
         let adopting = task.adopt.is_some();
         Ok(Self {
             reason: adopting.then(observe::adopting),
@@ -166,9 +190,14 @@ impl Vm {
             missing: None,
             volumes,
             machine: None,
+            tpm: None,
+            tpm_lost: false,
             console: None,
+            console_log: None,
             state,
             halted: Halted { by_request, for_room: false },
+            suspension: None,
+            removal: None,
             stop: None,
             abandoned,
             nudge,
@@ -209,11 +238,22 @@ impl Vm {
             Event::Gone(id) => self.hosts.retain(|connection| connection.id != id),
             Event::Request { connection, request, files } => self.asked(&connection, request, files),
             Event::KeyMissing(missing) => self.key_missing(missing),
+            Event::TpmStarted(identity) => {
+                self.state.swtpm = Some(identity);
+                if let Err(error) = self.state.write(&self.run) {
+                    tracing::warn!("VM {}: its state cannot be written: {error}", self.task.spec.name);
+                }
+            }
+            Event::TpmLost(said) => self.tpm_lost(&said),
             Event::Started(Ok(started)) => return self.started(*started),
             Event::Started(Err(problem)) => return Some(self.not_started(&problem)),
             Event::Volume(index, news) => self.volume_news(index, news),
             Event::Machine(MachineNews::Event(event)) => self.machine_event(event),
             Event::Machine(MachineNews::Ended(said)) => return Some(self.machine_ended(&said)),
+            Event::SuspensionProgress(progress) => self.suspension_progress(progress),
+            Event::Suspended(saved) => self.suspended(saved),
+            // What is being suspended ends anyway.
+            Event::HostEnds if self.suspension.is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
         }
         None
@@ -248,6 +288,7 @@ impl Vm {
             }
             volume.served = Some(served);
         }
+        self.tpm = started.tpm;
         let events = self.events.clone();
         let identity = started.qemu.identity();
         let tell = move |news| drop(events.send(Event::Machine(news)));
@@ -262,9 +303,13 @@ impl Vm {
             self.end_because(OffReason::StartFailed, format!("the VM's state cannot be written: {error}"));
             return None;
         }
+        self.console_log = ConsoleLog::start(self.task.spec.clone(), Arc::clone(&self.keys))
+            .inspect_err(|error| tracing::warn!("VM {}: no log of its console: {error}", self.task.spec.name))
+            .ok();
+        let log = self.console_log.as_ref().map(ConsoleLog::sender);
         self.console = RunDirectory::open(self.run.path())
             .map_err(std::io::Error::other)
-            .and_then(|run| Console::start(&run.console()))
+            .and_then(|run| Console::start(&run.console(), log))
             .inspect_err(|error| tracing::warn!("VM {}: no console: {error}", self.task.spec.name))
             .ok();
         if self.stop.is_some() {
@@ -272,8 +317,10 @@ impl Vm {
         } else if let Some(lost) = self.volumes.iter().find(|volume| volume.ended) {
             let message = format!("{} is not served any more", lost.observed.disk);
             self.end_because(OffReason::VolumeLost, message);
-        } else if let Err(problem) = self.halt_or_go_on() {
+        } else if let Err(problem) = self.let_go_of_memory().and_then(|()| self.halt_or_go_on()) {
             self.end_because(OffReason::StartFailed, problem.to_string());
+        } else {
+            self.remove_memory();
         }
         None
     }
@@ -333,8 +380,17 @@ impl Vm {
     /// Closes the volumes in order, wipes the keys, and leaves word.
     fn end(mut self, (reason, message): (OffReason, String)) -> Result<(), SupervisorError> {
         self.is(PowerState::Stopping, None);
-        self.console = None;
+        if let Some(console) = self.console.take() {
+            console.finish();
+        }
+        // The hub has let go of it, and everything is in it.
+        if let Some(log) = self.console_log.take() {
+            log.finish();
+        }
         self.machine = None;
+        if let Some(tpm) = self.tpm.take() {
+            tpm.end();
+        }
         if self.stop.is_none() {
             self.stop = Some(Stop { reason, message: message.clone(), deadline: None, guest_ended: false });
         }
@@ -359,10 +415,13 @@ impl Vm {
                 }
             }
         }
+        if let Err(error) = swap::remove_all(&self.task.spec) {
+            tracing::warn!("VM {}: a swap disk is left until its next start: {error}", self.task.spec.name);
+        }
         tracing::info!("VM {}: off: {message}", self.task.spec.name);
         let at_unix_seconds = unix_seconds(SystemTime::now());
         self.state.off = Some(Off { reason, message: message.clone(), at_unix_seconds });
-        self.state.qemu = None;
+        (self.state.qemu, self.state.swtpm) = (None, None);
         let written = self.state.write(&self.run);
         self.volumes.clear();
         self.missing = None;
@@ -390,8 +449,9 @@ impl Vm {
             supervisor_pid: Some(std::process::id()),
             qemu_pid: self.machine.as_ref().map(|machine| machine.qemu().identity().pid),
             volumes: self.volumes.iter().map(|volume| volume.observed.clone()).collect(),
-            reason: self.reason.clone(),
+            reason: self.reason.clone().or_else(|| self.tpm_lost.then(observe::tpm_lost)),
             waiting_for: self.missing.iter().cloned().collect(),
+            suspended: None,
             spec: None,
         };
         if self.told.as_ref() == Some(&now) {

@@ -24,6 +24,7 @@ use strongroom_worker::supervise::{
 use thiserror::Error;
 
 use super::keys::VmKeys;
+use super::own_volume::OwnVolumeError;
 use crate::protocol::{Disk, DiskFrontend, DiskKey, Problem, VmSpec};
 
 /// How long the last I/O of a dead supervisor's worker may take. It drains its guest first.
@@ -61,6 +62,9 @@ pub enum VolumeError {
         /// What it should be.
         wanted: String,
     },
+    /// A swap disk could not be made.
+    #[error(transparent)]
+    Own(#[from] OwnVolumeError),
     /// The operating system.
     #[error("{action}: {error}")]
     System {
@@ -75,6 +79,7 @@ impl VolumeError {
     /// The key that is missing, if it may come by itself.
     pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
         let error = match self {
+            Self::Own(error) => return error.missing_key(),
             Self::Key { error, .. } | Self::Datastore(DatastoreError::Key { error, .. }) => error,
             _ => return None,
         };
@@ -92,6 +97,7 @@ impl VolumeError {
             Self::Listen(_) => "listen",
             Self::Supervise(_) => "worker",
             Self::NotAsDecided { .. } => "not_as_decided",
+            Self::Own(error) => return error.problem(),
             Self::System { .. } => "system",
         };
         Problem::new(code, self.to_string())

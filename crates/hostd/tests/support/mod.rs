@@ -134,6 +134,11 @@ impl Host {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut host = Self { scratch, hostd: None, client, runtime };
         std::fs::create_dir(host.path("home")).unwrap();
+        // The machine that tests run on may well have swap.
+        let boot = host.path("home/boot");
+        let config =
+            format!(r#"{{"format":1,"name":"host1","boot_directories":[{boot:?}],"crypto_safe":"advised"}}"#);
+        std::fs::write(host.path("home/host.json"), config).unwrap();
         host.start_hostd();
         host.add_datastore();
         host
@@ -143,6 +148,12 @@ impl Host {
     pub fn add_datastore(&self) {
         let request = strongroom_hostd::protocol::DatastoreRequest { path: self.path("ds") };
         self.runtime.block_on(self.client.add_datastore(&request)).unwrap();
+    }
+
+    /// Has the datastore looked through for VMs that came or went.
+    pub fn look_through(&self) {
+        let request = strongroom_hostd::protocol::DatastoreRequest { path: self.path("ds") };
+        self.runtime.block_on(self.client.look_through(&request)).unwrap();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -172,6 +183,7 @@ impl Host {
             name: format!("disk{number}").parse().unwrap(),
             size_bytes: VolumeSize::new(1 << 20).unwrap(),
             key: DiskKey::Unencrypted,
+            kind: Default::default(),
             frontend: DiskFrontend::VhostUser,
             thick: false,
             integrity: false,
@@ -188,6 +200,7 @@ impl Host {
             disks: (0..disks).map(disk).collect(),
             nics: Vec::new(),
             tpm: false,
+            seed: false,
             vnc: false,
             guest_agent: false,
             kernel: None,
@@ -326,6 +339,18 @@ impl Host {
         Console { stream }
     }
 
+    /// What is kept of what the guest said.
+    pub fn console_log(&self, spec: &VmSpec) -> String {
+        let ticket = self.ticket(spec, TicketRequest::ConsoleLog { grants: Vec::new() }).unwrap();
+        let mut stream = self.show(&ticket, None);
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        assert_eq!(serde_json::from_str::<GuestWelcome>(&line).unwrap(), GuestWelcome::ConsoleLog, "{line}");
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    }
+
     /// What the guest reads is in no file of the VM.
     pub fn assert_sealed(&self, spec: &VmSpec, marker: &[u8]) {
         for volume in std::fs::read_dir(spec.directory()).unwrap().flatten() {
@@ -333,6 +358,23 @@ impl Host {
                 let bytes = std::fs::read(file.path()).unwrap_or_default();
                 let found = bytes.windows(marker.len()).any(|window| window == marker);
                 assert!(!found, "{} holds what the guest reads", file.path().display());
+            }
+        }
+    }
+
+    /// It is in no file of this host.
+    pub fn assert_nowhere(&self, marker: &[u8]) {
+        let mut places = vec![self.scratch.path().to_owned()];
+        while let Some(place) = places.pop() {
+            for entry in std::fs::read_dir(place).unwrap().flatten() {
+                let kind = entry.file_type().unwrap();
+                if kind.is_dir() {
+                    places.push(entry.path());
+                } else if kind.is_file() {
+                    let bytes = std::fs::read(entry.path()).unwrap();
+                    let found = bytes.windows(marker.len()).any(|window| window == marker);
+                    assert!(!found, "{} holds what the guest has", entry.path().display());
+                }
             }
         }
     }

@@ -32,6 +32,26 @@ impl Qemu {
         run: &RunDirectory,
         isolation: &Isolation<'_>,
     ) -> Result<Self, QemuError> {
+        Self::start_with(program, spec, run, isolation, &[])
+    }
+
+    /// The same, for a machine that gets its memory and its devices' state by [`Qmp::load_memory`] before it can run.
+    pub fn start_waiting(
+        program: &QemuProgram,
+        spec: &MachineSpec,
+        run: &RunDirectory,
+        isolation: &Isolation<'_>,
+    ) -> Result<Self, QemuError> {
+        Self::start_with(program, spec, run, isolation, &["-incoming", "defer"])
+    }
+
+    fn start_with(
+        program: &QemuProgram,
+        spec: &MachineSpec,
+        run: &RunDirectory,
+        isolation: &Isolation<'_>,
+        more: &[&str],
+    ) -> Result<Self, QemuError> {
         spec.validate()?;
         let kvm = runs_on_kvm(spec.accelerator, program)?;
         let ovmf = match spec.firmware {
@@ -51,9 +71,11 @@ impl Qemu {
         }
         let host =
             HostFacts { version: program.version(), kvm, connections, ovmf_code: ovmf.map(|ovmf| ovmf.code) };
+        let mut arguments = arguments(spec, run, &host);
+        arguments.extend(more.iter().map(ToString::to_string));
         let plan = Plan {
             becomes: Become::Program(program.path().to_owned()),
-            arguments: arguments(spec, run, &host),
+            arguments,
             groups: if kvm { kvm::group().into_iter().collect() } else { Vec::new() },
             visible: visible(spec, run, kvm),
             ..Plan::of(isolation)

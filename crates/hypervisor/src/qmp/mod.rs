@@ -5,6 +5,7 @@
 //! bounded before it takes memory, and so is what waits to be read.
 
 mod event;
+mod memory;
 mod message;
 mod reader;
 
@@ -26,6 +27,7 @@ pub use qapi_qmp as commands;
 pub use qapi_spec::Command;
 
 pub use self::event::PowerEvent;
+pub use self::memory::Transfer;
 pub use self::message::Refusal;
 use self::reader::Shared;
 pub use self::reader::{EVENTS_MAX, LINE_BYTES_MAX};

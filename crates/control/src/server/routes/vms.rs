@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
-    CreateVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, StopVm, Ticket, TicketUse, VmListQuery,
+    CreateVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, StartVm, StopVm, Ticket, TicketUse, VmListQuery,
     VmSummary, VmView,
 };
 use strongroom_api::{ErrorBody, Page};
@@ -125,16 +125,12 @@ pub async fn vm_unregister(
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
-/// Starts a VM. The task is done when it runs.
+/// Starts a VM. The task is done when it runs. One that is suspended goes on with its memory.
 #[utoipa::path(post, path = "/v1/vms/{vm}/start", operation_id = "vm_start", tag = "vm",
-    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<StartVm>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
-pub async fn vm_start(
-    State(api): State<Api>,
-    Named(vm): Named<String>,
-    wish: Wish<PowerOptions>,
-) -> Accepted {
-    let task = blocking(api, move |control| control.start_vm(&wish.caller, &vm)).await?;
+pub async fn vm_start(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<StartVm>) -> Accepted {
+    let task = blocking(api, move |control| control.start_vm(&wish.caller, &vm, &wish.body)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
@@ -166,6 +162,19 @@ pub async fn vm_pause(
     wish: Wish<PowerOptions>,
 ) -> Accepted {
     let task = blocking(api, move |control| control.pause_vm(&wish.caller, &vm)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Seals the memory of a VM in a volume of its own, and ends it. Its next start goes on with it. If it fails, the guest goes on.
+#[utoipa::path(post, path = "/v1/vms/{vm}/suspend", operation_id = "vm_suspend", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_suspend(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.suspend_vm(&wish.caller, &vm)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

@@ -43,8 +43,17 @@ impl Vm {
         }
     }
 
+    /// Its guest goes on, with a TPM that fails.
+    pub(super) fn tpm_lost(&mut self, said: &str) {
+        if self.stop.is_none() {
+            let said = said.lines().last().unwrap_or_default();
+            tracing::error!("VM {}: its TPM has ended: {said}", self.task.spec.name);
+            self.tpm_lost = true;
+        }
+    }
+
     fn look_again(&mut self) {
-        let Some(machine) = &self.machine else { return };
+        let Some(machine) = self.machine.as_ref().filter(|_| self.suspension.is_none()) else { return };
         match machine.qemu().qmp().status() {
             Ok(status) if status.running => self.is(PowerState::Running, None),
             Ok(_) => self.is(PowerState::Paused, self.halted.reason()),
@@ -93,6 +102,9 @@ impl Vm {
             return;
         }
         self.halted.for_room = parked;
+        if self.suspension.is_some() {
+            return;
+        }
         if let Err(problem) = self.halt_or_go_on() {
             tracing::error!("VM {}: {problem}", self.task.spec.name);
         }

@@ -14,7 +14,15 @@ use crate::protocol::{OffReason, PowerState, Problem};
 
 impl Vm {
     pub(super) fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
-        let problem = self.carry_out(request.kind, files).err();
+        let begun = match request.kind {
+            // Answered when it is over.
+            RequestKind::Suspend => match self.suspend(connection, request.id) {
+                Ok(()) => return self.tell(),
+                Err(problem) => Err(problem),
+            },
+            kind => self.carry_out(kind, files),
+        };
+        let problem = begun.err();
         let answer = Report::Answer { id: request.id, problem };
         // What it asked for is to be seen before the answer is.
         self.tell();
@@ -27,6 +35,12 @@ impl Vm {
         match kind {
             RequestKind::Stop { force, timeout_s } => {
                 self.ask_to_stop(force, timeout_s);
+                Ok(())
+            }
+            // Not here.
+            RequestKind::Suspend => Ok(()),
+            RequestKind::AbandonSuspension => {
+                self.abandon_suspension();
                 Ok(())
             }
             RequestKind::Grants(grants) => {
@@ -58,6 +72,13 @@ impl Vm {
                 self.console()?.attach(client, read_only);
                 Ok(())
             }
+            RequestKind::ConsoleLog => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                let log = self.console_log.as_ref();
+                let none = || Problem::new("not_running", "the VM has no console now");
+                log.ok_or_else(none)?.read(client.into())
+            }
             RequestKind::Vnc => {
                 let client =
                     files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
@@ -69,6 +90,9 @@ impl Vm {
     pub(super) fn machine(&self) -> Result<Machine, Problem> {
         if self.power == PowerState::Stopping {
             return Err(Problem::new("stopping", "the VM is stopping"));
+        }
+        if self.suspension.is_some() {
+            return Err(Problem::new("suspending", "the VM is being suspended"));
         }
         self.machine.clone().ok_or_else(|| Problem::new("not_running", "the VM does not run yet"))
     }
@@ -100,8 +124,9 @@ impl Vm {
 
     pub(super) fn ask_to_stop(&mut self, force: bool, timeout_s: u32) {
         let deadline = Instant::now().checked_add(Duration::from_secs(timeout_s.into()));
+        self.abandon_suspension();
         let asked = match (&self.machine, force) {
-            (Some(machine), false) => {
+            (Some(machine), false) if self.suspension.is_none() => {
                 let qmp = machine.qemu().qmp();
                 // A guest that stands still would not see the button.
                 let awake = if self.power == PowerState::Paused { qmp.cont() } else { Ok(()) };

@@ -1,0 +1,286 @@
+//! What is set up on this machine, whether it runs or not: home, key server, certificates, processes of an older program, and what the
+//! control plane says is wrong.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use strongroom_api::Page;
+use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
+use strongroom_hostd::checks::{Finding, Verdict};
+use strongroom_hostd::run_directory::VmRunDirectory;
+use strongroom_hostd::supervisor::state_file::StateFile;
+use strongroom_keys::ProviderKey;
+use strongroom_keyserver::management::protocol::{BrokeredAnswer, Question, StatusAnswer};
+use time::OffsetDateTime;
+
+use crate::api::ApiArguments;
+use crate::error::CliError;
+use crate::home::HomeArguments;
+use crate::keyserver::{Administrator, ClientFiles, ServerSettings};
+use crate::serve::Places;
+
+/// A certificate that ends sooner should have been renewed: `serve` does it 30 days before.
+const RENEWAL_OVERDUE: time::Duration = time::Duration::days(14);
+
+/// The home itself: nobody else's to read.
+pub fn home(home: &Path) -> Finding {
+    const CHECK: &str = "home";
+    let place = home.display();
+    let Ok(metadata) = std::fs::metadata(home) else {
+        return Finding::ok(
+            CHECK,
+            format!("nothing is set up in {place} yet; `strongroom serve` makes all that it takes"),
+        );
+    };
+    if metadata.mode() & 0o077 != 0 && ServerSettings::read(&home.join("keyserver")).is_ok() {
+        let loose = std::fs::metadata(home.join("keyserver")).is_ok_and(|inner| inner.mode() & 0o077 != 0);
+        if loose {
+            return Finding::warning(
+                CHECK,
+                format!("others than its owner can look into {place}"),
+                "names of VMs, keys and hosts can be read there; keys cannot",
+                format!("chmod 0700 {place}"),
+            );
+        }
+    }
+    Finding::ok(CHECK, format!("state is in {place}"))
+}
+
+/// The key server: asked if it runs, and how it is.
+pub struct KeyServer {
+    /// What is to be said of it.
+    pub findings: Vec<Finding>,
+    /// Where the keys are that it passes on; nothing if it could not be asked.
+    pub brokered: Option<BTreeMap<String, ProviderKey>>,
+    /// Whether it is the broker of any provider.
+    pub is_broker: bool,
+}
+
+impl KeyServer {
+    /// That of a home.
+    pub fn of(home: &Path) -> Self {
+        let directory = home.join("keyserver");
+        let Ok(settings) = ServerSettings::read(&directory) else {
+            return Self { findings: Vec::new(), brokered: None, is_broker: false };
+        };
+        let is_broker = !settings.brokered.is_empty();
+        let files = ClientFiles::in_directory(&directory.join("admin"));
+        let asked = || {
+            let administrator = Administrator::new(&settings.listen_enrolment.to_string(), &files)?;
+            let status: StatusAnswer = administrator.ask(&Question::Status)?;
+            let brokered: Vec<BrokeredAnswer> =
+                administrator.ask(&Question::BrokeredKeys).unwrap_or_default();
+            Ok::<_, CliError>((status, brokered))
+        };
+        match asked() {
+            Ok((status, brokered)) => {
+                let brokered = brokered.into_iter().map(|key| (key.id, key.key)).collect();
+                Self { findings: judge(&status), brokered: Some(brokered), is_broker }
+            }
+            Err(error) => Self {
+                findings: vec![Finding::warning(
+                    "key-server",
+                    format!("this machine's key server does not answer: {error}"),
+                    "VMs that run go on; none with an encrypted disk can start",
+                    "start it: `systemctl start strongroom`, or `strongroom serve`",
+                )],
+                brokered: None,
+                is_broker,
+            },
+        }
+    }
+}
+
+fn judge(status: &StatusAnswer) -> Vec<Finding> {
+    let root = match status.root_protection.as_str() {
+        "unprotected" => Finding::warning(
+            "root-key",
+            "the key server's root key is not protected",
+            "who gets at this machine's disk has all keys, and so all disks under them",
+            "`strongroom keyserver root` moves it under a TPM, a PKCS#11 token, a systemd credential or a passphrase",
+        ),
+        protection => Finding::ok("root-key", format!("the key server's root key is under {protection}")),
+    };
+    let backup = if status.backup["backup"] == "unbacked" {
+        Finding::warning(
+            "key-server-backup",
+            "the key server has no backup",
+            "if this machine is lost, so is every key, and all that they protect",
+            "`strongroom keyserver custodian`, then `strongroom keyserver backup`; keep the file away from this machine",
+        )
+    } else {
+        Finding::ok("key-server-backup", "the key server is backed up")
+    };
+    vec![root, backup]
+}
+
+/// The certificates that this machine has at its key server.
+pub fn certificates(places: &Places) -> Vec<Finding> {
+    const CHECK: &str = "certificates";
+    let directories = [
+        places.home.join("keyserver/admin"),
+        places.control.join("identity"),
+        places.control.join("auditor"),
+        places.hostd.join("identity"),
+    ];
+    let there = directories.iter().map(|directory| (directory, ClientFiles::in_directory(directory)));
+    let mut findings = Vec::new();
+    for (directory, files) in there.filter(|(_, files)| files.are_there()) {
+        let name = directory.display();
+        let next = "`strongroom serve` renews its own while it runs; `strongroom keyserver enrol --renew` renews another";
+        let why = "its holder is refused by the key server from then on: no VM starts";
+        let now = OffsetDateTime::now_utc();
+        match files.not_after() {
+            Err(error) => findings.push(Finding::refused(CHECK, error.to_string(), why, next)),
+            Ok(end) if end <= now => {
+                findings.push(Finding::refused(
+                    CHECK,
+                    format!("the certificate in {name} has ended"),
+                    why,
+                    next,
+                ));
+            }
+            Ok(end) if end < now + RENEWAL_OVERDUE => {
+                let days = (end - now).whole_days();
+                findings.push(Finding::warning(
+                    CHECK,
+                    format!("the certificate in {name} ends in {days} days"),
+                    why,
+                    next,
+                ));
+            }
+            Ok(_) => {}
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(CHECK, "no certificate of this machine ends soon"));
+    }
+    findings
+}
+
+/// What the control plane says is wrong.
+pub fn alarms(home: &HomeArguments, places: &Places) -> Vec<Finding> {
+    const CHECK: &str = "serve";
+    if !places.control.join("token").exists() {
+        return Vec::new();
+    }
+    let asked = ApiArguments::of_home(home).connect().and_then(|api| api.get::<Page<Alarm>>("/v1/alarms"));
+    let alarms = match asked {
+        Ok(alarms) => alarms.items,
+        Err(error) => {
+            return vec![Finding::warning(
+                CHECK,
+                format!("the control plane does not answer: {error}"),
+                "VMs that run go on; none is started or watched",
+                "`systemctl start strongroom`, or `strongroom serve`",
+            )];
+        }
+    };
+    let mut findings =
+        vec![Finding::ok(CHECK, format!("the control plane answers; {} alarms", alarms.len()))];
+    // What this machine's memory does is told by what was found here.
+    for alarm in alarms.into_iter().filter(|alarm| alarm.kind != AlarmKind::HostNotCryptoSafe) {
+        let verdict = match alarm.severity {
+            Severity::Warning => Verdict::Warning,
+            Severity::Critical => Verdict::Refused,
+        };
+        findings.push(Finding {
+            check: alarm.kind.as_str().replace('_', "-"),
+            verdict,
+            found: alarm.message,
+            why: None,
+            next_step: Some(alarm.next_step),
+        });
+    }
+    findings
+}
+
+/// Processes of VMs that run another program than the one that is installed where theirs was.
+pub fn old_processes(run: &Path) -> Finding {
+    const CHECK: &str = "versions";
+    let vms = std::fs::read_dir(run.join("vms")).into_iter().flatten().flatten();
+    let (mut old, mut all) = (Vec::new(), 0);
+    for vm in vms {
+        let Ok(Some(state)) = StateFile::read(&VmRunDirectory::existing(vm.path())) else { continue };
+        if !state.supervisor.is_alive() || state.off.is_some() {
+            continue;
+        }
+        all += 1;
+        let supervisor = state.supervisor.pid;
+        let is_old = is_replaced(supervisor) == Some(true)
+            || children(supervisor).into_iter().any(|child| is_replaced(child) == Some(true));
+        if is_old {
+            old.push(state.spec.name.to_string());
+        }
+    }
+    if old.is_empty() {
+        return Finding::ok(
+            CHECK,
+            format!("all processes of {all} running VMs are of the installed program"),
+        );
+    }
+    Finding::warning(
+        CHECK,
+        format!("processes of VMs {} are of a program that was replaced since", old.join(", ")),
+        "what the installed version mends is not mended for them yet",
+        "`strongroom vm restart NAME` when it suits; docs/INSTALL.md says what an upgrade does",
+    )
+}
+
+/// Whether the file that a process runs is another one than is at its path now. Nothing for programs that are not ours, or may not be
+/// looked at.
+fn is_replaced(pid: u32) -> Option<bool> {
+    let link = format!("/proc/{pid}/exe");
+    let path = std::fs::read_link(&link).ok()?;
+    let text = path.to_str()?;
+    let installed = text.strip_suffix(" (deleted)").unwrap_or(text);
+    if Path::new(installed).file_name()?.to_str()? != "strongroom" {
+        return None;
+    }
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let runs = identity(std::fs::metadata(&link).ok()?);
+    Some(std::fs::metadata(installed).map(identity).ok() != Some(runs))
+}
+
+/// The children of a process, as far as the kernel lists them.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let listed = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    listed
+        .flat_map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_was_replaced_under_a_process_is_seen() {
+        let scratch = tempfile::tempdir().unwrap();
+        let program = scratch.path().join("strongroom");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        assert_eq!(is_replaced(child.id()), Some(false));
+        assert!(
+            children(std::process::id()).contains(&child.id()) || children(std::process::id()).is_empty()
+        );
+        // As a package manager does it.
+        std::fs::copy("/bin/true", scratch.path().join("new")).unwrap();
+        std::fs::rename(scratch.path().join("new"), &program).unwrap();
+        assert_eq!(is_replaced(child.id()), Some(true));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Another's program is none of ours.
+        assert_eq!(is_replaced(std::process::id()), None);
+    }
+
+    #[test]
+    fn a_home_that_is_not_there_is_no_fault() {
+        let scratch = tempfile::tempdir().unwrap();
+        assert_eq!(home(&scratch.path().join("none")).verdict, Verdict::Ok);
+        assert!(KeyServer::of(&scratch.path().join("none")).findings.is_empty());
+        assert_eq!(old_processes(scratch.path()).verdict, Verdict::Ok);
+    }
+}

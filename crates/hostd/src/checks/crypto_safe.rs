@@ -1,0 +1,119 @@
+//! Whether this host may run VMs whose disks are encrypted.
+//!
+//! ```text
+//!              required                       advised
+//! no leak      safe                           prepared
+//! a leak       incapable; pending-incapable   incapable
+//!              while encrypted VMs run
+//! ```
+//!
+//! A *leak* is something by which memory comes to a disk in the clear ([`super::memory`]). A host of which it is required starts no VM
+//! with an encrypted disk while it has one; VMs that run are left alone, whatever happens to the host.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Finding, Root, memory};
+use crate::protocol::{CryptoSafe, CryptoSafeState, Problem, VmSpec};
+
+/// What the host's owner asks of it: in `host.json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CryptoSafeRule {
+    /// No VM with an encrypted disk starts unless memory stays in memory. What was sealed at rest would otherwise lie about in swap: so it is
+    /// what is usual.
+    #[default]
+    Required,
+    /// VMs start, and what is wrong is told. For machines for trying things out, and for disks that seal themselves, which nobody can see
+    /// from outside.
+    Advised,
+}
+
+impl CryptoSafeRule {
+    /// Its name, as in `host.json`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Required => "required",
+            Self::Advised => "advised",
+        }
+    }
+}
+
+/// How a host is.
+pub fn judge(root: &Root, rule: CryptoSafeRule, encrypted_vms_run: bool) -> CryptoSafe {
+    state_of(memory::reasons(&memory::leaks(root)), rule, encrypted_vms_run)
+}
+
+fn state_of(reasons: Vec<String>, rule: CryptoSafeRule, encrypted_vms_run: bool) -> CryptoSafe {
+    let required = rule == CryptoSafeRule::Required;
+    let state = match (reasons.is_empty(), required) {
+        (true, true) => CryptoSafeState::Safe,
+        (true, false) => CryptoSafeState::Prepared,
+        (false, true) if encrypted_vms_run => CryptoSafeState::PendingIncapable,
+        (false, _) => CryptoSafeState::Incapable,
+    };
+    CryptoSafe { state, reasons, required }
+}
+
+/// Refuses a VM with an encrypted disk where its memory would not stay in memory.
+///
+/// # Errors
+/// What is wrong, and how to mend it.
+pub fn may_start(root: &Root, rule: CryptoSafeRule, spec: &VmSpec) -> Result<(), Problem> {
+    if rule == CryptoSafeRule::Advised || !spec.is_encrypted() {
+        return Ok(());
+    }
+    let leaks = memory::leaks(root);
+    let reasons = memory::reasons(&leaks);
+    if reasons.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "VM {} has encrypted disks, and this host is not crypto-safe: {}",
+        spec.name,
+        reasons.join("; ")
+    );
+    let steps = |finding: &Finding| finding.next_step.clone().filter(|_| reasons.contains(&finding.found));
+    let steps: Vec<_> = leaks.iter().filter_map(steps).collect();
+    Err(Problem::new("host_not_crypto_safe", message).with_next_step(format!(
+        "{}; or, if you accept it, restart `strongroom serve` with --crypto-safe advised; `strongroom doctor` shows all",
+        steps.join("; ")
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::tree;
+    use super::*;
+
+    #[test]
+    fn states_follow_from_leaks_rule_and_what_runs() {
+        use CryptoSafeRule::{Advised, Required};
+        use CryptoSafeState::{Incapable, PendingIncapable, Prepared, Safe};
+        for (leaks, rule, runs, expected) in [
+            (0, Required, false, Safe),
+            (0, Required, true, Safe),
+            (0, Advised, true, Prepared),
+            (1, Required, false, Incapable),
+            (1, Required, true, PendingIncapable),
+            (1, Advised, false, Incapable),
+            (1, Advised, true, Incapable),
+        ] {
+            let told = state_of(vec!["swap".to_owned(); leaks], rule, runs);
+            assert_eq!((told.state, told.reasons.len()), (expected, leaks));
+        }
+    }
+
+    #[test]
+    fn an_encrypted_vm_does_not_start_beside_clear_swap_and_the_refusal_says_what_to_do() {
+        let (_kept, root) = tree(&[("/proc/swaps", "Filename\n/dev/sda2 partition 1 0 -2\n")]);
+        let spec = |sealed: bool| VmSpec::for_tests("web1", sealed);
+        let refused = may_start(&root, CryptoSafeRule::Required, &spec(true)).unwrap_err();
+        assert_eq!(refused.code, "host_not_crypto_safe");
+        assert!(refused.message.contains("/dev/sda2"), "{refused}");
+        assert!(refused.next_step.as_ref().unwrap().contains("swapoff"), "{refused}");
+        may_start(&root, CryptoSafeRule::Required, &spec(false)).unwrap();
+        may_start(&root, CryptoSafeRule::Advised, &spec(true)).unwrap();
+        let (_kept, root) = tree(&[("/proc/swaps", "Filename\n")]);
+        may_start(&root, CryptoSafeRule::Required, &spec(true)).unwrap();
+    }
+}

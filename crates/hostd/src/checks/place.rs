@@ -1,0 +1,71 @@
+//! Where things are kept, and when it is.
+
+use std::path::Path;
+
+use super::{Finding, Root};
+
+/// Below this, in bytes, a home has no room for a while of audit log and inventory.
+const HOME_FREE_BYTES_MIN: u64 = 1 << 30;
+/// 2025-01-01 00:00 UTC: it was later when this was written.
+const LATER_THAN_UNIX_SECONDS: u64 = 1_735_689_600;
+
+/// The clock: certificates, grants and cryptoperiods go by it.
+pub fn clock(root: &Root) -> Finding {
+    const CHECK: &str = "clock";
+    let why = "certificates and grants are good for a time: grants allow 30 s of difference";
+    let next = "keep it by NTP: `timedatectl set-ntp true`, or chrony";
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
+    if now < LATER_THAN_UNIX_SECONDS {
+        return Finding::refused(CHECK, "the clock is years behind", why, next);
+    }
+    // systemd-timesyncd's mark; chrony and ntpd have files of their own that come and go with them.
+    let kept = ["/run/systemd/timesync/synchronized", "/run/chrony/chronyd.pid", "/run/ntpd.pid"];
+    if kept.iter().any(|path| root.has(path)) {
+        return Finding::ok(CHECK, "the clock is kept by NTP");
+    }
+    Finding::warning(CHECK, "nothing is known to keep the clock right", why, next)
+}
+
+/// Free space of a directory, which may not be there yet.
+pub fn space(directory: &Path) -> Finding {
+    const CHECK: &str = "space";
+    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
+    let free = rustix::fs::statvfs(there).map(|space| space.f_bavail.saturating_mul(space.f_frsize));
+    let place = directory.display();
+    match free {
+        Ok(free) if free < HOME_FREE_BYTES_MIN => Finding::warning(
+            CHECK,
+            format!("{} MiB are free for {place}", free >> 20),
+            "a key server whose audit log cannot be written gives out no key",
+            format!("make room, at least {} MiB", HOME_FREE_BYTES_MIN >> 20),
+        ),
+        Ok(free) => Finding::ok(CHECK, format!("{} GiB are free for {place}", free >> 30)),
+        Err(errno) => Finding::refused(
+            CHECK,
+            format!("{place} cannot be used: {errno}"),
+            "keys, inventory and logs are kept there",
+            "mount it, or name another with --home",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::super::tests::tree;
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_kept_is_known_by_who_keeps_it() {
+        assert_eq!(clock(&tree(&[]).1).verdict, Verdict::Warning);
+        let (_kept, root) = tree(&[("/run/systemd/timesync/synchronized", "")]);
+        assert_eq!(clock(&root).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn space_is_that_of_the_nearest_directory_there_is() {
+        let scratch = tempfile::tempdir().unwrap();
+        assert_ne!(space(&scratch.path().join("a/b")).verdict, Verdict::Refused);
+    }
+}

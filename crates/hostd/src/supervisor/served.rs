@@ -1,0 +1,76 @@
+//! Which volumes of a VM have a worker: its disks, and those of its own that its guest reaches.
+
+use strongroom_types::{MIN_VOLUME_BYTES, VolumeSize};
+
+use crate::protocol::{Disk, DiskFrontend, DiskKind, DiskName, Firmware, OwnVolume, VmSpec};
+
+/// The size of a seed: what cloud-init is given (each file up to 1 MiB, as `strongroom vm create` has it), and its file system.
+const SEED_BYTES: u64 = 4 << 20;
+
+/// The volumes that are served while the VM runs, in the order of their sockets: the disks first.
+///
+/// One of the VM's own is served like a disk under the VM's own key. It is on NBD, because firmware's flash memory is no
+/// virtio device, and a seed is read and no more.
+pub fn served(spec: &VmSpec) -> Vec<Disk> {
+    let own = OWN.into_iter().filter(|which| has(spec, *which)).filter_map(|which| own_disk(spec, which));
+    spec.disks.iter().cloned().chain(own).collect()
+}
+
+/// Where in [`served`] one of the VM's own is.
+pub fn index_of(spec: &VmSpec, which: OwnVolume) -> Option<usize> {
+    let name = which.name();
+    served(spec).iter().position(|disk| disk.name.as_str() == name)
+}
+
+/// What an image can be put into: a disk that keeps data, or the seed.
+pub fn fillable(spec: &VmSpec, name: &DiskName) -> Option<Disk> {
+    let seed = OwnVolume::Seed.name();
+    let may = |disk: &Disk| spec.disks.contains(disk) || disk.name.as_str() == seed;
+    served(spec).into_iter().find(|disk| disk.name == *name && may(disk) && disk.kind == DiskKind::Data)
+}
+
+/// Those that a guest can reach.
+const OWN: [OwnVolume; 2] = [OwnVolume::Nvram, OwnVolume::Seed];
+
+fn has(spec: &VmSpec, which: OwnVolume) -> bool {
+    match which {
+        OwnVolume::Nvram => spec.firmware == Firmware::Uefi,
+        OwnVolume::Seed => spec.seed,
+        _ => false,
+    }
+}
+
+/// The size of one that is filled already, as that of UEFI's variables, is what it is; here stands the least.
+fn own_disk(spec: &VmSpec, which: OwnVolume) -> Option<Disk> {
+    let size_bytes = if which == OwnVolume::Seed { SEED_BYTES } else { MIN_VOLUME_BYTES };
+    Some(Disk {
+        name: which.name().parse::<DiskName>().ok()?,
+        size_bytes: VolumeSize::new(size_bytes).ok()?,
+        key: spec.own_key().clone(),
+        kind: DiskKind::Data,
+        frontend: DiskFrontend::Nbd,
+        thick: false,
+        integrity: false,
+        least_generation: 0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_reaches_is_served_and_what_keeps_data_is_filled() {
+        let text = r#"{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"web1","datastore":"/srv/ds","memory_bytes":268435456,
+            "firmware":"uefi","tpm":true,"seed":true,
+            "disks":[{"name":"disk0","size_bytes":1048576,"key":"unencrypted"},
+                     {"name":"swap0","kind":"swap","size_bytes":1048576,"key":"unencrypted"}]}"#;
+        let spec: VmSpec = serde_json::from_str(text).unwrap();
+        spec.check().unwrap();
+        let names: Vec<_> = served(&spec).iter().map(|disk| disk.name.to_string()).collect();
+        assert_eq!(names, ["disk0", "swap0", "nvram", "seed"]);
+        assert_eq!((index_of(&spec, OwnVolume::Seed), index_of(&spec, OwnVolume::Vtpm)), (Some(3), None));
+        let may = |name: &str| fillable(&spec, &name.parse().unwrap()).is_some();
+        assert_eq!(["disk0", "swap0", "nvram", "seed", "vtpm"].map(may), [true, false, false, true, false]);
+    }
+}

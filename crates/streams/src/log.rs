@@ -1,0 +1,204 @@
+//! A log in a ring: the last of what was said, for as long as it is said.
+//!
+//! Whole records go round the ring. What was said since the last whole one is the *tail*, written again and again, in turn to
+//! two places, so that one of them is whole whenever power is cut.
+
+use strongroom_types::VolumeId;
+use zeroize::Zeroizing;
+
+use crate::error::StreamError;
+use crate::header::{HEADER_BYTES, Header, StreamKind};
+use crate::medium::Medium;
+use crate::record::{self, Found, HEAD_BYTES, Place, TAIL, content_bytes_max};
+
+/// Whole records that a ring may have: what a reader may be made to look at.
+pub const RING_SLOTS_MAX: u32 = 4096;
+/// Places of the tail.
+const TAILS: u64 = 2;
+
+/// A log that is written, or read.
+#[derive(Debug)]
+pub struct Log<M> {
+    medium: M,
+    header: Header,
+    slot: Zeroizing<Vec<u8>>,
+    /// What was said since the last whole record.
+    tail: Zeroizing<Vec<u8>>,
+    /// The number that the tail's record will have.
+    number: u64,
+    step: u64,
+    /// Whether some of the tail is not durable.
+    behind: bool,
+}
+
+/// A piece of a log, in the order in which it was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogPiece<'a> {
+    /// What was said.
+    Said(&'a [u8]),
+    /// A record that should be here does not verify.
+    Damaged {
+        /// Which, from 0.
+        number: u64,
+    },
+}
+
+impl<M: Medium> Log<M> {
+    /// Begins a log in a volume; whatever it held is lost.
+    ///
+    /// # Errors
+    /// [`StreamError::Limit`] for sizes that the format does not have; [`StreamError::NoRoom`]; the volume's.
+    pub fn begin(
+        mut medium: M,
+        kind: StreamKind,
+        volume: VolumeId,
+        (slot_bytes, ring_slots): (u32, u32),
+    ) -> Result<Self, StreamError> {
+        check_ring(ring_slots)?;
+        let bytes = (TAILS + u64::from(ring_slots)) * u64::from(slot_bytes) + HEADER_BYTES as u64;
+        if bytes > medium.size_bytes() {
+            return Err(StreamError::NoRoom { size_bytes: medium.size_bytes() });
+        }
+        let header = Header::write(&mut medium, (kind, volume), (slot_bytes, ring_slots))?;
+        medium.flush()?;
+        Ok(Self::of(medium, header))
+    }
+
+    /// Opens a log, to read it or to go on with it.
+    ///
+    /// # Errors
+    /// If there is none, its first block does not verify, or the volume fails. Damaged records are no error here.
+    pub fn open(mut medium: M, kind: StreamKind, volume: VolumeId) -> Result<Self, StreamError> {
+        let header = Header::read(&mut medium, (kind, volume))?;
+        check_ring(header.ring_slots)?;
+        let mut log = Self::of(medium, header);
+        for slot in 0..u64::from(log.header.ring_slots) {
+            if let Some((place, _)) = log.read_slot(TAILS + slot)?
+                && place.flags == 0
+                && log.slot_of(place.number) == TAILS + slot
+            {
+                log.number = log.number.max(place.number.saturating_add(1));
+            }
+        }
+        let mut newest = None;
+        for slot in 0..TAILS {
+            let Some((place, length_bytes)) = log.read_slot(slot)? else { continue };
+            if place.flags != TAIL {
+                continue;
+            }
+            log.step = log.step.max(place.step);
+            if place.number == log.number && newest.is_none_or(|newest| place.step > newest) {
+                newest = Some(place.step);
+                log.tail = Zeroizing::new(log.slot[HEAD_BYTES..][..length_bytes].to_vec());
+            }
+        }
+        Ok(log)
+    }
+
+    fn of(medium: M, header: Header) -> Self {
+        let slot = Zeroizing::new(vec![0; header.slot_bytes as usize]);
+        let tail = Zeroizing::new(Vec::with_capacity(content_bytes_max(header.slot_bytes)));
+        Self { medium, header, slot, tail, number: 0, step: 0, behind: false }
+    }
+
+    /// Adds what was said. Whole records are written at once; the rest is by [`persist`](Self::persist).
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn say(&mut self, mut said: &[u8]) -> Result<(), StreamError> {
+        while !said.is_empty() {
+            let room = content_bytes_max(self.header.slot_bytes).saturating_sub(self.tail.len());
+            let count = said.len().min(room);
+            self.tail.extend_from_slice(&said[..count]);
+            self.behind = true;
+            said = &said[count..];
+            if count == room {
+                self.put_whole()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was said.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn persist(&mut self) -> Result<(), StreamError> {
+        if !self.behind {
+            return Ok(());
+        }
+        self.step += 1;
+        let place = Place { number: self.number, flags: TAIL, step: self.step };
+        self.put(self.step % TAILS, place)?;
+        self.medium.flush()?;
+        self.behind = false;
+        Ok(())
+    }
+
+    /// Gives all that is left of what was said to `hear`, from the oldest on.
+    ///
+    /// # Errors
+    /// The volume's. Damaged records are given as such.
+    pub fn read(&mut self, mut hear: impl FnMut(LogPiece<'_>)) -> Result<(), StreamError> {
+        let oldest = self.number.saturating_sub(self.header.ring_slots.into());
+        for number in oldest..self.number {
+            match self.read_slot(self.slot_of(number))? {
+                Some((place, length_bytes)) if place == (Place { number, flags: 0, step: 0 }) => {
+                    hear(LogPiece::Said(&self.slot[HEAD_BYTES..][..length_bytes]));
+                }
+                // Its place is that of the record that was being written when power was cut.
+                _ if number + u64::from(self.header.ring_slots) == self.number => {}
+                _ => hear(LogPiece::Damaged { number }),
+            }
+        }
+        hear(LogPiece::Said(&self.tail));
+        Ok(())
+    }
+
+    /// The volume again. What was not [persisted](Self::persist) is lost.
+    pub fn into_medium(self) -> M {
+        self.medium
+    }
+
+    /// Where it lies.
+    #[cfg(test)]
+    pub(crate) fn medium(&mut self) -> &mut M {
+        &mut self.medium
+    }
+
+    /// The tail becomes a whole record. Should power be cut meanwhile, it still is the tail.
+    fn put_whole(&mut self) -> Result<(), StreamError> {
+        self.persist()?;
+        self.put(self.slot_of(self.number), Place { number: self.number, flags: 0, step: 0 })?;
+        self.medium.flush()?;
+        self.number += 1;
+        self.tail.clear();
+        Ok(())
+    }
+
+    fn put(&mut self, slot: u64, place: Place) -> Result<(), StreamError> {
+        let length_bytes = self.tail.len();
+        self.slot[HEAD_BYTES..][..length_bytes].copy_from_slice(&self.tail);
+        let sealed = record::seal(&self.header.key, place, &mut self.slot, length_bytes)?;
+        Ok(self.medium.write_at(HEADER_BYTES as u64 + slot * u64::from(self.header.slot_bytes), sealed)?)
+    }
+
+    fn slot_of(&self, number: u64) -> u64 {
+        TAILS + number % u64::from(self.header.ring_slots)
+    }
+
+    fn read_slot(&mut self, slot: u64) -> Result<Option<(Place, usize)>, StreamError> {
+        self.medium
+            .read_at(HEADER_BYTES as u64 + slot * u64::from(self.header.slot_bytes), &mut self.slot)?;
+        Ok(match record::open(&self.header.key, &mut self.slot) {
+            Found::Record { place, length_bytes } => Some((place, length_bytes)),
+            Found::Nothing | Found::Damaged => None,
+        })
+    }
+}
+
+fn check_ring(ring_slots: u32) -> Result<(), StreamError> {
+    let (actual, most) = (ring_slots.into(), RING_SLOTS_MAX.into());
+    let possible = (1..=RING_SLOTS_MAX).contains(&ring_slots);
+    possible.then_some(()).ok_or(StreamError::Limit { what: "a ring's records", actual, least: 1, most })
+}

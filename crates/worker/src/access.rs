@@ -1,0 +1,139 @@
+//! A disk as a file is used: any bytes, one call after the other, on the calling thread.
+//!
+//! For volumes that no guest reaches, and that are small or go in one direction. Within a call several transfers are in
+//! flight, so large calls run at the disk's speed.
+
+use std::fmt;
+
+use strongroom_io::{Disk, IoError, Plain};
+use strongroom_types::Extent;
+
+use crate::client::{Client, pieces};
+use crate::transfer::TransferError;
+
+/// A way into a disk for one thread. After an error it must not be used again: what had been begun may still be under way.
+pub struct DiskAccess {
+    client: Client,
+    size_bytes: u64,
+}
+
+impl DiskAccess {
+    /// Opens one. The disk stays open as long as it is there.
+    ///
+    /// # Errors
+    /// If there is no event loop, or no memory.
+    pub fn open(disk: &dyn Disk<Plain>) -> Result<Self, TransferError> {
+        Ok(Self { client: Client::open(disk)?, size_bytes: disk.limits().size_bytes })
+    }
+
+    /// The disk's size, in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Reads what is at byte `offset`.
+    ///
+    /// # Errors
+    /// Also if that reaches beyond the end.
+    pub fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
+        let extent = self.extent(offset, into.len())?;
+        let mut sink = |piece: Extent, bytes: &[u8]| {
+            let start = (piece.offset() - offset) as usize;
+            into[start..start + bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        };
+        for piece in pieces(extent) {
+            self.client.read(piece, &mut sink)?;
+        }
+        self.client.settle(0, &mut sink)
+    }
+
+    /// Writes at byte `offset`; durable after the next [`flush`](Self::flush), of which any part may be before.
+    ///
+    /// # Errors
+    /// Also if that reaches beyond the end.
+    pub fn write_at(&mut self, offset: u64, from: &[u8]) -> Result<(), TransferError> {
+        let extent = self.extent(offset, from.len())?;
+        for piece in pieces(extent) {
+            let start = (piece.offset() - offset) as usize;
+            self.client.write(piece, &from[start..start + piece.length() as usize])?;
+        }
+        self.client.settle(0, &mut |_, _| Ok(()))
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// If the disk cannot say so; then it is not known what of it is.
+    pub fn flush(&mut self) -> Result<(), TransferError> {
+        self.client.flush()
+    }
+
+    fn extent(&self, offset: u64, length: usize) -> Result<Extent, TransferError> {
+        let end = offset.checked_add(length as u64).filter(|end| *end <= self.size_bytes);
+        let end = end.ok_or_else(|| {
+            let extent = Extent::between(offset, offset.saturating_add(length as u64));
+            TransferError::Volume(IoError::OutOfRange { extent, size_bytes: self.size_bytes })
+        })?;
+        Ok(Extent::between(offset, end))
+    }
+}
+
+impl fmt::Debug for DiskAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DiskAccess({} bytes)", self.size_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use strongroom_datastore::file::{
+        Access, CreateOptions, OpenOptions, Protection, Provisioning, create, open,
+    };
+    use strongroom_types::VolumeSize;
+
+    use super::*;
+    use crate::stack::assemble_destaged;
+
+    const SIZE_BYTES: u64 = 40 << 20;
+
+    fn access(path: &Path) -> DiskAccess {
+        let (protection, access) = (Protection::Unencrypted, Access::ReadWrite);
+        let options =
+            OpenOptions { protection, access, lock_wait: Duration::from_secs(10), least_generation: 0 };
+        DiskAccess::open(&*assemble_destaged(open(path, &options).unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_anywhere_is_read_there_and_lasts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("volume");
+        let size = VolumeSize::new(SIZE_BYTES).unwrap();
+        let (provisioning, protection) = (Provisioning::Thin, Protection::Unencrypted);
+        create(&path, &CreateOptions { size, provisioning, protection, log_bytes: None, integrity: false })
+            .unwrap();
+        // More pieces than are in flight at once, from and to places that no block begins at.
+        let long: Vec<u8> = (0..20_000_003_u32).map(|at| (at % 251) as u8).collect();
+        let offset = (3 << 20) + 7;
+        let mut disk = access(&path);
+        disk.write_at(offset, &long).unwrap();
+        disk.write_at(SIZE_BYTES - 3, b"end").unwrap();
+        disk.flush().unwrap();
+        drop(disk);
+        let mut disk = access(&path);
+        let mut found = vec![0xff; long.len() + 2];
+        disk.read_at(offset - 1, &mut found).unwrap();
+        assert!(found[0] == 0 && found[1..=long.len()] == long && found[long.len() + 1] == 0);
+        let mut end = [0; 3];
+        disk.read_at(SIZE_BYTES - 3, &mut end).unwrap();
+        assert_eq!(&end, b"end");
+        disk.read_at(SIZE_BYTES, &mut []).unwrap();
+        for (offset, length) in [(SIZE_BYTES - 2, 3), (u64::MAX, 1), (SIZE_BYTES + 1, 0)] {
+            let beyond = disk.read_at(offset, &mut vec![0; length]);
+            assert!(matches!(beyond, Err(TransferError::Volume(IoError::OutOfRange { .. }))), "{beyond:?}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! One thread's way into a disk: transfers of our own memory, several in flight.
+
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use strongroom_io::{Channel, Disk, InFlight, Io, IoError, Plain, Request, Slot, TRANSFER_BYTES_MAX, Thread};
+use strongroom_memory::{Buffer, BufferPool, GuestSlice};
+use strongroom_ring::Ring;
+use strongroom_types::Extent;
+
+use crate::transfer::TransferError;
+
+/// Transfers in flight: enough that a disk, or the cipher, never waits for the next one.
+const DEPTH: usize = 16;
+
+/// Bytes of one transfer: the largest.
+const PIECE_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
+
+/// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each.
+const OWN_MEMORY_BYTES: usize = (DEPTH + 2) * PIECE_BYTES as usize;
+
+/// Memory for the stages below, apart from ours so that what waits here cannot starve what must end there.
+const STAGE_MEMORY_BYTES: usize = 32 << 20;
+
+/// Takes what a read has brought, and where that is on the disk.
+pub type Sink<'a> = &'a mut dyn FnMut(Extent, &[u8]) -> Result<(), TransferError>;
+
+/// One thread's way into a disk.
+pub struct Client {
+    ring: Ring,
+    pool: BufferPool,
+    channel: Box<dyn Channel<Plain>>,
+    /// Where each transfer in flight is; empty for a flush.
+    in_flight: InFlight<Extent>,
+}
+
+impl Client {
+    pub fn open(disk: &dyn Disk<Plain>) -> Result<Self, TransferError> {
+        let ring = Ring::new(2 * DEPTH)?;
+        let thread = Thread { pool: BufferPool::new(STAGE_MEMORY_BYTES)?, reactor: Rc::new(ring.clone()) };
+        let channel = disk.open(&thread, DEPTH).map_err(TransferError::Volume)?;
+        let pool = BufferPool::new(OWN_MEMORY_BYTES)?;
+        Ok(Self { ring, pool, channel, in_flight: InFlight::with_depth(DEPTH) })
+    }
+
+    /// A buffer of a piece. At most [`DEPTH`] are in flight, and one is being filled, so there is always one.
+    pub fn take_buffer(&self) -> Result<Buffer, TransferError> {
+        self.take(PIECE_BYTES as usize)
+    }
+
+    fn take(&self, bytes: usize) -> Result<Buffer, TransferError> {
+        self.pool.take(bytes).ok_or(TransferError::Volume(IoError::from(Errno::NOMEM)))
+    }
+
+    /// Sends a write of a piece on its way.
+    pub fn write(&mut self, extent: Extent, bytes: &[u8]) -> Result<(), TransferError> {
+        self.settle(DEPTH - 1, &mut nothing_read)?;
+        let mut buffer = self.take(bytes.len())?;
+        buffer.bytes_mut().copy_from_slice(bytes);
+        self.submit(extent, Request::Write { extent, from: GuestSlice::from_buffer(buffer), durable: false });
+        Ok(())
+    }
+
+    /// Sends a read of a piece on its way; `sink` gets what this one, or an earlier one, brings.
+    pub fn read(&mut self, extent: Extent, sink: Sink<'_>) -> Result<(), TransferError> {
+        self.settle(DEPTH - 1, sink)?;
+        let into = GuestSlice::from_buffer(self.take(extent.length() as usize)?);
+        self.submit(extent, Request::Read { extent, into });
+        Ok(())
+    }
+
+    /// Waits for all writes and makes them durable.
+    pub fn flush(&mut self) -> Result<(), TransferError> {
+        self.settle(0, &mut nothing_read)?;
+        self.submit(Extent::default(), Request::Flush);
+        self.settle(0, &mut nothing_read)
+    }
+
+    fn submit(&mut self, extent: Extent, request: Request<Plain>) {
+        let tag = self.in_flight.insert(extent).tag();
+        self.channel.submit(Io { tag, request });
+        self.channel.kick();
+    }
+
+    /// Waits until at most `left` are in flight, or one has failed.
+    pub fn settle(&mut self, left: usize, sink: Sink<'_>) -> Result<(), TransferError> {
+        let mut ended = Vec::with_capacity(DEPTH);
+        let mut settled = Ok(());
+        loop {
+            self.channel.poll(&mut ended);
+            for done in ended.drain(..) {
+                let extent =
+                    Slot::from_tag(done.tag).and_then(|slot| self.in_flight.take(slot)).unwrap_or_default();
+                let buffer = done.memory.and_then(GuestSlice::into_buffer);
+                let now = match (done.result, buffer) {
+                    (Err(error), _) => Err(TransferError::Volume(error)),
+                    (Ok(_), Some(buffer)) => sink(extent, buffer.bytes()),
+                    (Ok(_), None) => Ok(()),
+                };
+                // What else has ended is not left behind for the next to find.
+                settled = settled.and(now);
+            }
+            if settled.is_err() || self.in_flight.len() <= left {
+                return settled;
+            }
+            self.ring.wait(None).map_err(TransferError::Volume)?;
+        }
+    }
+}
+
+/// The sink of who only writes.
+fn nothing_read(_: Extent, _: &[u8]) -> Result<(), TransferError> {
+    Ok(())
+}
+
+/// An extent in pieces that one transfer takes, split where multiples of the piece are.
+pub fn pieces(extent: Extent) -> impl Iterator<Item = Extent> {
+    let first = extent.offset() / PIECE_BYTES;
+    let last = extent.end().div_ceil(PIECE_BYTES);
+    (first..last).map(move |piece| {
+        Extent::between(piece * PIECE_BYTES, (piece + 1) * PIECE_BYTES).intersection(extent)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_an_extent() {
+        let extent = Extent::between(PIECE_BYTES - 1, 2 * PIECE_BYTES + 1);
+        let found: Vec<_> = pieces(extent).collect();
+        let edges = [PIECE_BYTES - 1, PIECE_BYTES, 2 * PIECE_BYTES, 2 * PIECE_BYTES + 1];
+        assert_eq!(found, edges.windows(2).map(|edge| Extent::between(edge[0], edge[1])).collect::<Vec<_>>());
+        assert_eq!(pieces(Extent::default()).count(), 0);
+    }
+}

@@ -1,0 +1,273 @@
+//! Whatever serves a VM is killed (SIGKILL) at random moments while its guest writes: no write that the guest was told is
+//! durable is lost, no process is left over, and the VM runs on or runs again by itself.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+#![allow(clippy::print_stdout, reason = "what was killed when is for people to read")]
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
+use strongroom_system_tests::family::family_of;
+use strongroom_system_tests::{Console, Scratch, Serving};
+
+/// How many kills.
+const ROUNDS: usize = if cfg!(feature = "full") { 100 } else { 3 };
+/// Blocks of 4 KiB at the beginning of the disk, which the guest writes in turn.
+const SLOTS: u64 = 64;
+/// Blocks that are written in a round, unless a kill ends it.
+const WRITES: u64 = 40;
+/// How often a VM is started by itself before somebody has to look.
+const STARTS_BY_ITSELF: usize = 3;
+/// Of one write of an emulated guest whose disk waits for its next worker.
+const WRITE_DEADLINE: Duration = Duration::from_secs(120);
+
+/// In the guest: writes numbered blocks from `$1` up to `$2`, each flushed, and tells of each that is done.
+const JOURNAL: &str = "journal() { i=$1; while [ $i -lt $2 ]; do printf '%-4096d' $i | dd of=/dev/vda bs=4096 \
+seek=$((i%64)) conv=notrunc,fsync 2>/dev/null || { echo failed $i; return 1; }; echo ack $i; i=$((i+1)); done; }";
+
+/// Who is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Worker,
+    Supervisor,
+    Qemu,
+    Hostd,
+    Control,
+    KeyServer,
+    /// `serve` itself; what it started ends with it, VMs run on.
+    Serve,
+    /// All of them together, the guest too.
+    Everything,
+}
+
+const VICTIMS: [Victim; 8] = [
+    Victim::Worker,
+    Victim::Supervisor,
+    Victim::Qemu,
+    Victim::Hostd,
+    Victim::Control,
+    Victim::KeyServer,
+    Victim::Serve,
+    Victim::Everything,
+];
+
+impl Victim {
+    fn ends_the_guest(self) -> bool {
+        matches!(self, Self::Qemu | Self::Everything)
+    }
+
+    /// The supervisor keeps the other end of a console.
+    fn ends_the_console(self) -> bool {
+        self == Self::Supervisor || self.ends_the_guest()
+    }
+}
+
+#[test]
+fn no_acknowledged_write_and_no_vm_is_lost_whoever_is_killed() {
+    let seed = std::env::var("STRONGROOM_SEED").ok().and_then(|text| text.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
+    println!("STRONGROOM_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let scratch = Scratch::new();
+    let mut rounds = Rounds::begin(&scratch);
+    let mut victims = Vec::new();
+    for round in 0..ROUNDS {
+        if victims.is_empty() {
+            victims = VICTIMS.to_vec();
+            victims.shuffle(&mut random);
+        }
+        let victim = victims.pop().unwrap();
+        // Some writes are done before, and a moment of the next one has passed.
+        let (writes, moment) = (random.random_range(1..WRITES / 2), random.random_range(0..50));
+        println!("round {round}: {victim:?} after {writes} writes and {moment} ms");
+        rounds.kill(victim, writes, Duration::from_millis(moment));
+    }
+    rounds.end();
+}
+
+/// A VM whose guest writes.
+struct Rounds<'test> {
+    serving: Serving<'test>,
+    console: Option<Console>,
+    id: String,
+    generation: u64,
+    /// How often it was started by itself since somebody last started it.
+    started_by_itself: usize,
+    /// Where the guest goes on.
+    next: u64,
+    /// The last number of each slot that the guest was told is durable.
+    acknowledged: [Option<u64>; SLOTS as usize],
+}
+
+impl<'test> Rounds<'test> {
+    fn begin(scratch: &'test Scratch) -> Self {
+        let serving = Serving::start(scratch);
+        let guest = serving.test_guest();
+        scratch.make_directory("ds");
+        serving.runs("datastore add ds ds");
+        serving.runs(&format!("vm create web1 --memory 256M --disk 64M --machine pc {guest}"));
+        serving.runs("vm start web1");
+        let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+        let mut rounds = Self {
+            serving,
+            console: None,
+            id,
+            generation: 1,
+            started_by_itself: 0,
+            next: 0,
+            acknowledged: [None; SLOTS as usize],
+        };
+        rounds.meet_a_new_guest();
+        rounds
+    }
+
+    fn meet_a_new_guest(&mut self) {
+        let mut console = self.serving.console("web1");
+        console.wait_until_ready();
+        console.session.run(JOURNAL);
+        self.console = Some(console);
+    }
+
+    /// A round: the guest writes, somebody is killed, and in the end everything is as it should be.
+    fn kill(&mut self, victim: Victim, writes: u64, moment: Duration) {
+        let (first, end) = (self.next, self.next + WRITES);
+        let before = self.family();
+        self.next = end;
+        let mut console = self.console.take().unwrap();
+        let mut journal = console.session.start(&format!("journal {first} {end}; result=$?"));
+        let told = format!("ack {}", first + writes);
+        journal.wait_for_line(&told, WRITE_DEADLINE, |line| line == told);
+        self.acknowledge(first..=first + writes);
+        std::thread::sleep(moment);
+        self.strike(victim);
+        if !victim.ends_the_console() {
+            let output = journal.finish(WRITE_DEADLINE);
+            assert!(!output.text.contains("failed"), "{victim:?}: {}", output.text);
+            self.console = Some(console);
+        }
+        if matches!(victim, Victim::Serve | Victim::Everything) {
+            self.serving.start_again();
+        }
+        if victim.ends_the_guest() {
+            self.guest_has_ended();
+        }
+        let generation = self.generation;
+        self.serving
+            .wait_until("web1", "runs", |vm| vm["power"] == "running" && vm["generation"] == generation);
+        if victim.ends_the_guest() {
+            self.meet_a_new_guest();
+        } else {
+            if self.console.is_none() {
+                self.console = Some(self.serving.console("web1"));
+            }
+            // What the guest told nobody is known by its status.
+            self.session().run("[ $result = 0 ]");
+            self.acknowledge(first..=end - 1);
+        }
+        self.verify();
+        self.nothing_is_left_of(&before);
+    }
+
+    /// A VM is started by itself, but not for ever: after a number of times in ten minutes somebody has to look.
+    fn guest_has_ended(&mut self) {
+        self.generation += 1;
+        self.started_by_itself += 1;
+        if self.started_by_itself > STARTS_BY_ITSELF {
+            self.serving.wait_until("web1", "is left alone", |vm| vm["power"] == "crashed");
+            self.serving.runs("vm start web1");
+            self.started_by_itself = 0;
+        }
+    }
+
+    fn acknowledge(&mut self, numbers: std::ops::RangeInclusive<u64>) {
+        numbers.for_each(|number| self.acknowledged[(number % SLOTS) as usize] = Some(number));
+    }
+
+    fn session(&mut self) -> &mut strongroom_system_tests::Session {
+        &mut self.console.as_mut().unwrap().session
+    }
+
+    fn strike(&mut self, victim: Victim) {
+        let kill = |pid| kill_process(pid, Signal::KILL).unwrap();
+        let role = |words: &[&str]| self.serving.process(words);
+        match victim {
+            Victim::Worker => kill(self.workers()[0]),
+            Victim::Supervisor => kill(self.supervisor_and_qemu().0),
+            Victim::Qemu => kill(self.supervisor_and_qemu().1),
+            Victim::Hostd => kill(role(&["serve", "--role host"])),
+            Victim::Control => kill(role(&["serve", "--role control"])),
+            Victim::KeyServer => kill(role(&["keyserver", "run"])),
+            Victim::Serve => self.serving.kill(),
+            Victim::Everything => {
+                let (supervisor, qemu) = self.supervisor_and_qemu();
+                self.serving.kill();
+                kill(supervisor);
+                kill(qemu);
+            }
+        }
+    }
+
+    fn supervisor_and_qemu(&self) -> (Pid, Pid) {
+        match self.serving.processes_of(&self.id)[..] {
+            [supervisor, qemu] => (supervisor, qemu),
+            ref others => panic!("its run directory tells of {others:?}"),
+        }
+    }
+
+    /// The supervisor and what it has started, but for QEMU, which may be the child of a former one.
+    fn family(&self) -> Vec<u32> {
+        family_of(self.supervisor_and_qemu().0.as_raw_nonzero().get().cast_unsigned())
+    }
+
+    /// What the supervisor has started, but for QEMU.
+    fn workers(&self) -> Vec<Pid> {
+        let (supervisor, qemu) = self.supervisor_and_qemu();
+        let pids = self.family().into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed()));
+        pids.filter(|pid| *pid != supervisor && *pid != qemu).collect()
+    }
+
+    /// What the guest reads is what it last wrote, as far as it was told that this is durable.
+    fn verify(&mut self) {
+        let read = "dd if=/dev/vda bs=262144 count=1 iflag=direct 2>/dev/null | tr -s '\\0 ' ' '";
+        let text = self.session().run(read);
+        let mut found = [None; SLOTS as usize];
+        for number in text.split_whitespace().map(|word| word.parse::<u64>().unwrap()) {
+            assert!(number < self.next, "{number} was never written");
+            found[(number % SLOTS) as usize] = Some(number);
+        }
+        let lost: Vec<_> =
+            self.acknowledged.iter().zip(&found).filter(|(told, found)| found < told).collect();
+        assert!(lost.is_empty(), "told and found: {lost:?}");
+    }
+
+    /// One supervisor and one QEMU run, and of what was there before only what is theirs.
+    fn nothing_is_left_of(&self, before: &[u32]) {
+        let all = self.serving.processes();
+        let count = |word: &str| all.iter().filter(|(_, line)| line.contains(word)).count();
+        assert_eq!((count("vm-supervisor"), count("qemu-system")), (1, 1), "{all:?}");
+        let (family, qemu) =
+            (self.family(), self.supervisor_and_qemu().1.as_raw_nonzero().get().cast_unsigned());
+        let ours = |pid: &u32| family.contains(pid) || *pid == qemu;
+        let left: Vec<_> = before.iter().filter(|pid| !ours(pid) && runs(**pid)).collect();
+        assert!(left.is_empty(), "{left:?} of {before:?} are left over; {all:?}");
+    }
+
+    fn end(mut self) {
+        drop(self.console.take());
+        self.serving.runs("vm stop web1 --force");
+        self.serving.runs("vm delete web1 --yes");
+        self.serving.end();
+        let left = self.serving.processes();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// Whether a process is there that is more than its parent's memory of it.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
