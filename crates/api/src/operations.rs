@@ -92,6 +92,7 @@ pub const OPERATIONS: &[Operation] = {
         op("vm_reset", Post, "/v1/vms/{vm}/reset", GuestControl),
         op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData),
         op("vm_import_disk", Post, "/v1/vms/{vm}/disks/{disk}/import", GuestData),
+        op("vm_rotate_key", Post, "/v1/vms/{vm}/key/rotate", Ciphertext),
         op("vm_key_status", Get, "/v1/vms/{vm}/key-status", None),
         op("datastore_list", Get, "/v1/datastores", None),
         op("datastore_add", Post, "/v1/datastores", None),

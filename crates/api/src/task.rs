@@ -58,6 +58,8 @@ pub enum TaskKind {
     VmResume,
     /// Resets a VM, as its button would.
     VmReset,
+    /// Moves a VM to a new key.
+    VmRotateKey,
     /// Changes a VM.
     VmConfigure,
     /// Fills a disk with an image.
@@ -95,6 +97,7 @@ impl TaskKind {
             Self::VmSuspend => "vm_suspend",
             Self::VmResume => "vm_resume",
             Self::VmReset => "vm_reset",
+            Self::VmRotateKey => "vm_rotate_key",
             Self::VmConfigure => "vm_configure",
             Self::VmImportDisk => "vm_import_disk",
             Self::VmDelete => "vm_delete",

@@ -43,6 +43,12 @@ pub trait VmKeys: Send + Sync {
         keys: &[ProviderKey],
     ) -> Result<Vec<Grant>, KeyProblem>;
 
+    /// Takes a key out of use that nothing is to be sealed under any more. It opens what it has sealed: old copies of descriptors.
+    ///
+    /// # Errors
+    /// [`KeyProblem`].
+    fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem>;
+
     /// How keys stand, in the order in which they are named.
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding>;
 

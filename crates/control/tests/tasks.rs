@@ -6,7 +6,7 @@ mod support;
 use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::Standing;
 use strongroom_api::task::TaskState;
-use strongroom_api::vm::{DesiredPower, PowerState, RegisterVm, StartVm, StopVm};
+use strongroom_api::vm::{DesiredPower, PowerState, RegisterVm, RotateKey, StartVm, StopVm};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_hostd::protocol::{CryptoSafe, CryptoSafeState, OffReason, PowerState as HostPower};
@@ -109,6 +109,37 @@ fn a_vm_that_crashes_is_started_again_and_not_for_ever() {
     assert!(settle_down(&site, &control));
     assert_eq!(alarms(&control), []);
     assert_eq!(control.show_vm("web1").unwrap().generation, vm.generation + 1);
+}
+
+#[test]
+fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let keys = || control.inventory.read().find_vm("web1").unwrap().hardware.keys();
+    let names = || keys().iter().map(|key| key.key.to_string()).collect::<Vec<_>>();
+    // What fails leaves both keys known, so that whatever was moved can be opened.
+    site.host.lock().rekeys_that_fail = 6;
+    let failed = control.rotate_key(&caller(2), "web1", &RotateKey::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(failed.id).unwrap().state, TaskState::Failed);
+    assert_eq!(names(), ["key-0", "key-1"]);
+    assert!(site.keys.lock().retired.is_empty());
+    // Called again, it goes on with the key that there is; and tries again by itself.
+    site.host.lock().rekeys_that_fail = 2;
+    let done = control.rotate_key(&caller(3), "web1", &RotateKey::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(done.id).unwrap().state, TaskState::Done);
+    assert_eq!((names(), site.keys.lock().made.len()), (vec!["key-1".to_owned()], 2));
+    assert_eq!(site.keys.lock().retired.iter().collect::<Vec<_>>(), ["key-0"]);
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    assert_eq!(site.host.lock().violations, Vec::<String>::new());
+    // Nothing is due; then everything is.
+    assert_eq!(control.rotate_due_keys(), 0);
+    site.keys.lock().expires_unix_seconds = Some(1);
+    assert_eq!(control.rotate_due_keys(), 1);
+    assert!(settle_down(&site, &control));
+    assert_eq!(names(), ["key-2"]);
 }
 
 #[test]

@@ -286,13 +286,13 @@ fn encrypted_vm() {
     let mut site = KeySite::start(&host);
     let mut spec = host.spec("secret1", 2);
     for disk in &mut spec.disks {
-        disk.key = DiskKey::Provider { key: site.key.clone(), kek: None };
+        disk.key = DiskKey::provider(site.key.clone(), None);
     }
     let Some(OperationOutcome::Volumes(made)) = host.done(&spec, 0, host.create(&spec)) else { panic!() };
     let kek = made[0].kek.unwrap();
     assert_eq!(made[1].kek, Some(kek));
     for disk in &mut spec.disks {
-        disk.key = DiskKey::Provider { key: site.key.clone(), kek: Some(kek) };
+        disk.key = DiskKey::provider(site.key.clone(), Some(kek));
     }
     host.import(&spec, &boot_sector());
     host.assert_sealed(&spec, b"ready\r\n");
@@ -334,8 +334,7 @@ fn encrypted_vm() {
 
     // Another key than the one that was recorded is none.
     let mut other = spec.clone();
-    other.disks[1].key =
-        DiskKey::Provider { key: site.key.clone(), kek: Some(strongroom_types::KekId::random()) };
+    other.disks[1].key = DiskKey::provider(site.key.clone(), Some(strongroom_types::KekId::random()));
     let refused =
         host.refused(&spec, 3, OperationKind::Start { spec: Box::new(other), how: StartOptions::default() });
     assert!(refused.message.contains("should be under the one that was recorded"), "{refused:?}");

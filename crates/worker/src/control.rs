@@ -46,7 +46,8 @@ pub enum Request {
     },
     /// Go on with the program that is installed now.
     Upgrade,
-    /// Move the volume to another KEK. A key that no provider keeps is in a pipe, whose reading end comes with the line.
+    /// Move the volume to another KEK. It is in a pipe, whose reading end comes with the line; without one, its provider is asked
+    /// for it.
     Rewrap {
         /// Which.
         to: NewKek,

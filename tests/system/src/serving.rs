@@ -222,6 +222,22 @@ impl<'test> Serving<'test> {
             |of: &str| state[of]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         ["supervisor", "qemu", "swtpm"].iter().filter_map(|of| pid(of)).collect()
     }
+
+    /// The workers of a VM that runs.
+    pub fn workers_of(&self, vm: &str) -> Vec<Pid> {
+        let supervisor = self.processes_of(vm)[0];
+        let parent = format!("PPid:\t{}\n", supervisor.as_raw_nonzero());
+        let is_worker = |pid: &Pid| {
+            let read =
+                |file: &str| fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default();
+            let words = read("cmdline");
+            String::from_utf8_lossy(&read("status")).contains(&parent)
+                && words.split(|byte| *byte == 0).any(|word| word == b"worker")
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        pids.filter(is_worker).collect()
+    }
 }
 
 impl Drop for Serving<'_> {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use strongroom_system_tests::{Console, Scratch, Serving, datastore};
 
 /// What the guest has its firmware keep, and nobody but the guest may read.
@@ -27,7 +27,7 @@ fn uefi_keeps_its_variables_in_a_sealed_volume() {
     let write = |to: &str, text: &str| format!("printf '\\007\\000\\000\\000{text}' > {to}");
     console.session.run(&write(&VARIABLE.replace("Strongroom", "Before"), "before"));
     // Every worker of the VM: that of the variables, too.
-    let workers = workers_of(&serving, &id);
+    let workers = serving.workers_of(&id);
     assert_eq!(workers.len(), 2, "{workers:?}");
     for worker in workers {
         kill_process(worker, Signal::KILL).unwrap();
@@ -241,20 +241,4 @@ fn boot(serving: &Serving<'_>) -> Console {
         .session
         .run("insmod /lib/modules/efivarfs.ko && mount -t efivarfs none /sys/firmware/efi/efivars");
     console
-}
-
-/// The workers that a VM's supervisor has started.
-fn workers_of(serving: &Serving<'_>, vm: &str) -> Vec<Pid> {
-    let supervisor = serving.processes_of(vm)[0];
-    let parent = format!("PPid:\t{}\n", supervisor.as_raw_nonzero());
-    let is_worker = |pid: &Pid| {
-        let read =
-            |file: &str| std::fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default();
-        let words = read("cmdline");
-        String::from_utf8_lossy(&read("status")).contains(&parent)
-            && words.split(|byte| *byte == 0).any(|word| word == b"worker")
-    };
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    pids.filter(is_worker).collect()
 }

@@ -146,6 +146,16 @@ pub struct StartVm {
     pub paused: bool,
 }
 
+/// How a VM moves to a new key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RotateKey {
+    /// Which key provider makes the new key; without it, the one that made the present key. A rotation that failed goes on with the
+    /// key that was made for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_provider: Option<Name>,
+}
+
 /// How a VM is stopped, also before it is started anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use strongroom_datastore::file::VolumeNeeds;
+use strongroom_datastore::file::{VM_FILE, VolumeNeeds};
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_providers::{
     KeyFacts, KeyProvider, KeyState, ProviderConfig, ProviderError, ProviderKeyring, Registry, SourceConfig,
@@ -49,6 +49,20 @@ pub struct Key {
     pub volumes: Vec<PathBuf>,
     /// When it should be replaced.
     pub expires: Option<SystemTime>,
+}
+
+impl Key {
+    /// The VMs that have it, by the directories of their volumes. Such a key is rotated by `vm key rotate`: no other client than a
+    /// VM's host gets it, and the inventory has to know.
+    pub fn vms(&self) -> Vec<String> {
+        let of_vm = |volume: &PathBuf| {
+            let directory = volume.parent().filter(|directory| directory.join(VM_FILE).exists())?;
+            Some(directory.file_name()?.to_string_lossy().into_owned())
+        };
+        let mut vms: Vec<String> = self.volumes.iter().filter_map(of_vm).collect();
+        vms.dedup();
+        vms
+    }
 }
 
 impl Inventory {

@@ -259,6 +259,13 @@ impl RotateArguments {
                 key.key
             )));
         }
+        if let Some(vm) = key.vms().first() {
+            journal.finish()?;
+            return Err(CliError::Usage(format!(
+                "{} is the key of VM {vm}: rotate it with `strongroom vm key rotate {vm}`",
+                key.key
+            )));
+        }
         rotations.begin(task)?;
         let target = TargetArguments::at_provider(task.to.clone());
         let present = KeyArguments::of_providers(&self.home);
@@ -345,7 +352,10 @@ impl RotateArguments {
 /// Whether a key's time is over, and volumes need it.
 fn is_due(key: &Key, now: SystemTime) -> bool {
     let is_there = key.facts.as_ref().is_ok_and(|facts| facts.state != KeyState::Destroyed);
-    is_there && !key.volumes.is_empty() && key.expires.is_some_and(|expires| expires <= now)
+    is_there
+        && !key.volumes.is_empty()
+        && key.vms().is_empty()
+        && key.expires.is_some_and(|expires| expires <= now)
 }
 
 /// Refuses to move anything to a new key that somebody took out of use since an earlier call made it: it may be about to be

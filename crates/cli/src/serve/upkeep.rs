@@ -108,8 +108,13 @@ impl UpkeepOf {
         all
     }
 
-    /// Rotates the keys whose time is over, as a process of its own: it does what `strongroom key rotate --all-due` does. Whether nothing is left.
+    /// Rotates the keys whose time is over: those of VMs by tasks; those of other volumes by a process of its own, which does what
+    /// `strongroom key rotate --all-due` does. Whether nothing is left.
     fn rotate(&self, ended: &Receiver<()>) -> bool {
+        let vms = self.control.rotate_due_keys();
+        if vms > 0 {
+            self.note("key.rotating", format!("the keys of {vms} VMs are due, and are being rotated"));
+        }
         match self.rotated(ended) {
             Ok(Some(rotated)) => {
                 for one in &rotated.rotated {

@@ -229,6 +229,16 @@ impl VmKeys for KeyServerKeys {
         Ok(vec![grant.map_err(|error| KeyProblem::Unavailable(error.to_string()))?])
     }
 
+    fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem> {
+        let provider = self.keyring.provider(&key.provider).map_err(problem)?;
+        // One that was revoked already, as compromised say, is out of use.
+        let standing = provider.facts(key).map_err(problem)?;
+        if !matches!(standing.state, providers::KeyState::PreActive | providers::KeyState::Active) {
+            return Ok(());
+        }
+        provider.revoke(key, providers::Revocation::Superseded).map_err(problem)
+    }
+
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding> {
         keys.iter().map(|key| self.standing(key)).collect()
     }

@@ -3,6 +3,7 @@
 mod console;
 mod create;
 mod disk;
+mod key;
 mod list;
 mod options;
 mod power;
@@ -48,9 +49,9 @@ pub enum VmCommand {
     Disk(disk::DiskCommand),
     /// Replace what cloud-init in a VM's guest is told
     Seed(seed::SetSeedArguments),
-    /// See how a VM's keys stand
+    /// See how a VM's keys stand, and move it to a new one
     #[command(subcommand)]
-    Key(show::KeyCommand),
+    Key(key::KeyCommand),
     /// Delete a VM and all its volumes
     Delete(remove::DeleteArguments),
     /// Take a VM that lies in a datastore into the inventory

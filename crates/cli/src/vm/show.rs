@@ -1,16 +1,15 @@
-//! `strongroom vm show` and `strongroom vm key status`.
+//! `strongroom vm show`.
 
 use std::fmt;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde::Serialize;
-use strongroom_api::key::{KeyStanding, KeyStatus};
 use strongroom_api::vm::{Boot, Firmware, MachineType, NicBackend, VmView};
 use strongroom_types::display_bytes;
 
 use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
-use crate::output::{Output, Table, utc};
+use crate::output::{Output, utc};
 
 /// Which VM.
 #[derive(Debug, Args)]
@@ -101,52 +100,5 @@ impl ShowArguments {
     /// Shows it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         output.answer(&Shown(self.api.connect()?.get(&format!("/v1/vms/{}", segment(&self.vm)))?))
-    }
-}
-
-/// What can be asked of a VM's keys.
-#[derive(Debug, Subcommand)]
-pub enum KeyCommand {
-    /// Show in which state a VM's keys are at their provider
-    Status(KeyStatusArguments),
-}
-
-/// Whose.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom vm key status web1")]
-pub struct KeyStatusArguments {
-    /// The VM, by name or id
-    vm: String,
-
-    #[command(flatten)]
-    api: ApiArguments,
-}
-
-#[derive(Serialize)]
-#[serde(transparent)]
-struct Standing(KeyStatus);
-
-impl fmt::Display for Standing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let KeyStatus { encrypted, keys, .. } = &self.0;
-        if !encrypted {
-            return f.write_str("the VM is NOT encrypted");
-        }
-        let row = |key: &KeyStanding| {
-            let state = serde_json::to_value(key.state).ok();
-            let state = state.as_ref().and_then(|state| state.as_str()).unwrap_or("unknown").to_owned();
-            let expires = key.expires_unix_seconds.map(utc).unwrap_or_default();
-            [key.provider.clone(), key.key.clone(), state, expires, key.reason.clone().unwrap_or_default()]
-        };
-        let head = ["PROVIDER", "KEY", "STATE", "REPLACE BY", "REASON"];
-        write!(f, "{}", Table { head, rows: keys.iter().map(row).collect() })
-    }
-}
-
-impl KeyCommand {
-    /// Shows them.
-    pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let Self::Status(KeyStatusArguments { vm, api }) = self;
-        output.answer(&Standing(api.connect()?.get(&format!("/v1/vms/{}/key-status", segment(vm)))?))
     }
 }

@@ -30,14 +30,14 @@ pub enum Next {
 }
 
 /// A task's step with what it is about.
-struct Step<'a> {
-    task: Row<TaskRecord>,
-    vm: Row<VmRecord>,
-    seat: &'a HostSeat,
+pub(super) struct Step<'a> {
+    pub(super) task: Row<TaskRecord>,
+    pub(super) vm: Row<VmRecord>,
+    pub(super) seat: &'a HostSeat,
 }
 
 /// How a task ends.
-enum End {
+pub(super) enum End {
     Done,
     Failed(Problem),
     Cancelled,
@@ -87,6 +87,11 @@ impl Control {
                 self.configure(&step, before)
             }
             Work::Delete => self.delete(&step),
+            Work::RotateKey { provider, request, to: None, .. } => {
+                self.make_next_key(&step, provider, *request)
+            }
+            Work::RotateKey { .. } => self.move_to_next_key(&step),
+            Work::RetireKeys { keys } => self.retire(&step, keys),
             Work::Suspend => self.simple(&step, OperationKind::Suspend),
             Work::Pause => self.simple(&step, OperationKind::Pause),
             Work::Resume => self.simple(&step, OperationKind::Resume),
@@ -131,7 +136,7 @@ impl Control {
                 let mut vm = VmRecord::clone(&step.vm.record);
                 for disk in &mut vm.hardware.disks {
                     if disk.sealing == DiskSealing::Awaited {
-                        disk.sealing = DiskSealing::Under { key: key.clone(), kek: None };
+                        disk.sealing = DiskSealing::under(key.clone(), None);
                     }
                 }
                 let message = format!("{} was made for VM {}", key, vm.name);
@@ -384,7 +389,7 @@ impl Control {
     }
 
     /// Goes on to another part of the work.
-    fn turn(&self, step: &Step, work: Work, vm: VmRecord) -> Result<Next, Failure> {
+    pub(super) fn turn(&self, step: &Step, work: Work, vm: VmRecord) -> Result<Next, Failure> {
         let mut task = TaskRecord::clone(&step.task.record);
         (task.work, task.operation, task.task.note, task.waits_for_key) = (work, None, None, false);
         self.set_progress(task.task.id, None);
@@ -405,7 +410,7 @@ impl Control {
     }
 
     /// Ends the task and frees the VM.
-    fn end(&self, step: &Step, vm: &VmRecord, draft: Draft, end: End) -> Result<Next, Failure> {
+    pub(super) fn end(&self, step: &Step, vm: &VmRecord, draft: Draft, end: End) -> Result<Next, Failure> {
         let free = VmRecord { task: None, ..vm.clone() };
         self.end_task(&step.task, draft.replace(&step.vm, &free), end)
     }
@@ -448,7 +453,8 @@ pub(super) fn keep_volumes(
         if let Some(disk) = vm.hardware.disks.iter_mut().find(|disk| disk.name == facts.disk) {
             disk.volume = Some(facts.volume);
             disk.least_generation = disk.least_generation.max(facts.generation);
-            if let DiskSealing::Under { kek, .. } = &mut disk.sealing {
+            // While it moves, which of its keys it is under is not to be relied on.
+            if let DiskSealing::Under { kek, next: None, .. } = &mut disk.sealing {
                 *kek = facts.kek.or(*kek);
             }
         }
@@ -471,6 +477,7 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmSuspend => format!("VM {name} is suspended"),
         TaskKind::VmRestart => format!("VM {name} was restarted"),
         TaskKind::VmDelete => format!("VM {name} was deleted"),
+        TaskKind::VmRotateKey => format!("VM {name} is under a new key"),
         _ => format!("{} of {name} is done", kind.as_str()),
     }
 }

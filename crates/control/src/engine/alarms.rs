@@ -182,7 +182,7 @@ impl Control {
             for (standing, (key, object)) in self.keys.states(&keys).into_iter().zip(some) {
                 if let Some(end) = standing.expires_unix_seconds {
                     let message = format!("the cryptoperiod of {key} of VM {} ends", object.name);
-                    let step = format!("`strongroom key rotate {}`", key.key);
+                    let step = format!("`strongroom vm key rotate {}`", object.name);
                     expiry(wanted, AlarmKind::KeyExpiry, object.clone(), end, now, message, step);
                 }
                 if matches!(standing.state, KeyState::Destroyed | KeyState::Compromised) {
@@ -191,7 +191,10 @@ impl Control {
                         Severity::Critical,
                         object.clone(),
                         format!("VM {}: {key} was revoked or destroyed", object.name),
-                        "move the VM to another key while it runs, or restore it from a backup",
+                        format!(
+                            "`strongroom vm key rotate {}` while it runs, or restore it from a backup",
+                            object.name
+                        ),
                     );
                 }
             }

@@ -18,6 +18,7 @@ mod observe;
 mod operate;
 mod place;
 mod register;
+mod rotate;
 mod schedule;
 mod settle;
 mod tickets;

@@ -95,11 +95,11 @@ impl Control {
             return Ok(Err(Operated::Failed(problems::conflict(message))));
         };
         let keys = keys_taken(&kind, vm);
-        let grants = if keys.is_empty() {
-            Vec::new()
-        } else {
+        let mut grants = Vec::new();
+        // Each is good for one key once.
+        for _ in 0..keys.len() {
             match self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys) {
-                Ok(grants) => grants,
+                Ok(more) => grants.extend(more),
                 Err(KeyProblem::Unavailable(reason)) => {
                     self.note_key(task, format!("waiting for {}: {reason}", keys[0]))?;
                     return Ok(Err(Operated::Pending(Next::Wait(RETRY_PAUSE))));
@@ -111,7 +111,7 @@ impl Control {
                     return Ok(Err(Operated::Failed(problem)));
                 }
             }
-        };
+        }
         let request = OperationRequest { operation, generation: vm.generation(), kind, grants };
         match seat.host.operate(vm.id, &request) {
             Ok(state) => Ok(Ok(state)),
@@ -182,6 +182,7 @@ fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_keys::Provi
         OperationKind::Create { .. }
         | OperationKind::Start { .. }
         | OperationKind::Configure { .. }
+        | OperationKind::Rekey { .. }
         | OperationKind::SupplyGrants => vm.hardware.keys(),
         OperationKind::ImportDisk { disk, .. } => {
             let found = vm.hardware.disks.iter().find(|known| known.name == *disk);

@@ -118,7 +118,7 @@ impl Control {
             return Ok((DiskSealing::Awaited, Some(KeyWish { provider, request: KeyRequestId::random() })));
         };
         let key = key.parse().map_err(|error| problems::invalid(format!("{error}")))?;
-        Ok((DiskSealing::Under { key: ProviderKey { provider, key, wrapped: None }, kek: None }, None))
+        Ok((DiskSealing::under(ProviderKey { provider, key, wrapped: None }, None), None))
     }
 
     fn only_provider(&self) -> Result<ProviderName, Problem> {
@@ -232,6 +232,6 @@ pub(super) fn addressed(nics: &[Nic]) -> Result<Vec<Nic>, Problem> {
     nics.iter().map(address).collect()
 }
 
-fn provider_name(name: &Name) -> Result<ProviderName, Problem> {
+pub(super) fn provider_name(name: &Name) -> Result<ProviderName, Problem> {
     name.as_str().parse().map_err(|error| problems::invalid(format!("{error}")))
 }

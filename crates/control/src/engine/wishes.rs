@@ -333,7 +333,7 @@ impl Control {
     }
 
     /// A wish of a VM that nobody works on. `change` makes of it what is wanted, and says what has to be done.
-    fn vm_wish(
+    pub(super) fn vm_wish(
         &self,
         caller: &Caller,
         named: &str,
@@ -481,7 +481,7 @@ fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRe
         .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
 }
 
-fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {
+pub(super) fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {
     problems::conflict(format!("VM {} is {}: {why}", vm.name, power.as_str()))
 }
 

@@ -83,10 +83,26 @@ pub enum DiskSealing {
         /// The id that it has in descriptors.
         #[serde(default)]
         kek: Option<KekId>,
+        /// The key that the VM is moving to; its volume is under either.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<ProviderKey>,
     },
 }
 
 impl DiskSealing {
+    /// Under this key, and moving to no other.
+    pub const fn under(key: ProviderKey, kek: Option<KekId>) -> Self {
+        Self::Under { key, kek, next: None }
+    }
+
+    /// The key that it is moving to.
+    pub fn next(&self) -> Option<&ProviderKey> {
+        match self {
+            Self::Under { next, .. } => next.as_ref(),
+            Self::Clear | Self::Awaited => None,
+        }
+    }
+
     /// Where the key is.
     pub fn key(&self) -> Option<&ProviderKey> {
         match self {
@@ -99,7 +115,9 @@ impl DiskSealing {
         match self {
             Self::Clear => Some(DiskKey::Unencrypted),
             Self::Awaited => None,
-            Self::Under { key, kek } => Some(DiskKey::Provider { key: key.clone(), kek: *kek }),
+            Self::Under { key, kek, next } => {
+                Some(DiskKey::Provider { key: key.clone(), kek: *kek, next: next.clone() })
+            }
         }
     }
 }
@@ -124,15 +142,47 @@ impl Hardware {
         self.disks.iter().any(|disk| disk.sealing != DiskSealing::Clear)
     }
 
-    /// The keys that its disks are under, each once.
+    /// The keys that its disks are under, or are moving to, each once; first that of the VM's own volumes.
     pub fn keys(&self) -> Vec<ProviderKey> {
         let mut keys: Vec<ProviderKey> = Vec::new();
-        for key in self.disks.iter().filter_map(|disk| disk.sealing.key()) {
+        let both = |disk: &'_ DiskRecord| [disk.sealing.key().cloned(), disk.sealing.next().cloned()];
+        for key in &self.disks.iter().flat_map(both).flatten().collect::<Vec<_>>() {
             if !keys.contains(key) {
                 keys.push(key.clone());
             }
         }
         keys
+    }
+
+    /// The key that the VM is moving to.
+    pub fn next_key(&self) -> Option<&ProviderKey> {
+        self.disks.iter().find_map(|disk| disk.sealing.next())
+    }
+
+    /// Every sealed disk is to move to this key.
+    pub fn move_to(&mut self, to: &ProviderKey) {
+        for disk in &mut self.disks {
+            if let DiskSealing::Under { key, next, .. } = &mut disk.sealing {
+                *next = (key != to).then(|| to.clone());
+            }
+        }
+    }
+
+    /// Every sealed disk has moved. Says which keys they have left.
+    pub fn moved(&mut self) -> Vec<ProviderKey> {
+        let mut left = Vec::new();
+        for disk in &mut self.disks {
+            if let DiskSealing::Under { key, kek, next } = &mut disk.sealing
+                && let Some(next) = next.take()
+            {
+                let before = std::mem::replace(key, next);
+                *kek = None;
+                if !left.contains(&before) {
+                    left.push(before);
+                }
+            }
+        }
+        left
     }
 
     /// What a host is told; nothing while a key is awaited.
@@ -215,7 +265,9 @@ impl Hardware {
             },
             sealing: match &disk.key {
                 DiskKey::Unencrypted => DiskSealing::Clear,
-                DiskKey::Provider { key, kek } => DiskSealing::Under { key: key.clone(), kek: *kek },
+                DiskKey::Provider { key, kek, next } => {
+                    DiskSealing::Under { key: key.clone(), kek: *kek, next: next.clone() }
+                }
             },
             volume: None,
             least_generation: disk.least_generation,

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_hostd::protocol::{DiskName, ImageFormat, OperationId, TicketId};
-use strongroom_types::VmId;
+use strongroom_keys::{ProviderKey, ProviderName};
+use strongroom_types::{KeyRequestId, VmId};
 
 use super::hardware::Hardware;
 
@@ -78,6 +79,24 @@ pub enum Work {
         ticket: TicketId,
         /// How it is written.
         format: ImageFormat,
+    },
+    /// Move it to another key: have that made, unless it is there, then have every volume moved.
+    RotateKey {
+        /// By whom the key is made.
+        provider: ProviderName,
+        /// Which request.
+        request: KeyRequestId,
+        /// The key, once it is there.
+        #[serde(default)]
+        to: Option<ProviderKey>,
+        /// How often the host could not do all of it.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// It has moved: take out of use what nothing needs any more.
+    RetireKeys {
+        /// The keys that it has left.
+        keys: Vec<ProviderKey>,
     },
     /// Delete it.
     Delete,

@@ -13,9 +13,10 @@ use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_hostd::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
-    DatastoreState, DiskName, Epoch, Grant, Host as HostState, ObservedVm, ObservedVms, OffReason, Operation,
-    OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState, Problem,
-    Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSpec, VolumeFacts, WaitingFor,
+    DatastoreState, DiskKey, DiskName, Epoch, Grant, Host as HostState, ObservedVm, ObservedVms, OffReason,
+    Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState,
+    Problem, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSpec, VolumeFacts,
+    WaitingFor,
 };
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_store::{Engine, Store};
@@ -137,6 +138,8 @@ pub struct HostInside {
     pub crypto_safe: CryptoSafe,
     /// What it should never have been asked for.
     pub violations: Vec<String>,
+    /// So many moves to another key fail.
+    pub rekeys_that_fail: u32,
     pub down: bool,
     /// Whether it works as soon as it is asked, and whoever waits for changes waits.
     pub by_itself: bool,
@@ -176,6 +179,7 @@ impl HostInside {
             free_bytes: 900 << 30,
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: true },
             violations: Vec::new(),
+            rekeys_that_fail: 0,
             down: false,
             by_itself: false,
         }
@@ -300,6 +304,29 @@ impl HostInside {
                 let started = FakeVm { spec: (**spec).clone(), generation, power, reason: None, ..vm };
                 self.vms.insert(id, started);
                 Ok(None)
+            }
+            OperationKind::Rekey { spec } => {
+                self.take_grants(request, spec)?;
+                if self.rekeys_that_fail > 0 {
+                    self.rekeys_that_fail -= 1;
+                    return Err(Problem::new("rekey", "the disk is full"));
+                }
+                let Some(vm) = self.vms.get_mut(&id) else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                vm.spec = (**spec).clone();
+                for disk in &mut vm.spec.disks {
+                    if let DiskKey::Provider { key, next: next @ Some(_), .. } = &mut disk.key {
+                        *key = next.take().unwrap();
+                    }
+                }
+                let facts = spec.disks.iter().map(|disk| VolumeFacts {
+                    disk: disk.name.clone(),
+                    volume: vm.volumes[disk.name.as_str()],
+                    kek: None,
+                    generation: 3,
+                });
+                Ok(Some(OperationOutcome::Volumes(facts.collect())))
             }
             OperationKind::Configure { spec } => match self.vms.get_mut(&id) {
                 Some(vm) => {
@@ -524,6 +551,8 @@ pub struct KeysInside {
     pub unavailable: bool,
     pub expires_unix_seconds: Option<u64>,
     pub last_backup_unix_seconds: Option<u64>,
+    /// Keys that were taken out of use.
+    pub retired: BTreeSet<String>,
 }
 
 impl FakeKeys {
@@ -574,6 +603,12 @@ impl VmKeys for FakeKeys {
             let bytes = inside.grants.to_be_bytes().to_vec().into();
             let keys = keys.iter().map(|key| key.key.clone()).collect();
             vec![Grant { bytes, keys, expires_unix_seconds: u64::MAX }]
+        })
+    }
+
+    fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem> {
+        self.call(|inside| {
+            inside.retired.insert(key.key.to_string());
         })
     }
 

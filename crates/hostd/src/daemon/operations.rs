@@ -17,6 +17,7 @@ use crate::protocol::{
     Grant, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, StartOptions, TicketRequest,
     VmSpec, VolumeFacts,
 };
+use crate::supervisor::job::facts;
 use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
 use crate::vm_directory::{VmDirectoryError, VmRecord, delete_vm};
 use crate::vm_lock::VmLock;
@@ -54,6 +55,7 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Start { spec, how } => start(hostd, job, *spec, how).await,
         OperationKind::Suspend => suspend(hostd, job).await,
         OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
+        OperationKind::Rekey { spec } => rekey(hostd, job, *spec).await,
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
         OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
         OperationKind::Reset => ask(hostd, job, RequestKind::Reset).await,
@@ -191,6 +193,25 @@ async fn stop(hostd: &Arc<Hostd>, job: &Arc<Job>, force: bool, timeout_s: u32) -
         off = await_off(hostd, job.vm, within) => off.map(|()| None).map_err(Failure::from),
         () = job.cancelled() => Err(Failure::Cancelled),
     }
+}
+
+/// Done when every volume is under the next key.
+async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    let volumes = match (is_off(&now), spec.moving()) {
+        (true, _) => do_job(hostd, job, Task::Rekey(Box::new(spec.clone())), Vec::new()).await?,
+        (false, Some((to, _))) => {
+            meant_for(job, &now)?;
+            let link = link_to(hostd, job.vm, AWAY_MAX).await?;
+            link.ask(RequestKind::Grants(job.request.grants.clone()), &[]).await?;
+            link.ask(RequestKind::Rekey { to: to.clone() }, &[]).await?;
+            let moved = spec.clone();
+            blocking(move || facts(&moved)).await??
+        }
+        (false, None) => return Err(Problem::new("bad_spec", "no disk is moving to another key").into()),
+    };
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
 }
 
 /// Done when the memory is sealed and nothing of the VM runs.

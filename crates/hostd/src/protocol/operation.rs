@@ -80,6 +80,13 @@ pub enum OperationKind {
         /// What is in the image.
         format: ImageFormat,
     },
+    /// Moves all of a VM's volumes, running or off, from the keys that they are under to the one that the configuration says is
+    /// [next](super::DiskKey::Provider::next). No data is copied. Takes the keys of both sides. What fails, or is killed, leaves each
+    /// volume under a key that the configuration names; asked again, it goes on.
+    Rekey {
+        /// What it is, with the next key.
+        spec: Box<VmSpec>,
+    },
     /// Brings grants to a VM that [waits for a key](super::ObservedVm::waiting_for).
     SupplyGrants,
 }
@@ -109,6 +116,7 @@ impl OperationKind {
             Self::Reset => "reset",
             Self::Configure { .. } => "configure",
             Self::ImportDisk { .. } => "import_disk",
+            Self::Rekey { .. } => "rekey",
             Self::SupplyGrants => "supply_grants",
         }
     }
@@ -116,7 +124,10 @@ impl OperationKind {
     /// The configuration that comes with it.
     pub fn spec(&self) -> Option<&VmSpec> {
         match self {
-            Self::Create { spec } | Self::Start { spec, .. } | Self::Configure { spec } => Some(spec),
+            Self::Create { spec }
+            | Self::Start { spec, .. }
+            | Self::Configure { spec }
+            | Self::Rekey { spec } => Some(spec),
             _ => None,
         }
     }
@@ -209,7 +220,7 @@ pub enum ProgressUnit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// Of `create` and `configure`: the VM's volumes.
+    /// Of `create`, `configure` and `rekey`: the VM's volumes.
     Volumes(Vec<VolumeFacts>),
     /// Of `start`: it waits for a key.
     KeyUnavailable(ProviderKey),

@@ -179,12 +179,29 @@ pub enum DiskKey {
         /// The id that it has in descriptors; known once the volume was made ([`VolumeFacts`](super::VolumeFacts)).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kek: Option<KekId>,
+        /// The key that the VM is moving to ([`Rekey`](super::OperationKind::Rekey)). While it is said, the volume is under the
+        /// one, the other, or both, and what is new is under this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<ProviderKey>,
     },
     /// Not encrypted, because a person said so.
     Unencrypted,
 }
 
 impl DiskKey {
+    /// A provider's, which no volume is moving away from.
+    pub const fn provider(key: ProviderKey, kek: Option<KekId>) -> Self {
+        Self::Provider { key, kek, next: None }
+    }
+
+    /// What something new is sealed under.
+    pub fn for_new(&self) -> Option<&ProviderKey> {
+        match self {
+            Self::Provider { key, next, .. } => Some(next.as_ref().unwrap_or(key)),
+            Self::Unencrypted => None,
+        }
+    }
+
     /// Where the key is, if there is one.
     pub fn provider_key(&self) -> Option<&ProviderKey> {
         match self {
@@ -277,6 +294,30 @@ impl VmSpec {
         self.disks.iter().find(|disk| disk.name == *name)
     }
 
+    /// Says of each sealed disk that it is moving to this key, unless it is under it.
+    pub fn move_to(&mut self, to: &ProviderKey) {
+        for disk in &mut self.disks {
+            if let DiskKey::Provider { key, next, .. } = &mut disk.key {
+                *next = (key != to).then(|| to.clone());
+            }
+        }
+    }
+
+    /// The key that its volumes are moving to, and those that they come from; nothing if they stay.
+    pub fn moving(&self) -> Option<(&ProviderKey, Vec<&ProviderKey>)> {
+        let mut to = None;
+        let mut from: Vec<&ProviderKey> = Vec::new();
+        for disk in &self.disks {
+            if let DiskKey::Provider { key, next: Some(next), .. } = &disk.key {
+                to = Some(next);
+                if !from.contains(&key) {
+                    from.push(key);
+                }
+            }
+        }
+        Some((to?, from))
+    }
+
     /// Whether something of it is sealed.
     pub fn is_encrypted(&self) -> bool {
         self.disks.iter().any(|disk| disk.key.provider_key().is_some())
@@ -326,6 +367,14 @@ impl VmSpec {
         }
         if let Some(taken) = self.disks.iter().map(|disk| &disk.name).find(|name| is_reserved(name)) {
             return wrong("disks", format!("the name {taken} is a VM's own; choose another one"));
+        }
+        let next = |disk: &'_ Disk| match &disk.key {
+            DiskKey::Provider { next, .. } => next.clone(),
+            DiskKey::Unencrypted => None,
+        };
+        let moving: Vec<ProviderKey> = self.disks.iter().filter_map(next).collect();
+        if moving.windows(2).any(|pair| pair[0] != pair[1]) {
+            return wrong("disks", "they are moving to different keys; a VM moves to one".to_owned());
         }
         match self.disks.iter().find(|disk| disk.integrity && disk.key == DiskKey::Unencrypted) {
             Some(disk) => wrong("disks", format!("{} has no key that tags could be made with", disk.name)),

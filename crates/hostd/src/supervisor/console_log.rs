@@ -41,6 +41,14 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 enum ToLog {
     Said(Zeroizing<Vec<u8>>),
     Read(UnixStream),
+    LetGo { done: SyncSender<()>, until: Receiver<()> },
+}
+
+/// While there is one, the log's volume is not open. What the guest says meanwhile waits.
+#[derive(Debug)]
+pub struct LetGo {
+    /// Nothing is ever sent: that it is gone is the word.
+    _until: SyncSender<()>,
 }
 
 /// Where what the guest says is given to.
@@ -106,6 +114,15 @@ impl LogSender {
         }
     }
 
+    /// Has the log let go of its volume, once what was said before is in it. None if it has ended.
+    pub fn let_go(&self) -> Option<LetGo> {
+        let (done, is_done) = sync_channel(1);
+        let (until, is_over) = sync_channel(0);
+        self.to.send(ToLog::LetGo { done, until: is_over }).ok()?;
+        is_done.recv().ok()?;
+        Some(LetGo { _until: until })
+    }
+
     fn give(&self, said: Vec<u8>) -> bool {
         match self.to.try_send(ToLog::Said(Zeroizing::new(said))) {
             Ok(()) => true,
@@ -132,6 +149,12 @@ impl Writer {
             let done = match from.recv_timeout(wait) {
                 Ok(ToLog::Said(said)) => self.say(&said),
                 Ok(ToLog::Read(client)) => self.persist().map(|()| self.give(client)),
+                Ok(ToLog::LetGo { done, until }) => {
+                    let closed = self.persist().and_then(|()| self.close());
+                    let _ = done.send(());
+                    let _ = until.recv();
+                    closed
+                }
                 Err(RecvTimeoutError::Timeout) if self.unsaved_since.is_some() => self.persist(),
                 Err(RecvTimeoutError::Timeout) => self.close(),
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -158,7 +181,8 @@ impl Writer {
         }
         self.failed_at = None;
         if self.open.is_none() {
-            let kek = hold_key(&self.keys, &self.spec).map_err(|error| error.problem())?;
+            let kek =
+                hold_key(&self.keys, &self.spec, OwnVolume::Console).map_err(|error| error.problem())?;
             self.open = Some(open_to_write(&self.spec, kek.as_deref())?);
         }
         if let Some(log) = &mut self.open {
@@ -182,7 +206,7 @@ impl Writer {
     fn give(&mut self, client: UnixStream) {
         let read = match &mut self.open {
             Some(log) => contents(log),
-            None => hold_key(&self.keys, &self.spec)
+            None => hold_key(&self.keys, &self.spec, OwnVolume::Console)
                 .map_err(|error| error.problem())
                 .and_then(|kek| read(&self.spec, kek.as_deref())),
         };

@@ -20,6 +20,7 @@ use strongroom_worker::assemble_destaged;
 use super::keys::VmKeys;
 use super::orders::{Report, Task};
 use super::own_volume::create_with;
+use super::rekey::rekey;
 use super::served::fillable;
 use super::{console_log, own_volume, vtpm};
 use crate::protocol::{
@@ -50,8 +51,11 @@ pub fn run(
     files: Vec<OwnedFd>,
     wire: &Wire,
 ) -> Result<Vec<VolumeFacts>, Problem> {
-    let (Task::Create(spec) | Task::Configure(spec) | Task::Import { spec, .. } | Task::ConsoleLog(spec)) =
-        &task
+    let (Task::Create(spec)
+    | Task::Configure(spec)
+    | Task::Import { spec, .. }
+    | Task::Rekey(spec)
+    | Task::ConsoleLog(spec)) = &task
     else {
         return Err(Problem::new("internal", "that is no job"));
     };
@@ -62,6 +66,7 @@ pub fn run(
         Task::Create(spec) => create(home, grants, spec, wire),
         Task::Configure(spec) => configure(home, grants, spec, wire),
         Task::Import { spec, disk, format } => import(home, grants, (spec, disk, *format), files, wire),
+        Task::Rekey(spec) => move_to_other_key(home, grants, spec, wire),
         Task::ConsoleLog(spec) => give_console_log(home, grants, spec, files),
         Task::Run(_) => Err(Problem::new("internal", "that is no job")),
     }
@@ -148,6 +153,22 @@ fn import(
     facts(spec).map(|facts| facts.into_iter().filter(|facts| facts.disk == *disk).collect())
 }
 
+/// Moves all volumes of a VM that is off to another key.
+fn move_to_other_key(
+    home: &Path,
+    grants: Vec<Grant>,
+    spec: &VmSpec,
+    wire: &Wire,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+    keys.add_grants(grants);
+    let tell = |progress| {
+        let told = wire.send(&Report::Progress(progress), &[]);
+        told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
+    };
+    facts(&rekey(spec, &keys, None, tell)?)
+}
+
 /// Gives what the guest has said to a client.
 fn give_console_log(
     home: &Path,
@@ -158,7 +179,7 @@ fn give_console_log(
     let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
     let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
     keys.add_grants(grants);
-    let kek = own_volume::hold_key(&keys, spec).map_err(|error| error.problem())?;
+    let kek = own_volume::hold_key(&keys, spec, OwnVolume::Console).map_err(|error| error.problem())?;
     let said = console_log::read(spec, kek.as_deref())?;
     console_log::give(client.into(), Ok(said));
     Ok(Vec::new())
@@ -202,19 +223,24 @@ impl Makers {
         let protection = self.protection(disk)?;
         let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity };
         make_volume(path, &options).map_err(datastore_problem)?;
-        if let DiskKey::Provider { key, kek } = &mut disk.key {
+        if let DiskKey::Provider { key, kek, next: None } = &mut disk.key {
             *kek = Some(self.kek(&key.clone()).map_err(key_problem)?.id());
         }
         Ok(())
     }
 
     fn protection(&mut self, disk: &Disk) -> Result<Protection<'_>, Problem> {
-        let DiskKey::Provider { key, kek: expected } = &disk.key else { return Ok(Protection::Unencrypted) };
+        Ok(self.kek_of(&disk.key)?.map_or(Protection::Unencrypted, Protection::Encrypted))
+    }
+
+    /// What something new is sealed under.
+    fn kek_of(&mut self, wanted: &DiskKey) -> Result<Option<&Kek>, Problem> {
+        let Some(key) = wanted.for_new() else { return Ok(None) };
         let kek = self.kek(key).map_err(key_problem)?;
-        if let Some(expected) = expected {
+        if let DiskKey::Provider { kek: Some(expected), next: None, .. } = wanted {
             kek.expect_id(*expected).map_err(key_problem)?;
         }
-        Ok(Protection::Encrypted(kek))
+        Ok(Some(kek))
     }
 
     /// Makes those of the VM's own volumes in `directory` that it needs and that are not there.
@@ -224,7 +250,8 @@ impl Makers {
         if spec.firmware == Firmware::Uefi && nvram.symlink_metadata().is_err() {
             let content = uefi_variables()?;
             let size = VolumeSize::new(content.len() as u64).map_err(|error| no_firmware(&error))?;
-            create_with(&nvram, size, self.own_kek(spec)?, &content).map_err(|error| error.problem())?;
+            create_with(&nvram, size, self.kek_of(spec.own_key())?, &content)
+                .map_err(|error| error.problem())?;
         }
         let seed = place(OwnVolume::Seed);
         if spec.seed
@@ -233,7 +260,7 @@ impl Makers {
             && let Some(disk) = fillable(spec, &name)
         {
             // Empty until it is filled.
-            let kek = self.own_kek(spec)?;
+            let kek = self.kek_of(spec.own_key())?;
             create_with(&seed, disk.size_bytes, kek, &[]).map_err(|error| error.problem())?;
         }
         let vtpm = place(OwnVolume::Vtpm);
@@ -241,19 +268,10 @@ impl Makers {
             let failed = |error: &dyn std::fmt::Display| Problem::new("tpm", error.to_string());
             let content = vtpm::new_content().map_err(|error| failed(&error))?;
             let size = vtpm::volume_size().map_err(|error| failed(&error))?;
-            create_with(&vtpm, size, self.own_kek(spec)?, &content).map_err(|error| error.problem())?;
+            create_with(&vtpm, size, self.kek_of(spec.own_key())?, &content)
+                .map_err(|error| error.problem())?;
         }
         Ok(())
-    }
-
-    /// The key of the VM's own volumes.
-    fn own_kek(&mut self, spec: &VmSpec) -> Result<Option<&Kek>, Problem> {
-        let DiskKey::Provider { key, kek: expected } = spec.own_key() else { return Ok(None) };
-        let kek = self.kek(key).map_err(key_problem)?;
-        if let Some(expected) = expected {
-            kek.expect_id(*expected).map_err(key_problem)?;
-        }
-        Ok(Some(kek))
     }
 
     fn fill(&mut self, path: &Path, disk: &Disk, image: &ImageSource, wire: &Wire) -> Result<(), Problem> {
@@ -306,7 +324,10 @@ fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
 }
 
 /// What the volumes of a VM are, but for those that are made anew at each start.
-fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+///
+/// # Errors
+/// If a descriptor cannot be read.
+pub fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
     let facts = |disk: &Disk| {
         let descriptor = describe(&spec.volume_path(&disk.name)).map_err(datastore_problem)?.descriptor;
         Ok(VolumeFacts {

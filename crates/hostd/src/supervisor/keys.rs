@@ -8,12 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use rustix::event::{EventfdFlags, eventfd};
-use strongroom_keys::{Kek, KeyError, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation, ProviderKey};
+use strongroom_datastore::file::Descriptor;
+use strongroom_keys::{
+    Kek, KekSource, KeyError, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation, ProviderKey,
+};
 use strongroom_providers::{
     GrantSource, GrantWallet, HolderEvent, KeyGrant, ProviderKeyring, ProviderLeases, SourceConfig,
 };
 
-use crate::protocol::{Grant, VmName, WaitingFor};
+use crate::protocol::{DiskKey, Grant, VmName, WaitingFor};
 
 /// The keys of a VM.
 pub struct VmKeys {
@@ -23,6 +26,16 @@ pub struct VmKeys {
     readers: Arc<Mutex<Vec<Weak<OwnedFd>>>>,
     /// Held while a key is fetched: a grant is good once, and two who want the same key take turns.
     fetching: Mutex<()>,
+    moves: Arc<Mutex<Moves>>,
+}
+
+/// Keys that the VM has left, or is leaving.
+#[derive(Debug, Default)]
+struct Moves {
+    /// Each with its successor. What was told of a volume's key before a move is not wrong afterwards.
+    successors: Vec<(ProviderKey, ProviderKey)>,
+    /// Those of volumes that have not moved yet, whatever those do that have.
+    needed: Vec<ProviderKey>,
 }
 
 impl VmKeys {
@@ -43,7 +56,8 @@ impl VmKeys {
                 let _ = rustix::io::write(&reader, &1_u64.to_ne_bytes());
             }
         })?;
-        Ok(Self { keyring, leases: Arc::new(leases), wallet, readers, fetching: Mutex::default() })
+        let (leases, fetching, moves) = (Arc::new(leases), Mutex::default(), Arc::default());
+        Ok(Self { keyring, leases, wallet, readers, fetching, moves })
     }
 
     /// Adds leave to fetch keys.
@@ -77,6 +91,87 @@ impl VmKeys {
         })
     }
 
+    /// The key that opens a volume, held from now on; of a volume that is not there yet, the one that it is to be made under.
+    /// While a VM moves from one key to another, the volume's descriptor says which it is. None of a clear one.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold), and if it is another key than was recorded.
+    pub fn hold_for(
+        &self,
+        wanted: &DiskKey,
+        volume: Option<&Descriptor>,
+    ) -> Result<Option<Arc<Kek>>, KeyError> {
+        let DiskKey::Provider { key, kek: expected, next } = wanted else { return Ok(None) };
+        let is_under = |key: &ProviderKey| {
+            let encryption = volume.and_then(|descriptor| descriptor.encryption.as_ref());
+            let is = |source: &KekSource| matches!(source, KekSource::Provider(found) if found == key);
+            encryption.is_some_and(|encryption| encryption.keks().any(|record| is(&record.source)))
+        };
+        match next.clone().or_else(|| self.successor(key)) {
+            Some(next) if volume.is_none() || (!is_under(key) && is_under(&next)) => {
+                self.hold(&next).map(Some)
+            }
+            _ => {
+                let kek = self.hold(key)?;
+                if let Some(expected) = expected {
+                    kek.expect_id(*expected)?;
+                }
+                Ok(Some(kek))
+            }
+        }
+    }
+
+    /// The key in the place of `key`, if the VM has left that.
+    fn successor(&self, key: &ProviderKey) -> Option<ProviderKey> {
+        let moves = lock(&self.moves);
+        moves.successors.iter().find(|(left, _)| left == key).map(|(_, next)| next.clone())
+    }
+
+    /// The VM's volumes begin to move: `from` stay at hand, and what is new is sealed under `to`, which is had from its provider
+    /// now, for nothing may be sealed under what nobody gets back.
+    ///
+    /// # Errors
+    /// [`KeyError`]: nothing has begun.
+    pub fn begin_move(&self, from: &[ProviderKey], to: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
+        let kek = {
+            let _turn = lock(&self.fetching);
+            self.leases.hold(self.keyring.fetch_to_seal(to)?)?;
+            self.leases.kek(to)
+        };
+        let mut moves = lock(&self.moves);
+        moves.needed = from.to_vec();
+        // What was left for one of these has come further; and nothing is the successor of what the VM is under.
+        moves.successors.retain(|(left, _)| left != to && !from.contains(left));
+        moves.successors.iter_mut().for_each(|(_, next)| *next = to.clone());
+        moves.successors.extend(from.iter().map(|left| (left.clone(), to.clone())));
+        drop(moves);
+        kek.ok_or_else(|| KeyError::Unavailable {
+            key: Box::new(to.clone()),
+            reason: "it was revoked as it came".to_owned(),
+            may_come_back: false,
+        })
+    }
+
+    /// A key that volumes leave, given also if it was revoked as compromised.
+    ///
+    /// # Errors
+    /// While it cannot be had.
+    pub fn hold_to_leave(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
+        let _turn = lock(&self.fetching);
+        match self.leases.kek(key) {
+            Some(kek) => Ok(kek),
+            None => self.keyring.fetch_to_leave(key).map(Arc::new),
+        }
+    }
+
+    /// The move is over: with `done`, no volume needs what it left, and that is wiped.
+    pub fn end_move(&self, done: bool) {
+        let left = std::mem::take(&mut lock(&self.moves).needed);
+        if done {
+            left.iter().for_each(|key| self.leases.forget(key));
+        }
+    }
+
     /// The key for something new; held by nobody.
     ///
     /// # Errors
@@ -92,7 +187,8 @@ impl VmKeys {
     pub fn leases(&self) -> io::Result<Arc<dyn Leases>> {
         let changed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         lock(&self.readers).push(Arc::downgrade(&changed));
-        Ok(Arc::new(OneOfSeveral { leases: Arc::clone(&self.leases), changed }))
+        let (leases, moves) = (Arc::clone(&self.leases), Arc::clone(&self.moves));
+        Ok(Arc::new(OneOfSeveral { leases, moves, changed }))
     }
 
     /// What is missing, as the control plane is told.
@@ -136,6 +232,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 struct OneOfSeveral {
     leases: Arc<ProviderLeases>,
+    moves: Arc<Mutex<Moves>>,
     changed: Arc<OwnedFd>,
 }
 
@@ -153,7 +250,10 @@ impl Leases for OneOfSeveral {
     }
 
     fn forget(&self, key: &ProviderKey) {
-        self.leases.forget(key);
+        // The volume that has moved does not need it. Others do.
+        if !lock(&self.moves).needed.contains(key) {
+            self.leases.forget(key);
+        }
     }
 
     fn status(&self, key: &ProviderKey) -> Option<LeaseStatus> {

@@ -11,13 +11,14 @@
 pub mod console;
 mod console_log;
 mod door;
-mod job;
+pub mod job;
 mod keys;
 mod machine;
 mod memory;
 mod observe;
 pub mod orders;
 pub mod own_volume;
+mod rekey;
 mod served;
 mod starting;
 pub mod state_file;

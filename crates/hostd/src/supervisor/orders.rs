@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use strongroom_keys::ProviderKey;
 
 use crate::protocol::{
     DiskName, Grant, ImageFormat, ObservedVm, Problem, Progress, StartOptions, VmGeneration, VmSpec,
@@ -46,6 +47,8 @@ pub enum Task {
         /// What is in the image.
         format: ImageFormat,
     },
+    /// Moves the volumes of a VM that is off to the next key, and ends.
+    Rekey(Box<VmSpec>),
     /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and ends.
     ConsoleLog(Box<VmSpec>),
 }
@@ -105,6 +108,11 @@ pub enum RequestKind {
     Suspend,
     /// Go on instead. The suspension that this ends is answered as failed.
     AbandonSuspension,
+    /// Move the VM's volumes to this key. Answered when they are under it; how far that is, is told as [`Report::Progress`].
+    Rekey {
+        /// Which.
+        to: ProviderKey,
+    },
     /// More grants.
     Grants(Vec<Grant>),
     /// A client of the console's log, whose socket comes beside.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use strongroom_datastore::file::{
-    Access, CreateOptions, DatastoreError, OpenOptions, Protection, Provisioning, create, delete, open,
-    rename,
+    Access, CreateOptions, DatastoreError, OpenOptions, Protection, Provisioning, create, delete, describe,
+    open, rename,
 };
 use strongroom_keys::{Kek, KeyError, ProviderKey};
 use strongroom_types::VolumeSize;
@@ -17,7 +17,7 @@ use strongroom_worker::{DiskAccess, StackError, TransferError, assemble_destaged
 use thiserror::Error;
 
 use super::keys::VmKeys;
-use crate::protocol::{DiskKey, Problem, VmSpec};
+use crate::protocol::{OwnVolume, Problem, VmSpec};
 
 /// How long the last I/O of whoever had a volume may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -69,25 +69,17 @@ impl OwnVolumeError {
     }
 }
 
-/// The key of a VM's own volumes, held from now on; none of a VM that is not encrypted.
+/// The key of one of a VM's own volumes, or what it is to be made under, held from now on; none of a VM that is not encrypted.
 ///
 /// # Errors
 /// Also while it cannot be had ([`OwnVolumeError::missing_key`]), and if it is another one than was recorded.
-pub fn hold_key(keys: &VmKeys, spec: &VmSpec) -> Result<Option<Arc<Kek>>, OwnVolumeError> {
-    hold(keys, spec.own_key())
-}
-
-/// The same of any disk's key.
-///
-/// # Errors
-/// As [`hold_key`].
-pub fn hold(keys: &VmKeys, key: &DiskKey) -> Result<Option<Arc<Kek>>, OwnVolumeError> {
-    let DiskKey::Provider { key, kek: expected } = key else { return Ok(None) };
-    let kek = keys.hold(key)?;
-    if let Some(expected) = expected {
-        kek.expect_id(*expected)?;
-    }
-    Ok(Some(kek))
+pub fn hold_key(keys: &VmKeys, spec: &VmSpec, which: OwnVolume) -> Result<Option<Arc<Kek>>, OwnVolumeError> {
+    let path = spec.own_volume_path(which);
+    let found = match path.symlink_metadata() {
+        Ok(_) => Some(describe(&path)?.descriptor),
+        Err(_) => None,
+    };
+    Ok(keys.hold_for(spec.own_key(), found.as_ref())?)
 }
 
 /// What is accepted of a VM's own volume.

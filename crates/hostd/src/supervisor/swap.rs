@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::keys::VmKeys;
 use super::orders::RunTask;
-use super::own_volume::{OwnVolumeError, create_with, hold};
+use super::own_volume::{OwnVolumeError, create_with};
 use super::volumes::VolumeError;
 use crate::protocol::{Disk, DiskKind, VmSpec};
 use crate::vm_directory::VmRecord;
@@ -38,7 +38,8 @@ pub fn renew(task: &RunTask, disk: &Disk, keys: &VmKeys) -> Result<(), VolumeErr
     if is_suspended(spec) && !task.how.discard_memory {
         return Ok(());
     }
-    let kek = hold(keys, &disk.key)?;
+    // It is made anew, so nothing is there that says under what.
+    let kek = keys.hold_for(&disk.key, None).map_err(OwnVolumeError::from)?;
     remove(spec, disk)?;
     let area = area(disk.size_bytes.bytes(), disk.name.as_str(), Uuid::new_v4());
     Ok(create_with(&spec.volume_path(&disk.name), disk.size_bytes, kek.as_deref(), &area)?)

@@ -10,6 +10,7 @@
 //! This thread waits for nothing else.
 
 mod news;
+mod rekey;
 mod requests;
 mod suspend;
 
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use strongroom_hypervisor::{QemuIdentity, QmpError, RunDirectory};
 
+use self::rekey::Rekeying;
 use self::suspend::Suspension;
 use super::console::Console;
 use super::console_log::ConsoleLog;
@@ -38,7 +40,7 @@ use super::vtpm::Keeper;
 use super::{Programs, SupervisorError, swap};
 use crate::process::ProcessIdentity;
 use crate::protocol::{
-    ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
+    ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason, VmSpec,
     WaitingFor,
 };
 use crate::run_directory::VmRunDirectory;
@@ -76,10 +78,12 @@ pub enum Event {
     Volume(usize, VolumeNews),
     /// Of the machine.
     Machine(MachineNews),
-    /// How far a suspension is.
-    SuspensionProgress(Progress),
+    /// How far something is that a request began.
+    Progress(Progress),
     /// A suspension is over.
     Suspended(Result<SuspendedMemory, Problem>),
+    /// A move to another key is over: what the VM is now.
+    Rekeyed(Result<Box<VmSpec>, Problem>),
     /// The host goes down.
     HostEnds,
 }
@@ -106,6 +110,7 @@ pub struct Vm {
     state: StateFile,
     halted: Halted,
     suspension: Option<Suspension>,
+    rekeying: Option<Rekeying>,
     /// Removes the volume of the memory with which it went on.
     removal: Option<thread::JoinHandle<()>>,
     stop: Option<Stop>,
@@ -197,6 +202,7 @@ impl Vm {
             state,
             halted: Halted { by_request, for_room: false },
             suspension: None,
+            rekeying: None,
             removal: None,
             stop: None,
             abandoned,
@@ -250,8 +256,9 @@ impl Vm {
             Event::Volume(index, news) => self.volume_news(index, news),
             Event::Machine(MachineNews::Event(event)) => self.machine_event(event),
             Event::Machine(MachineNews::Ended(said)) => return Some(self.machine_ended(&said)),
-            Event::SuspensionProgress(progress) => self.suspension_progress(progress),
+            Event::Progress(progress) => self.progress(progress),
             Event::Suspended(saved) => self.suspended(saved),
+            Event::Rekeyed(moved) => self.rekeyed(moved),
             // What is being suspended ends anyway.
             Event::HostEnds if self.suspension.is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),

@@ -14,7 +14,6 @@ use strongroom_datastore::file::{
 use strongroom_frontend::listen::{Address, ListenError, Listener};
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
-use strongroom_types::KekId;
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::control::Status;
 use strongroom_worker::sandbox::UidLease;
@@ -169,7 +168,7 @@ impl VolumeHost<'_> {
         disk: &Disk,
         descriptor: &Descriptor,
     ) -> Result<Option<Arc<Kek>>, VolumeError> {
-        let (wanted, expected) = match (&disk.key, &descriptor.encryption) {
+        match (&disk.key, &descriptor.encryption) {
             (DiskKey::Unencrypted, None) => return Ok(None),
             (DiskKey::Unencrypted, Some(_)) => {
                 return Err(not_as_decided(path, "encrypted", "not encrypted"));
@@ -177,19 +176,15 @@ impl VolumeHost<'_> {
             (DiskKey::Provider { .. }, None) => {
                 return Err(not_as_decided(path, "not encrypted", "encrypted"));
             }
-            (DiskKey::Provider { key, kek }, Some(_)) => (key, kek),
-        };
-        let kek =
-            self.keys.hold(wanted).map_err(|error| VolumeError::Key { volume: path.to_owned(), error })?;
-        let right: Option<KekId> = *expected;
-        if right.is_some_and(|right| right != kek.id()) {
-            return Err(not_as_decided(
-                path,
-                &format!("under KEK {}", kek.id()),
-                "under the one that was recorded",
-            ));
+            (DiskKey::Provider { .. }, Some(_)) => {}
         }
-        Ok(Some(kek))
+        match self.keys.hold_for(&disk.key, Some(descriptor)) {
+            Err(KeyError::WrongKek { given, .. }) => {
+                let found = format!("under KEK {given}");
+                Err(not_as_decided(path, &found, "under the one that was recorded"))
+            }
+            held => held.map_err(|error| VolumeError::Key { volume: path.to_owned(), error }),
+        }
     }
 }
 

@@ -12,9 +12,9 @@ pub fn kept() {
     let host = Host::start();
     let site = KeySite::start(&host);
     let mut spec = host.spec("secret1", 1);
-    spec.disks[0].key = DiskKey::Provider { key: site.key.clone(), kek: None };
+    spec.disks[0].key = DiskKey::provider(site.key.clone(), None);
     let Some(OperationOutcome::Volumes(made)) = host.done(&spec, 0, host.create(&spec)) else { panic!() };
-    spec.disks[0].key = DiskKey::Provider { key: site.key.clone(), kek: made[0].kek };
+    spec.disks[0].key = DiskKey::provider(site.key.clone(), made[0].kek);
     host.import(&spec, &boot_sector());
     let start = |generation| {
         let kind = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };

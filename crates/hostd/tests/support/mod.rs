@@ -214,7 +214,7 @@ impl Host {
             ProviderKey { provider: "away".parse().unwrap(), key: "4711".parse().unwrap(), wrapped: None };
         let secret = SecretBytes::from_slice_and_wipe(&mut [7; 32]).unwrap();
         let kek = Kek::from_provider(secret, key.clone()).unwrap();
-        spec.disks[0].key = DiskKey::Provider { key, kek: Some(kek.id()) };
+        spec.disks[0].key = DiskKey::provider(key, Some(kek.id()));
         let staged = StagedVm::begin(&spec).unwrap().unwrap();
         let options = CreateOptions {
             size: spec.disks[0].size_bytes,

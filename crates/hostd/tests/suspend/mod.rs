@@ -144,11 +144,11 @@ pub fn suspended() {
     (spec.vnc, spec.guest_agent) = (true, true);
     spec.nics = vec![Nic { mac: "52:54:00:12:34:56".to_owned(), network: Network::User }];
     for disk in &mut spec.disks {
-        disk.key = DiskKey::Provider { key: site.key.clone(), kek: None };
+        disk.key = DiskKey::provider(site.key.clone(), None);
     }
     let Some(OperationOutcome::Volumes(made)) = host.done(&spec, 0, host.create(&spec)) else { panic!() };
     for disk in &mut spec.disks {
-        disk.key = DiskKey::Provider { key: site.key.clone(), kek: made[0].kek };
+        disk.key = DiskKey::provider(site.key.clone(), made[0].kek);
     }
     host.import(&spec, &counting_guest());
     start(&host, &spec, 1, false);

@@ -40,8 +40,8 @@ impl PendingRewrap {
 }
 
 impl Supervisor {
-    /// Moves the volume to another KEK, or begins to: the answer comes later then. A provider's is fetched from there, by
-    /// us; any other came with the request, in a pipe.
+    /// Moves the volume to another KEK, or begins to: the answer comes later then. It came with the request, in a pipe, or it is a
+    /// provider's, and is fetched from there by us.
     pub(super) fn rewrap(
         &mut self,
         new: NewKek,
@@ -57,7 +57,7 @@ impl Supervisor {
             return Some(refuse(&error));
         }
         let from = self.exposure.kek.to_fetch().cloned();
-        let fetches = from.is_some() || matches!(new.source, KekSource::Provider(_));
+        let fetches = from.is_some() || pipe.is_none();
         if !fetches {
             let to = handed_over(new, pipe);
             return Some(self.finish_rewrap(to.map(|to| Keys { from: None, to })));
@@ -118,7 +118,7 @@ impl Supervisor {
         let (done, at_end) = io::pipe()?;
         let fetch = move || {
             let to = match &new.source {
-                KekSource::Provider(key) => {
+                KekSource::Provider(key) if pipe.is_none() => {
                     let to = keyring.fetch_to_seal(key)?;
                     to.expect_id(new.id)?;
                     to

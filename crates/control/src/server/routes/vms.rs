@@ -6,8 +6,8 @@ use axum::http::StatusCode;
 use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
-    CreateVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, StartVm, StopVm, Ticket, TicketUse, VmListQuery,
-    VmSummary, VmView,
+    CreateVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RotateKey, StartVm, StopVm, Ticket, TicketUse,
+    VmListQuery, VmSummary, VmView,
 };
 use strongroom_api::{ErrorBody, Page};
 
@@ -42,6 +42,20 @@ pub async fn vm_show(State(api): State<Api>, Named(vm): Named<String>) -> Answer
     responses((status = 200, body = KeyStatus), (status = "4XX", body = ErrorBody)))]
 pub async fn vm_key_status(State(api): State<Api>, Named(vm): Named<String>) -> Answer<Json<KeyStatus>> {
     blocking(api, move |control| control.key_status(&vm)).await.map(Json)
+}
+
+/// Moves a VM, running or off, to a new key: every volume of it. No data is copied, and the guest notices nothing. The key that it
+/// leaves is taken out of use.
+#[utoipa::path(post, path = "/v1/vms/{vm}/key/rotate", operation_id = "vm_rotate_key", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<RotateKey>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_rotate_key(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<RotateKey>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.rotate_key(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
 }
 
 /// A ticket for one connection to the guest, or for an image into a disk. It is shown to the host: guest data does not pass

@@ -70,7 +70,7 @@ impl Resuming {
         let refused = |why: String| {
             Problem::new("memory_refused", format!("{place} is not taken up: {why}")).with_next_step(&*next)
         };
-        let kek = hold_key(keys, spec).map_err(|error| error.problem())?;
+        let kek = hold_key(keys, spec, OwnVolume::Memory).map_err(|error| error.problem())?;
         let volume = describe(&path).map_err(|error| refused(error.to_string()))?.descriptor.volume;
         if volume != memory.volume {
             return Err(refused(format!("it is volume {volume}, and should be {}", memory.volume)));

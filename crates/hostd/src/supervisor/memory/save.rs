@@ -51,7 +51,7 @@ impl Saving {
     /// # Errors
     /// For want of room or the VM's key; if QEMU cannot save a device's state; if it was abandoned.
     pub fn run(&self, tell: impl FnMut(Progress)) -> Result<SuspendedMemory, Problem> {
-        let kek = hold_key(&self.keys, &self.spec).map_err(|error| error.problem())?;
+        let kek = hold_key(&self.keys, &self.spec, OwnVolume::Memory).map_err(|error| error.problem())?;
         remove(&self.spec)?;
         let size = self.size()?;
         let path = self.spec.own_volume_path(OwnVolume::Memory);

@@ -20,6 +20,10 @@ impl Vm {
                 Ok(()) => return self.tell(),
                 Err(problem) => Err(problem),
             },
+            RequestKind::Rekey { to } => match self.rekey(connection, request.id, &to) {
+                Ok(()) => return self.tell(),
+                Err(problem) => Err(problem),
+            },
             kind => self.carry_out(kind, files),
         };
         let problem = begun.err();
@@ -38,7 +42,7 @@ impl Vm {
                 Ok(())
             }
             // Not here.
-            RequestKind::Suspend => Ok(()),
+            RequestKind::Suspend | RequestKind::Rekey { .. } => Ok(()),
             RequestKind::AbandonSuspension => {
                 self.abandon_suspension();
                 Ok(())

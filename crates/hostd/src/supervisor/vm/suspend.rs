@@ -30,6 +30,11 @@ impl Vm {
     /// Begins, on a thread of its own. Whoever asks is answered when it is over.
     pub(super) fn suspend(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
         let machine = self.machine()?;
+        if self.rekeying.is_some() {
+            return Err(
+                Problem::new("rekey", "the VM is moving to another key").with_next_step("wait for it")
+            );
+        }
         if !matches!(self.power, PowerState::Running | PowerState::Paused) {
             return Err(Problem::new("not_running", "the VM does not run yet"));
         }
@@ -55,7 +60,7 @@ impl Vm {
             let saved = saving.run(|progress| {
                 if told.elapsed() >= TELLS_EVERY {
                     told = Instant::now();
-                    let _ = events.send(Event::SuspensionProgress(progress));
+                    let _ = events.send(Event::Progress(progress));
                 }
             });
             let _ = events.send(Event::Suspended(saved));
@@ -69,7 +74,7 @@ impl Vm {
         Ok(())
     }
 
-    pub(super) fn suspension_progress(&self, progress: Progress) {
+    pub(super) fn progress(&self, progress: Progress) {
         for host in &self.hosts {
             if host.wire.send(&Report::Progress(progress), &[]).is_err() {
                 host.wire.hang_up();

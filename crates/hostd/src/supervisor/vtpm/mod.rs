@@ -147,7 +147,7 @@ impl TpmPlace {
     }
 
     fn open(&self) -> Result<OpenOwnVolume, OwnVolumeError> {
-        let kek = hold_key(&self.keys, &self.spec)?;
+        let kek = hold_key(&self.keys, &self.spec, OwnVolume::Vtpm)?;
         OpenOwnVolume::open(&self.spec.own_volume_path(OwnVolume::Vtpm), kek.as_deref())
     }
 

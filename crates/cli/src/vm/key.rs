@@ -1,0 +1,122 @@
+//! `strongroom vm key`: how a VM's keys stand, and moving it to a new one.
+
+use std::fmt;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use strongroom_api::Name;
+use strongroom_api::key::{KeyStanding, KeyStatus};
+use strongroom_api::vm::{RotateKey, VmView};
+
+use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::{Output, Table, utc};
+
+/// What can be asked of a VM's keys, and done with them.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Show in which state a VM's keys are at their provider
+    Status(KeyStatusArguments),
+    /// Move a VM to a new key, while it runs or is off
+    Rotate(RotateArguments),
+}
+
+/// Whose.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm key status web1")]
+pub struct KeyStatusArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Whose, and to where.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A new key is made, and every volume of the VM is moved to it: disks, firmware variables, TPM, console log, memory. No data is \
+copied, and a guest that runs notices nothing. The key that the VM leaves is deactivated: it opens only old copies of the volumes' descriptors, \
+as in backups; 'key destroy' ends that. What is interrupted goes on when it is called again. While `strongroom serve` runs, it does so by \
+itself for VMs whose key's time is over.
+
+Examples:
+  strongroom vm key rotate web1
+  strongroom vm key rotate web1 --key-provider corp"
+)]
+pub struct RotateArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// Have the new key made at this key provider, and not at the present key's
+    #[arg(long, value_name = "NAME")]
+    key_provider: Option<Name>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Standing(KeyStatus);
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KeyStatus { encrypted, keys, .. } = &self.0;
+        if !encrypted {
+            return f.write_str("the VM is NOT encrypted");
+        }
+        let row = |key: &KeyStanding| {
+            let state = serde_json::to_value(key.state).ok();
+            let state = state.as_ref().and_then(|state| state.as_str()).unwrap_or("unknown").to_owned();
+            let expires = key.expires_unix_seconds.map(utc).unwrap_or_default();
+            [key.provider.clone(), key.key.clone(), state, expires, key.reason.clone().unwrap_or_default()]
+        };
+        let head = ["PROVIDER", "KEY", "STATE", "REPLACE BY", "REASON"];
+        write!(f, "{}", Table { head, rows: keys.iter().map(row).collect() })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Rotated(VmView);
+
+impl fmt::Display for Rotated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let VmView { summary, key, .. } = &self.0;
+        match key {
+            Some(key) => write!(f, "{} is under key {} of {}", summary.name, key.key, key.provider),
+            None => write!(f, "{} is NOT encrypted", summary.name),
+        }
+    }
+}
+
+impl KeyCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::Status(KeyStatusArguments { vm, api }) => {
+                let path = format!("/v1/vms/{}/key-status", segment(vm));
+                output.answer(&Standing(api.connect()?.get(&path)?))
+            }
+            Self::Rotate(arguments) => arguments.run(output),
+        }
+    }
+}
+
+impl RotateArguments {
+    fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let vm = format!("/v1/vms/{}", segment(&self.vm));
+        let how = RotateKey { key_provider: self.key_provider.clone() };
+        let task = api.post(&format!("{vm}/key/rotate"), &how)?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        follow(&api, output, "moving to a new key", task)?;
+        output.answer(&Rotated(api.get(&vm)?))
+    }
+}

@@ -1,0 +1,200 @@
+//! A VM moves to another key.
+//!
+//! ```text
+//! wish -> the key is made, unseen -> inventory: each disk has a next key -> host moves every volume -> inventory: that key alone
+//!      -> the keys it has left are taken out of use
+//! ```
+//!
+//! From the second step on, both keys are granted to whoever starts the VM, so nothing is lost by whatever fails: rotating once more
+//! goes on with the key that there is.
+
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::{Lifecycle, PowerState, RotateKey};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_hostd::protocol::{OperationKind, OperationOutcome};
+use strongroom_keys::{ProviderKey, ProviderName};
+use strongroom_types::KeyRequestId;
+
+use super::advance::{End, Next, Step, keep_volumes};
+use super::operate::Operated;
+use super::place::provider_name;
+use super::wishes::{Caller, state};
+use super::{Control, RETRY_PAUSE};
+use crate::inventory::Failure;
+use crate::keys::KeyProblem;
+use crate::problems;
+use crate::records::{AUTOMATIC, TaskRecord, VmRecord, Work};
+
+/// Most VMs whose keys are asked after at once.
+const KEYS_AT_A_TIME: usize = 64;
+/// How often a host may fail before somebody is told.
+const FAILURES_MAX: u32 = 5;
+
+impl Control {
+    /// Wishes that a VM moves to a new key.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn rotate_key(&self, caller: &Caller, named: &str, how: &RotateKey) -> Result<Task, Problem> {
+        let asked = how.key_provider.as_ref().map(provider_name).transpose()?;
+        self.vm_wish(caller, named, TaskKind::VmRotateKey, |vm, power| {
+            match power {
+                PowerState::Starting | PowerState::Stopping => {
+                    return Err(state(vm, power, "wait until it is on or off"));
+                }
+                PowerState::KeyUnavailable => {
+                    return Err(state(vm, power, "it takes the present key to move to another one")
+                        .next("see to its key provider: `strongroom key-provider list`"));
+                }
+                _ => {}
+            }
+            let Some(present) = vm.hardware.keys().into_iter().next() else {
+                return Err(problems::conflict(format!("VM {} is not encrypted, so it has no key", vm.name)));
+            };
+            let made_by = vm.key_wish.as_ref().map_or(present.provider, |wish| wish.provider.clone());
+            let provider = asked.clone().unwrap_or(made_by);
+            let to = vm.hardware.next_key().cloned();
+            Ok(Work::RotateKey { provider, request: KeyRequestId::random(), to, failures: 0 })
+        })
+    }
+
+    /// Wishes so for every VM whose key's time is over. Says for how many.
+    pub fn rotate_due_keys(&self) -> usize {
+        let now = self.now_unix_ms() / 1000;
+        let mut vms = Vec::new();
+        {
+            let index = self.inventory.read();
+            for vm in index.vms.iter().filter(|vm| vm.lifecycle == Lifecycle::Present && vm.task.is_none()) {
+                vms.extend(vm.hardware.keys().into_iter().map(|key| (key, vm.id.to_string())));
+            }
+        }
+        let mut due = Vec::new();
+        for some in vms.chunks(KEYS_AT_A_TIME) {
+            let keys: Vec<_> = some.iter().map(|(key, _)| key.clone()).collect();
+            for (standing, (_, vm)) in self.keys.states(&keys).into_iter().zip(some) {
+                let is_over = standing.expires_unix_seconds.is_some_and(|end| end <= now);
+                if is_over && !due.contains(vm) {
+                    due.push(vm.clone());
+                }
+            }
+        }
+        let caller = Caller { name: AUTOMATIC.to_owned(), request: None };
+        let begun = due.iter().filter(|vm| match self.rotate_key(&caller, vm, &RotateKey::default()) {
+            Ok(_) => true,
+            Err(problem) => {
+                tracing::warn!(vm, %problem, "a key whose time is over is not rotated");
+                false
+            }
+        });
+        begun.count()
+    }
+
+    /// The request is in the inventory since the wish was taken.
+    pub(super) fn make_next_key(
+        &self,
+        step: &Step,
+        provider: &ProviderName,
+        request: KeyRequestId,
+    ) -> Result<Next, Failure> {
+        let vm = &step.vm;
+        if step.task.task.cancelling {
+            return self.end(step, vm, self.draft(), End::Cancelled);
+        }
+        match self.keys.create_key(provider, request, vm.id) {
+            Ok(key) => {
+                let mut moving = VmRecord::clone(&vm.record);
+                moving.hardware.move_to(&key);
+                let mut task = TaskRecord::clone(&step.task.record);
+                let to = Some(key.clone());
+                task.work = Work::RotateKey { provider: provider.clone(), request, to, failures: 0 };
+                (task.task.note, task.waits_for_key) = (None, false);
+                let message = format!("{key} was made for VM {}, to move to", vm.name);
+                let draft = self.draft().event("vm.key", &vm.object(), message, Some(task.task.id));
+                self.inventory.commit(draft.replace(vm, &moving).replace(&step.task, &task))?;
+                Ok(Next::Again)
+            }
+            Err(KeyProblem::Unavailable(reason)) => {
+                self.note_key(&step.task, format!("waiting for key provider {provider}: {reason}"))?;
+                Ok(Next::Wait(RETRY_PAUSE))
+            }
+            Err(KeyProblem::Refused(reason)) => {
+                let message = format!("key provider {provider} made no key for VM {}: {reason}", vm.name);
+                let problem = Problem::new(ErrorCode::KeyUnavailable, message)
+                    .next(format!("`strongroom key-provider test {provider}`"));
+                self.end(step, vm, self.draft(), End::Failed(problem))
+            }
+        }
+    }
+
+    /// What fails leaves both keys known, and the VM can be started with what is.
+    pub(super) fn move_to_next_key(&self, step: &Step) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            Some(OperationKind::Rekey { spec: Box::new(step.vm.told(datastore)?) })
+        })?;
+        let mut vm = VmRecord::clone(&step.vm.record);
+        let volumes = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(Some(OperationOutcome::Volumes(volumes))) => volumes,
+            Operated::Failed(problem) if self.tries_again(step, &problem)? => {
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+            Operated::Failed(problem) => {
+                let again = format!("`strongroom vm key rotate {}` goes on with it", vm.name);
+                let problem = if problem.next_step.is_some() { problem } else { problem.next(again) };
+                return self.end(step, &vm, self.draft(), End::Failed(problem));
+            }
+            Operated::Done(_) | Operated::Cancelled | Operated::Forgotten => {
+                return self.end(step, &vm, self.draft(), End::Cancelled);
+            }
+        };
+        let keys = vm.hardware.moved();
+        if let (Some(wish), Work::RotateKey { provider, request, .. }) = (&mut vm.key_wish, &step.task.work) {
+            (wish.provider, wish.request) = (provider.clone(), *request);
+        }
+        let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
+        let draft = match kept {
+            Ok(draft) => draft,
+            Err(problem) => return self.end(step, &vm, self.draft(), End::Failed(problem)),
+        };
+        self.inventory.commit(draft)?;
+        self.turn(step, Work::RetireKeys { keys }, vm)
+    }
+
+    /// Whoever did it may have been killed, or a volume have been busy: it is asked once more, with new grants.
+    fn tries_again(&self, step: &Step, problem: &Problem) -> Result<bool, Failure> {
+        let mut task = TaskRecord::clone(&step.task.record);
+        match &mut task.work {
+            Work::RotateKey { failures, .. } if *failures < FAILURES_MAX && !task.task.cancelling => {
+                *failures += 1;
+            }
+            _ => return Ok(false),
+        }
+        task.operation = None;
+        task.task.note = Some(format!("trying again: {problem}"));
+        self.inventory.commit(self.draft().replace(&step.task, &task).unchanged(&step.vm))?;
+        Ok(true)
+    }
+
+    /// A key that is left active does no harm but that its time runs, so nobody waits for this.
+    pub(super) fn retire(&self, step: &Step, keys: &[ProviderKey]) -> Result<Next, Failure> {
+        let vm = &step.vm;
+        let mut draft = self.draft();
+        for key in keys {
+            let shared = self.inventory.read().vms.iter().any(|vm| vm.hardware.keys().contains(key));
+            let message = if shared {
+                format!("{key} stays in use: another VM needs it")
+            } else {
+                match self.keys.retire(key) {
+                    Ok(()) => {
+                        format!("VM {} has left {key}, which opens only old copies of it now", vm.name)
+                    }
+                    Err(problem) => {
+                        format!("VM {} has left {key}, which is still active: {problem}", vm.name)
+                    }
+                }
+            };
+            draft = draft.event("vm.key", &vm.object(), message, Some(step.task.task.id));
+        }
+        self.end(step, vm, draft, End::Done)
+    }
+}

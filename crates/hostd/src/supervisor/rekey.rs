@@ -1,0 +1,201 @@
+//! All volumes of a VM move from the keys that they are under to another one.
+//!
+//! ```text
+//! vm.json says "next" -> the new key is had -> each volume: under both, read back, under the new one alone -> vm.json: "key"
+//! ```
+//!
+//! Whoever is killed at whatever moment: `vm.json`, the state of a VM that runs and the inventory name both keys by then, and each
+//! volume's descriptor says under which one it is. Asked again, it goes on with those that have not moved.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use strongroom_datastore::file::{
+    DatastoreError, DescribedVolume, Descriptor, RewrapOptions, describe, rewrap,
+};
+use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
+use strongroom_worker::control::{Answer, Client, NewKek, Request};
+
+use super::console_log::LogSender;
+use super::keys::VmKeys;
+use crate::protocol::{DiskKey, OwnVolume, Problem, Progress, ProgressUnit, VmSpec};
+use crate::vm_directory::{VmDirectoryError, VmRecord};
+
+/// How long whoever has a volume may take to let go of it: its last I/O.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+/// For a worker's supervisor to write two descriptors.
+const ANSWER_WITHIN: Duration = Duration::from_secs(180);
+/// How often it is looked for more volumes after all that were found have moved.
+const PASSES_MAX: usize = 4;
+
+/// Moves the volumes of the VM to the key that its disks name as the next one, and writes that down. Says what the VM is then. Of a
+/// VM that runs, `log` is what has the console's volume.
+///
+/// # Errors
+/// While a key cannot be had, or a volume is damaged or in use. Each volume is under a key that `vm.json` names.
+pub fn rekey(
+    spec: &VmSpec,
+    keys: &VmKeys,
+    log: Option<&LogSender>,
+    tell: impl FnMut(Progress) -> Result<(), Problem>,
+) -> Result<VmSpec, Problem> {
+    let Some((to, from)) = spec.moving() else { return Ok(spec.clone()) };
+    let from: Vec<ProviderKey> = from.into_iter().cloned().collect();
+    write_down(spec)?;
+    let kek = keys.begin_move(&from, to).map_err(|error| key_problem(&error))?;
+    let left = from.iter().map(|key| OldKey { key, kek: OnceCell::new() }).collect();
+    let moving = Moving { spec, keys, log, left, to: &kek };
+    let moved = moving.all(tell).and_then(|()| moving.finish(to));
+    keys.end_move(moved.is_ok());
+    moved
+}
+
+struct Moving<'a> {
+    spec: &'a VmSpec,
+    keys: &'a VmKeys,
+    log: Option<&'a LogSender>,
+    left: Vec<OldKey<'a>>,
+    to: &'a Kek,
+}
+
+/// A key that is left. It is had at most once: each time takes a grant.
+struct OldKey<'a> {
+    key: &'a ProviderKey,
+    kek: OnceCell<Arc<Kek>>,
+}
+
+impl Moving<'_> {
+    fn all(&self, mut tell: impl FnMut(Progress) -> Result<(), Problem>) -> Result<(), Problem> {
+        let mut done = 0;
+        for _ in 0..PASSES_MAX {
+            let left = self.left()?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            let total = done + left.len() as u64;
+            for (path, old) in left {
+                tell(Progress { done, total, unit: ProgressUnit::Volumes })?;
+                self.one(&path, old)?;
+                done += 1;
+            }
+        }
+        let message = format!("VM {} gets volumes under its old key again and again", self.spec.name);
+        Err(Problem::new("rekey", message).with_next_step("try it again"))
+    }
+
+    /// The volumes that need an old key, each with it.
+    fn left(&self) -> Result<Vec<(PathBuf, &OldKey<'_>)>, Problem> {
+        let volumes = volumes(self.spec)?;
+        let old = |volume: DescribedVolume| {
+            let old = self.old_key(&volume.descriptor)?;
+            Some((volume.path, old))
+        };
+        Ok(volumes.into_iter().filter_map(old).collect())
+    }
+
+    fn old_key(&self, descriptor: &Descriptor) -> Option<&OldKey<'_>> {
+        let keks = descriptor.encryption.iter().flat_map(|encryption| encryption.keks());
+        let mut sources = keks.filter_map(|record| match &record.source {
+            KekSource::Provider(key) => Some(key),
+            KekSource::Passphrase(_) | KekSource::KeyFile {} => None,
+        });
+        sources.find_map(|key| self.left.iter().find(|old| old.key == key))
+    }
+
+    /// By whoever serves it; else here.
+    fn one(&self, path: &Path, old: &OldKey<'_>) -> Result<(), Problem> {
+        let client = Client::connect(path).map_err(|error| Problem::new("rekey", error.to_string()))?;
+        if let Some(client) = client {
+            return self.ask(client, path);
+        }
+        let is_console = path == self.spec.own_volume_path(OwnVolume::Console);
+        let _let_go = is_console.then(|| self.log.and_then(LogSender::let_go));
+        let from = match old.kek.get() {
+            Some(kek) => kek,
+            None => {
+                let kek = self.keys.hold_to_leave(old.key).map_err(|error| key_problem(&error))?;
+                old.kek.get_or_init(|| kek)
+            }
+        };
+        let (to, lock_wait, least_generation) = (self.to, LOCK_WAIT, self.least_generation(path));
+        match rewrap(path, &RewrapOptions { from, to, lock_wait, least_generation }) {
+            // What the guest was suspended with, and swap, go when they are used up.
+            Err(_) if path.symlink_metadata().is_err() => Ok(()),
+            rewrapped => rewrapped.map(drop).map_err(|error| datastore_problem(&error)),
+        }
+    }
+
+    /// The key goes to the volume's supervisor in a pipe: it need not be fetched once for each volume.
+    fn ask(&self, client: Client, path: &Path) -> Result<(), Problem> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Problem::new("rekey", format!("{} is not under its new key: {error}", path.display()))
+        };
+        let pipe = self.to.to_pipe().map_err(|error| failed(&error))?;
+        let to = NewKek { id: self.to.id(), source: self.to.source().clone() };
+        let request = Request::Rewrap { to, least_generation: self.least_generation(path) };
+        match client.ask_with(request, Some(std::os::fd::AsFd::as_fd(&pipe)), ANSWER_WITHIN) {
+            Ok(Answer::Rewrapped { .. }) => Ok(()),
+            Ok(Answer::Refused { code, message }) => Err(Problem::new(&code, message)),
+            Ok(other) => Err(failed(&format!("its supervisor answered {other:?}"))),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+
+    fn least_generation(&self, path: &Path) -> u64 {
+        let disk = self.spec.disks.iter().find(|disk| self.spec.volume_path(&disk.name) == path);
+        disk.map_or(0, |disk| disk.least_generation)
+    }
+
+    /// Nothing needs the old keys any more.
+    fn finish(&self, to: &ProviderKey) -> Result<VmSpec, Problem> {
+        let mut spec = self.spec.clone();
+        for disk in &mut spec.disks {
+            if disk.key.provider_key().is_some() {
+                disk.key = DiskKey::provider(to.clone(), Some(self.to.id()));
+            }
+        }
+        write_down(&spec)?;
+        Ok(spec)
+    }
+}
+
+fn write_down(spec: &VmSpec) -> Result<(), Problem> {
+    let failed = |error: VmDirectoryError| Problem::new(error.code(), error.to_string());
+    let mut record = VmRecord::read_of(&spec.directory(), spec.id).map_err(failed)?;
+    record.spec = spec.clone();
+    record.write(&spec.directory()).map_err(failed)
+}
+
+/// Every volume in the VM's directory, and what an interrupted job has left of one.
+fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
+    let directory = spec.directory();
+    let failed = |error: std::io::Error| {
+        Problem::new("system", format!("cannot list {}: {error}", directory.display()))
+    };
+    let mut volumes = Vec::new();
+    for entry in std::fs::read_dir(&directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        if hidden || path == spec.tpm_state_path() || !entry.file_type().map_err(failed)?.is_dir() {
+            continue;
+        }
+        match describe(&path) {
+            Ok(volume) => volumes.push(volume),
+            Err(_) if path.symlink_metadata().is_err() => {}
+            // What it needs is not known, so nothing is said of the old key.
+            Err(error) => return Err(datastore_problem(&error)),
+        }
+    }
+    Ok(volumes)
+}
+
+fn key_problem(error: &KeyError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn datastore_problem(error: &DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}

@@ -1,0 +1,87 @@
+//! How a VM that runs moves to another key.
+
+use std::sync::Arc;
+use std::thread;
+
+use strongroom_keys::ProviderKey;
+
+use super::super::console_log::ConsoleLog;
+use super::super::door::Connection;
+use super::super::orders::Report;
+use super::super::rekey::rekey;
+use super::{Event, Vm};
+use crate::protocol::{DiskKey, Problem, VmSpec};
+
+/// A move that is under way, and who waits for it.
+#[derive(Debug)]
+pub(super) struct Rekeying {
+    asked_by: Connection,
+    request: u64,
+}
+
+impl Vm {
+    /// Begins, on a thread of its own: keys are fetched, and descriptors written. Whoever asks is answered when it is over.
+    pub(super) fn rekey(
+        &mut self,
+        asked_by: &Connection,
+        request: u64,
+        to: &ProviderKey,
+    ) -> Result<(), Problem> {
+        self.machine()?;
+        if self.rekeying.is_some() {
+            return Err(Problem::new("rekey", "the VM is moving to another key already"));
+        }
+        let mut spec = self.task.spec.clone();
+        spec.move_to(to);
+        self.is_configured(&spec)?;
+        let (keys, events) = (Arc::clone(&self.keys), self.events.clone());
+        let log = self.console_log.as_ref().map(ConsoleLog::sender);
+        let work = move || {
+            let moved = rekey(&spec, &keys, log.as_ref(), |progress| {
+                let _ = events.send(Event::Progress(progress));
+                Ok(())
+            });
+            let _ = events.send(Event::Rekeyed(moved.map(Box::new)));
+        };
+        thread::Builder::new()
+            .name("rekey".to_owned())
+            .spawn(work)
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        self.rekeying = Some(Rekeying { asked_by: asked_by.clone(), request });
+        Ok(())
+    }
+
+    /// It is over. Where it failed, both keys stay known, and volumes are under the one or the other.
+    pub(super) fn rekeyed(&mut self, moved: Result<Box<VmSpec>, Problem>) {
+        let Some(rekeying) = self.rekeying.take() else { return };
+        let moved = moved.and_then(|spec| self.is_configured(&spec));
+        match &moved {
+            Ok(()) => tracing::warn!("VM {}: all of it is under another key now", self.task.spec.name),
+            Err(problem) => {
+                tracing::warn!("VM {}: it is not under another key: {problem}", self.task.spec.name);
+            }
+        }
+        self.tell();
+        let answer = Report::Answer { id: rekeying.request, problem: moved.err() };
+        if rekeying.asked_by.wire.send(&answer, &[]).is_err() {
+            rekeying.asked_by.wire.hang_up();
+        }
+    }
+
+    /// What takes over from us has to know it.
+    fn is_configured(&mut self, spec: &VmSpec) -> Result<(), Problem> {
+        let before = std::mem::replace(&mut self.state.spec, spec.clone());
+        if let Err(error) = self.state.write(&self.run) {
+            self.state.spec = before;
+            let message = format!("the VM's state cannot be written: {error}");
+            return Err(Problem::new("system", message));
+        }
+        for (volume, disk) in self.volumes.iter_mut().zip(super::super::served::served(spec)) {
+            if let DiskKey::Provider { kek, .. } = disk.key {
+                volume.observed.kek = kek;
+            }
+        }
+        *self.task.spec = spec.clone();
+        Ok(())
+    }
+}
