@@ -36,15 +36,22 @@ pub struct Serving<'test> {
     api: String,
     serve: Option<Process>,
     starts: u32,
+    log: &'static str,
 }
 
 impl<'test> Serving<'test> {
     /// Starts all of it, with nothing set up before.
     #[track_caller]
     pub fn start(scratch: &'test Scratch) -> Self {
+        Self::start_logging(scratch, "info")
+    }
+
+    /// The same, with logs of this level.
+    #[track_caller]
+    pub fn start_logging(scratch: &'test Scratch, log: &'static str) -> Self {
         let ((kmip, enrolment), (api, _)) = (free_addresses(), free_addresses());
         let strongroom = CommandLine::new(scratch);
-        let mut serving = Self { scratch, strongroom, kmip, enrolment, api, serve: None, starts: 0 };
+        let mut serving = Self { scratch, strongroom, kmip, enrolment, api, serve: None, starts: 0, log };
         serving.start_again();
         serving
     }
@@ -54,10 +61,10 @@ impl<'test> Serving<'test> {
     pub fn start_again(&mut self) {
         assert!(self.serve.is_none(), "it runs");
         self.starts += 1;
-        let Self { kmip, enrolment, api, .. } = self;
+        let Self { kmip, enrolment, api, log, .. } = self;
         let arguments = format!(
             // The machine that tests run on may well have swap.
-            "--log info serve --listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} --name host1 --run \"$PWD/run\" \
+            "--log {log} serve --listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} --name host1 --run \"$PWD/run\" \
              --crypto-safe advised"
         );
         let script = script(&arguments);
@@ -78,6 +85,11 @@ impl<'test> Serving<'test> {
     #[track_caller]
     pub fn kill(&mut self) {
         self.serve.take().expect("it runs").kill();
+    }
+
+    /// Where the key server takes questions.
+    pub fn key_server_questions(&self) -> &str {
+        &self.enrolment
     }
 
     /// What a command says that succeeds.

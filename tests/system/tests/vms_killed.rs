@@ -11,11 +11,14 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use strongroom_system_tests::family::family_of;
 use strongroom_system_tests::{Console, Scratch, Serving};
 
 /// How many kills.
 const ROUNDS: usize = if cfg!(feature = "full") { 100 } else { 3 };
+/// Whether the VM has a TPM, and so UEFI, which takes its time emulated at each start.
+const TPM: bool = cfg!(feature = "full");
 /// Blocks of 4 KiB at the beginning of the disk, which the guest writes in turn.
 const SLOTS: u64 = 64;
 /// Blocks that are written in a round, unless a kill ends it.
@@ -38,19 +41,22 @@ enum Victim {
     Hostd,
     Control,
     KeyServer,
+    /// The VM's TPM: what was measured into it is gone with it, so the VM has one again only when it was stopped and started.
+    Swtpm,
     /// `serve` itself; what it started ends with it, VMs run on.
     Serve,
     /// All of them together, the guest too.
     Everything,
 }
 
-const VICTIMS: [Victim; 8] = [
+const VICTIMS: [Victim; 9] = [
     Victim::Worker,
     Victim::Supervisor,
     Victim::Qemu,
     Victim::Hostd,
     Victim::Control,
     Victim::KeyServer,
+    Victim::Swtpm,
     Victim::Serve,
     Victim::Everything,
 ];
@@ -77,7 +83,7 @@ fn no_acknowledged_write_and_no_vm_is_lost_whoever_is_killed() {
     let mut victims = Vec::new();
     for round in 0..ROUNDS {
         if victims.is_empty() {
-            victims = VICTIMS.to_vec();
+            victims = VICTIMS.into_iter().filter(|victim| TPM || *victim != Victim::Swtpm).collect();
             victims.shuffle(&mut random);
         }
         let victim = victims.pop().unwrap();
@@ -106,10 +112,13 @@ struct Rounds<'test> {
 impl<'test> Rounds<'test> {
     fn begin(scratch: &'test Scratch) -> Self {
         let serving = Serving::start(scratch);
-        let guest = serving.test_guest();
+        let (hardware, guest) = match TPM {
+            true => ("--uefi --tpm", serving.test_guest_for_uefi()),
+            false => ("--machine pc", serving.test_guest()),
+        };
         scratch.make_directory("ds");
         serving.runs("datastore add ds ds");
-        serving.runs(&format!("vm create web1 --memory 256M --disk 64M --machine pc {guest}"));
+        serving.runs(&format!("vm create web1 --memory 256M --disk 64M {hardware} {guest}"));
         serving.runs("vm start web1");
         let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
         let mut rounds = Self {
@@ -168,6 +177,9 @@ impl<'test> Rounds<'test> {
             self.session().run("[ $result = 0 ]");
             self.acknowledge(first..=end - 1);
         }
+        if victim == Victim::Swtpm {
+            self.stop_and_start();
+        }
         self.verify();
         self.nothing_is_left_of(&before);
     }
@@ -183,6 +195,17 @@ impl<'test> Rounds<'test> {
         }
     }
 
+    /// A person's way to a TPM.
+    fn stop_and_start(&mut self) {
+        let lost = |vm: &Value| vm["reason"].as_str().is_some_and(|reason| reason.contains("TPM"));
+        self.serving.wait_until("web1", "is known to have lost its TPM", lost);
+        self.console = None;
+        self.serving.runs("vm stop web1 --force");
+        self.serving.runs("vm start web1");
+        (self.generation, self.started_by_itself) = (self.generation + 1, 0);
+        self.meet_a_new_guest();
+    }
+
     fn acknowledge(&mut self, numbers: std::ops::RangeInclusive<u64>) {
         numbers.for_each(|number| self.acknowledged[(number % SLOTS) as usize] = Some(number));
     }
@@ -195,12 +218,13 @@ impl<'test> Rounds<'test> {
         let kill = |pid| kill_process(pid, Signal::KILL).unwrap();
         let role = |words: &[&str]| self.serving.process(words);
         match victim {
-            Victim::Worker => kill(self.workers()[0]),
+            Victim::Worker => kill(self.serving.workers_of(&self.id)[0]),
             Victim::Supervisor => kill(self.supervisor_and_qemu().0),
             Victim::Qemu => kill(self.supervisor_and_qemu().1),
             Victim::Hostd => kill(role(&["serve", "--role host"])),
             Victim::Control => kill(role(&["serve", "--role control"])),
             Victim::KeyServer => kill(role(&["keyserver", "run"])),
+            Victim::Swtpm => kill(self.serving.processes_of(&self.id)[2]),
             Victim::Serve => self.serving.kill(),
             Victim::Everything => {
                 let (supervisor, qemu) = self.supervisor_and_qemu();
@@ -213,7 +237,7 @@ impl<'test> Rounds<'test> {
 
     fn supervisor_and_qemu(&self) -> (Pid, Pid) {
         match self.serving.processes_of(&self.id)[..] {
-            [supervisor, qemu] => (supervisor, qemu),
+            [supervisor, qemu, ..] => (supervisor, qemu),
             ref others => panic!("its run directory tells of {others:?}"),
         }
     }
@@ -221,13 +245,6 @@ impl<'test> Rounds<'test> {
     /// The supervisor and what it has started, but for QEMU, which may be the child of a former one.
     fn family(&self) -> Vec<u32> {
         family_of(self.supervisor_and_qemu().0.as_raw_nonzero().get().cast_unsigned())
-    }
-
-    /// What the supervisor has started, but for QEMU.
-    fn workers(&self) -> Vec<Pid> {
-        let (supervisor, qemu) = self.supervisor_and_qemu();
-        let pids = self.family().into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed()));
-        pids.filter(|pid| *pid != supervisor && *pid != qemu).collect()
     }
 
     /// What the guest reads is what it last wrote, as far as it was told that this is durable.
@@ -248,10 +265,12 @@ impl<'test> Rounds<'test> {
     fn nothing_is_left_of(&self, before: &[u32]) {
         let all = self.serving.processes();
         let count = |word: &str| all.iter().filter(|(_, line)| line.contains(word)).count();
-        assert_eq!((count("vm-supervisor"), count("qemu-system")), (1, 1), "{all:?}");
-        let (family, qemu) =
-            (self.family(), self.supervisor_and_qemu().1.as_raw_nonzero().get().cast_unsigned());
-        let ours = |pid: &u32| family.contains(pid) || *pid == qemu;
+        let counts = (count("vm-supervisor"), count("qemu-system"), count("swtpm socket"));
+        assert_eq!(counts, (1, 1, usize::from(TPM)), "{all:?}");
+        let mut family = self.family();
+        let known = self.serving.processes_of(&self.id);
+        family.extend(known.iter().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()));
+        let ours = |pid: &u32| family.contains(pid);
         let left: Vec<_> = before.iter().filter(|pid| !ours(pid) && runs(**pid)).collect();
         assert!(left.is_empty(), "{left:?} of {before:?} are left over; {all:?}");
     }

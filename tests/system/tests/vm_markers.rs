@@ -1,0 +1,208 @@
+//! What a guest keeps, and what its volumes' keys are, is nowhere but where it belongs: not in files, logs, answers, QMP's traffic,
+//! temporary files, cores, or the memory of those who have no business with it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod secret_search;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::process::{Pid, Signal, kill_process};
+use secret_search::Needles;
+use strongroom_keys::ProviderKey;
+use strongroom_providers::{GrantWallet, KeyGrant, ProviderKeyring};
+use strongroom_system_tests::datastore::files_under;
+use strongroom_system_tests::{CommandLine, Process, Scratch, Serving};
+
+/// What the guest makes of two halves, so that whole it is in its memory and on its disk, and was never said.
+const MARKER: &str = "strongroom-guest-marker-a81e";
+/// What cloud-init is told.
+const SEED_MARKER: &str = "strongroom-seed-marker-0c57";
+/// Larger files than any that are made here are no temporary files of ours.
+const TEMPORARY_BYTES_MAX: u64 = 64 << 20;
+const TRACED_WITHIN: Duration = Duration::from_secs(60);
+
+#[test]
+fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
+    let begun = SystemTime::now();
+    // What the test knows lies elsewhere.
+    let (scratch, known) = (Scratch::new(), Scratch::new());
+    let serving = Serving::start_logging(&scratch, "trace");
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    let user_data = known.path("user-data");
+    fs::write(&user_data, format!("#cloud-config\npassword: {SEED_MARKER}\n")).unwrap();
+    let create = "vm create web1 --memory 256M --disk 64M --swap 32M --machine pc";
+    serving.runs(&format!("{create} --user-data {} {guest}", user_data.display()));
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let needles = needles(&serving, &scratch, &CommandLine::new(&known), &id);
+
+    let trace = scratch.path("qmp.trace");
+    let supervisor = serving.processes_of(&id)[0];
+    let tracer = traces(&scratch, supervisor, &trace);
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    let (half, rest) = MARKER.split_at(MARKER.len() / 2);
+    console.session.run(&format!("a={half}; b={rest}; whole=$a$b; echo $whole > text"));
+    for disk in ["vda", "vdb"] {
+        console.session.run(&format!("dd if=text of=/dev/{disk} bs=4096 seek=64 conv=sync,fsync 2>&1"));
+    }
+    let read = "dd if=/dev/vda bs=4096 skip=64 count=1 2>/dev/null | tr -d '\\000' | wc -c";
+    assert_eq!(console.session.run(read).trim(), (MARKER.len() + 1).to_string());
+    drop(console);
+    serving.runs("vm pause web1");
+    serving.runs("vm resume web1");
+    let _ = tracer.terminate(TRACED_WITHIN);
+    let traced = fs::read_to_string(&trace).unwrap();
+    assert!(traced.contains(r#"\"execute\":\"stop\""#), "QMP was not seen: {}", trace.display());
+    needles.assert_not_in("what the supervisor says and hears", traced.as_bytes());
+
+    // What the API answers.
+    let mut answers = String::new();
+    for asked in [
+        "vm list",
+        "vm show web1",
+        "vm key status web1",
+        "task list",
+        "event list",
+        "datastore list",
+        "datastore contents ds",
+        "host list",
+        "event alarms",
+        "policy list",
+        "key-provider list",
+    ] {
+        answers.push_str(&serving.runs(&format!("--json {asked}")));
+    }
+    assert!(answers.contains(&id));
+    needles.assert_not_in("the API's answers", answers.as_bytes());
+
+    let mut ours: Vec<u32> = serving.processes().into_iter().map(|(pid, _)| pid).collect();
+    ours.extend(serving.workers_of(&id).into_iter().map(number));
+    assert!(ours.len() >= 9, "{ours:?}");
+    needles.assert_not_seen_of(&ours);
+    if rustix::process::geteuid().is_root() {
+        // The control plane and hostd have names of keys, and pass no guest data. The key server has the KEK, and nothing else.
+        for words in [&["serve", "--role host"][..], &["serve", "--role control"]] {
+            let found = needles.found_in_memory(number(serving.process(words)));
+            assert_eq!(found, Vec::new(), "{words:?}");
+        }
+        let guest_data = guest_markers();
+        let found = guest_data.found_in_memory(number(serving.process(&["keyserver", "run"])));
+        assert_eq!(found, Vec::new(), "the key server");
+        // The supervisor holds the KEK, where it is locked and left out of dumps.
+        let held = needles.found_in_memory(number(supervisor));
+        assert!(!held.is_empty() && held.iter().all(|found| found.is_protected), "{held:?}");
+    }
+
+    // Its memory sealed, and taken up; then whoever has something of it dies as a program does that dumps its core.
+    serving.runs("vm suspend web1");
+    serving.runs("vm start web1");
+    let crash = |pid| kill_process(pid, Signal::SEGV).unwrap();
+    serving.workers_of(&id).into_iter().for_each(crash);
+    crash(serving.processes_of(&id)[0]);
+    serving.console_when_taken_over("web1", &id);
+    crash(serving.processes_of(&id)[1]);
+    crash(serving.process(&["keyserver", "run"]));
+    serving.wait_until("web1", "runs again", |vm| vm["power"] == "running" && vm["generation"] == 3);
+    serving.runs("vm stop web1 --force");
+
+    assert!(needles.assert_not_under(&scratch.path("")) > 20);
+    let cores: Vec<PathBuf> =
+        files_under(&scratch.path("")).into_iter().filter(|file| is_core(file)).collect();
+    assert_eq!(cores, Vec::<PathBuf>::new());
+    for file in temporary_files(begun, &[&scratch.path(""), &known.path("")]) {
+        needles.assert_not_in(&file.display().to_string(), &fs::read(&file).unwrap_or_default());
+    }
+}
+
+fn guest_markers() -> Needles {
+    let mut needles = Needles::default();
+    needles.add("what the guest keeps", MARKER.as_bytes());
+    needles.add("what cloud-init is told", SEED_MARKER.as_bytes());
+    needles
+}
+
+/// What the guest keeps, and the secrets of its disk by another implementation, with the KEK that its host gets.
+fn needles(serving: &Serving<'_>, scratch: &Scratch, known: &CommandLine<'_>, vm: &str) -> Needles {
+    let status = serving.json("vm key status web1");
+    let key = ProviderKey {
+        provider: "embedded".parse().unwrap(),
+        key: status["keys"][0]["key"].as_str().unwrap().parse().unwrap(),
+        wrapped: None,
+    };
+    let grant = known.path("grant");
+    serving.runs(&format!(
+        "keyserver grant --identity \"$PWD/home/control/identity\" --server {} --vm {vm} --vm-generation 1 --host host1 --key-id {} --into {}",
+        serving.key_server_questions(),
+        key.key,
+        grant.display()
+    ));
+    let grant = pem::parse(fs::read(grant).unwrap()).unwrap().into_contents();
+    let wallet = GrantWallet::new();
+    wallet.add(KeyGrant::new(grant, [key.key.clone()], SystemTime::now() + Duration::from_secs(60)));
+    let keyring = ProviderKeyring::of_home(&scratch.path("home/hostd")).with_grants(Some(Arc::new(wallet)));
+    let kek = keyring.provider(&key.provider).unwrap().fetch(&key).unwrap();
+    known.write_key_file("kek", kek.expose());
+    let volume = scratch.path("ds/web1/disk0").display().to_string();
+    Needles::of_volume(known, &volume, "--key-file kek").and(&guest_markers(), "the VM's")
+}
+
+/// Writes down every byte that a process sends and receives, in clear text, until it is dropped.
+fn traces(scratch: &Scratch, process: Pid, into: &Path) -> Process {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-s", "1000000", "-e", "trace=%network,read,write,readv,writev", "-p"]);
+    strace.arg(number(process).to_string()).arg("-o").arg(into);
+    let tracer = Process::start(scratch, "strace", &strace);
+    let until = SystemTime::now() + TRACED_WITHIN;
+    let status = format!("/proc/{}/status", number(process));
+    while fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n") {
+        assert!(SystemTime::now() < until, "{process:?} is not traced");
+    }
+    tracer
+}
+
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().cast_unsigned()
+}
+
+/// Whether it is named as the kernel names cores, here.
+fn is_core(file: &Path) -> bool {
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    name == "core" || name.starts_with("core.")
+}
+
+/// Files that were written since, wherever programs put temporary ones, or the kernel cores.
+fn temporary_files(since: SystemTime, but: &[&Path]) -> Vec<PathBuf> {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    let cores = Path::new(pattern.trim()).parent().filter(|directory| directory.is_absolute());
+    let places = ["/tmp", "/var/tmp", "/dev/shm", "/run/strongroom"].map(Path::new);
+    let is_new = |file: &PathBuf| {
+        let found = fs::metadata(file).ok().filter(|found| found.len() <= TEMPORARY_BYTES_MAX);
+        found.and_then(|found| found.modified().ok()).is_some_and(|modified| modified >= since)
+    };
+    let files = places.into_iter().chain(cores).flat_map(files_there);
+    files.filter(is_new).filter(|file| !but.iter().any(|place| file.starts_with(place))).collect()
+}
+
+/// As `files_under`, of a directory that others change meanwhile.
+fn files_there(directory: &Path) -> Vec<PathBuf> {
+    let (mut files, mut unread) = (Vec::new(), vec![directory.to_owned()]);
+    while let Some(directory) = unread.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => unread.push(entry.path()),
+                Ok(kind) if kind.is_file() => files.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    files
+}
