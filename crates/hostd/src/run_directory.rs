@@ -146,6 +146,12 @@ impl VmRunDirectory {
         self.0.join("state.json")
     }
 
+    /// What this host's QEMU was found to be, which all its VMs share.
+    pub fn qemu_findings(&self) -> PathBuf {
+        let host = self.0.parent().and_then(Path::parent).unwrap_or(&self.0);
+        host.join("hostd/qemu.json")
+    }
+
     fn disks(&self) -> PathBuf {
         self.0.join("disks")
     }

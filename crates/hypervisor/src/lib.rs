@@ -23,6 +23,6 @@ pub mod swtpm;
 
 pub use launch::{Isolation, Launcher};
 pub use machine::MachineSpec;
-pub use qemu::{Qemu, QemuError, QemuIdentity, QemuProgram, RunDirectory};
+pub use qemu::{ProgramError, Qemu, QemuError, QemuIdentity, QemuProgram, RunDirectory};
 pub use qmp::{PowerEvent, Qmp, QmpError};
 pub use swtpm::Swtpm;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strongroom_hypervisor::{
-    Isolation, Launcher, MachineSpec, Qemu, QemuError, QemuProgram, RunDirectory, Swtpm,
+    Isolation, Launcher, MachineSpec, ProgramError, Qemu, QemuError, QemuProgram, RunDirectory, Swtpm,
 };
 use strongroom_worker::sandbox::{Cgroup, RUN_DIRECTORY, TASKS_MAX, UidLease};
 use strongroom_worker::supervise::Quarters;
@@ -45,6 +46,9 @@ pub struct Started {
 
 /// A machine, and its TPM if it has one that runs.
 type Launched = (Qemu, Option<Swtpm>);
+
+/// A probe of QEMU that is under way.
+type Probing = Option<JoinHandle<Result<QemuProgram, ProgramError>>>;
 
 /// What a VM shares: its user and its cgroup.
 #[derive(Clone, Debug, Default)]
@@ -115,6 +119,7 @@ impl Starting {
         let spec = &self.task.spec;
         let machine = machine_spec(spec, &self.run)?;
         let begun = Instant::now();
+        let probing = self.probing();
         let served = served(spec);
         let mut volumes = Vec::with_capacity(served.len());
         for (index, disk) in served.iter().enumerate() {
@@ -129,7 +134,7 @@ impl Starting {
         let ready = Instant::now();
         let machine = match self.task.adopt {
             Some(orphan) => self.adopt(orphan),
-            None => self.boot_or_resume(machine),
+            None => self.boot_or_resume(machine, probing),
         };
         tracing::info!(
             "VM {}: keys and volumes after {} ms, QEMU after {} ms",
@@ -148,10 +153,25 @@ impl Starting {
         }
     }
 
+    /// Finds out what QEMU can do, where nobody has before, while keys are fetched.
+    fn probing(&self) -> Probing {
+        self.task.adopt.is_none().then_some(())?;
+        let (qemu, findings) = (self.qemu.clone(), self.run.qemu_findings());
+        let probe = move || QemuProgram::probe_once(&qemu, &findings);
+        thread::Builder::new().name("probe".to_owned()).spawn(probe).ok()
+    }
+
+    fn probe(&self) -> Result<QemuProgram, ProgramError> {
+        QemuProgram::probe_once(&self.qemu, &self.run.qemu_findings())
+    }
+
     /// A machine that boots, or that has loaded the memory that it was suspended with.
-    fn boot_or_resume(&self, mut machine: MachineSpec) -> Result<Launched, Problem> {
-        let program =
-            QemuProgram::probe(&self.qemu).map_err(|error| Problem::new("qemu", error.to_string()))?;
+    fn boot_or_resume(&self, mut machine: MachineSpec, probing: Probing) -> Result<Launched, Problem> {
+        let program = match probing {
+            Some(probing) => probing.join().map_err(|_| Problem::new("internal", "QEMU's probe panicked"))?,
+            None => self.probe(),
+        };
+        let program = program.map_err(|error| Problem::new("qemu", error.to_string()))?;
         let memory = memory::to_take_up(&self.task, &self.keys, &program, &self.abandoned)?;
         self.record_start()?;
         let Some(memory) = memory else { return self.launch(&program, machine, Qemu::start) };

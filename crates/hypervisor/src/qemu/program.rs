@@ -1,11 +1,12 @@
 //! QEMU as it is installed.
 
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The oldest QEMU that is used: Debian 12's.
@@ -14,7 +15,7 @@ pub const VERSION_OLDEST: Version = Version { major: 7, minor: 2 };
 pub const DEFAULT_PROGRAM: &str = "/usr/bin/qemu-system-x86_64";
 
 /// A version of QEMU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Version {
     /// Counts years.
     pub major: u32,
@@ -64,7 +65,54 @@ pub struct QemuProgram {
     kvm: Arc<OnceLock<Result<(), String>>>,
 }
 
+/// What was found out of a QEMU, and on what that hangs.
+#[derive(Debug, Serialize, Deserialize)]
+struct Findings {
+    path: PathBuf,
+    /// The program's file, and the device of KVM.
+    of: [Option<FileIdentity>; 2],
+    version: Version,
+    kvm: Result<(), String>,
+}
+
+/// Which file it is, and whether it was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl FileIdentity {
+    fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        let changed = (found.ctime(), found.ctime_nsec());
+        Some(Self { device: found.dev(), inode: found.ino(), size: found.size(), changed })
+    }
+}
+
 impl QemuProgram {
+    /// As [`probe`](Self::probe), with KVM tried, unless `memory`, a file in a directory of our own, says what this QEMU was found to
+    /// be before: running it twice takes longer than all else of a machine's start.
+    pub fn probe_once(path: &Path, memory: &Path) -> Result<Self, ProgramError> {
+        let failed = |error| ProgramError::Run { path: path.to_owned(), error };
+        let path = &std::fs::canonicalize(path).map_err(failed)?;
+        let of = [path.as_path(), Path::new(crate::kvm::DEVICE)].map(FileIdentity::of);
+        let known =
+            std::fs::read(memory).ok().and_then(|text| serde_json::from_slice::<Findings>(&text).ok());
+        if let Some(known) = known.filter(|known| known.path == *path && known.of == of) {
+            let kvm = Arc::new(OnceLock::from(known.kvm));
+            return Ok(Self { path: path.clone(), version: known.version, kvm });
+        }
+        let program = Self::probe(path)?;
+        let kvm = program.kvm().map_err(str::to_owned);
+        let findings = Findings { path: path.clone(), of, version: program.version, kvm };
+        // Where this fails, it is found out once more.
+        let _ = findings.write(memory);
+        Ok(program)
+    }
+
     /// The QEMU at `path` ([`DEFAULT_PROGRAM`]). It is run once to say its version.
     pub fn probe(path: &Path) -> Result<Self, ProgramError> {
         let failed = |error| ProgramError::Run { path: path.to_owned(), error };
@@ -97,6 +145,15 @@ impl QemuProgram {
     }
 }
 
+impl Findings {
+    /// In one step: several machines may start at once.
+    fn write(&self, memory: &Path) -> std::io::Result<()> {
+        let new = memory.with_extension(format!("{}.new", std::process::id()));
+        std::fs::write(&new, serde_json::to_vec(self)?)?;
+        std::fs::rename(&new, memory)
+    }
+}
+
 fn parse_version(text: &str) -> Option<Version> {
     let version = text.strip_prefix("QEMU emulator version ")?;
     let mut numbers = version.split(|character: char| !character.is_ascii_digit());
@@ -106,7 +163,39 @@ fn parse_version(text: &str) -> Option<Version> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    #[test]
+    fn what_is_known_of_a_qemu_holds_as_long_as_it_is_that_one() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (qemu, memory) = (scratch.path().join("qemu"), scratch.path().join("memory"));
+        let install = |version: &str| {
+            let script = format!(
+                "#!/bin/sh\necho x >>{0}/runs\necho QEMU emulator version {version}\n",
+                scratch.path().display()
+            );
+            let mut file = tempfile::NamedTempFile::new_in(scratch.path()).unwrap();
+            file.write_all(script.as_bytes()).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            file.as_file().set_permissions(mode).unwrap();
+            file.into_temp_path().persist(&qemu).unwrap();
+        };
+        let found = || {
+            let program = QemuProgram::probe_once(&qemu, &memory).unwrap();
+            (program.version().major, program.kvm().is_ok())
+        };
+        let runs = || std::fs::read_to_string(scratch.path().join("runs")).unwrap().lines().count();
+        install("7.2");
+        assert_eq!(found(), (7, false));
+        let first = runs();
+        assert_eq!((found(), runs()), ((7, false), first), "it was run once more");
+        install("8.1");
+        assert_eq!(found().0, 8);
+        std::fs::write(&memory, "no JSON").unwrap();
+        assert_eq!(found().0, 8);
+    }
 
     #[test]
     fn versions_are_read_as_distributions_write_them() {
