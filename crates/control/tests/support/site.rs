@@ -200,6 +200,7 @@ impl HostInside {
             reason,
             waiting_for: vm.waiting_for.clone(),
             suspended: None,
+            dumps: None,
             spec: Some(Box::new(vm.spec.clone())),
         })
     }

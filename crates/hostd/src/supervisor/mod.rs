@@ -11,6 +11,7 @@
 pub mod console;
 mod console_log;
 mod door;
+mod dump;
 mod job;
 mod keys;
 mod machine;
@@ -18,6 +19,7 @@ mod memory;
 mod observe;
 pub mod orders;
 pub mod own_volume;
+mod room;
 mod served;
 mod starting;
 pub mod state_file;

@@ -22,7 +22,7 @@ use crate::protocol::{DiskKey, Problem, VmSpec};
 /// How long the last I/O of whoever had a volume may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// How the name ends of a volume that does not have its first content yet.
-const FILLING: &str = ".filling";
+pub const FILLING: &str = ".filling";
 
 /// Why one of a VM's own volumes cannot be used.
 #[derive(Debug, Error)]

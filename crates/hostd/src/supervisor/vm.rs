@@ -9,6 +9,7 @@
 //! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
 //! This thread waits for nothing else.
 
+mod dump;
 mod news;
 mod requests;
 mod suspend;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use strongroom_hypervisor::{QemuIdentity, QmpError, RunDirectory};
 
+use self::dump::DumpUnderWay;
 use self::suspend::Suspension;
 use super::console::Console;
 use super::console_log::ConsoleLog;
@@ -38,7 +40,7 @@ use super::vtpm::Keeper;
 use super::{Programs, SupervisorError, swap};
 use crate::process::ProcessIdentity;
 use crate::protocol::{
-    ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
+    Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
     WaitingFor,
 };
 use crate::run_directory::VmRunDirectory;
@@ -80,6 +82,19 @@ pub enum Event {
     SuspensionProgress(Progress),
     /// A suspension is over.
     Suspended(Result<SuspendedMemory, Problem>),
+    /// How far a dump is.
+    DumpProgress(Progress),
+    /// A dump is over.
+    Dumped(Result<Dump, Problem>),
+    /// The volume of a dump is deleted, or is not.
+    DumpGone {
+        /// Which dump.
+        number: u32,
+        /// Why not.
+        gone: Result<(), Problem>,
+        /// Who waits for it, for which request.
+        asked_by: (Connection, u64),
+    },
     /// The host goes down.
     HostEnds,
 }
@@ -106,6 +121,10 @@ pub struct Vm {
     state: StateFile,
     halted: Halted,
     suspension: Option<Suspension>,
+    dump: Option<DumpUnderWay>,
+    dumps: Vec<Dump>,
+    /// Removes what never became a dump.
+    tidying: Option<thread::JoinHandle<()>>,
     /// Removes the volume of the memory with which it went on.
     removal: Option<thread::JoinHandle<()>>,
     stop: Option<Stop>,
@@ -197,6 +216,9 @@ impl Vm {
             state,
             halted: Halted { by_request, for_room: false },
             suspension: None,
+            dump: None,
+            dumps: Vec::new(),
+            tidying: None,
             removal: None,
             stop: None,
             abandoned,
@@ -235,7 +257,10 @@ impl Vm {
                 // It has been told nothing yet.
                 self.told = None;
             }
-            Event::Gone(id) => self.hosts.retain(|connection| connection.id != id),
+            Event::Gone(id) => {
+                self.hosts.retain(|connection| connection.id != id);
+                self.dump_is_nobodys(id);
+            }
             Event::Request { connection, request, files } => self.asked(&connection, request, files),
             Event::KeyMissing(missing) => self.key_missing(missing),
             Event::TpmStarted(identity) => {
@@ -250,8 +275,11 @@ impl Vm {
             Event::Volume(index, news) => self.volume_news(index, news),
             Event::Machine(MachineNews::Event(event)) => self.machine_event(event),
             Event::Machine(MachineNews::Ended(said)) => return Some(self.machine_ended(&said)),
-            Event::SuspensionProgress(progress) => self.suspension_progress(progress),
+            Event::SuspensionProgress(progress) => self.tell_progress(progress),
             Event::Suspended(saved) => self.suspended(saved),
+            Event::DumpProgress(progress) => self.dump_progress(progress),
+            Event::Dumped(dumped) => self.dumped(dumped),
+            Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
             // What is being suspended ends anyway.
             Event::HostEnds if self.suspension.is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
@@ -312,6 +340,8 @@ impl Vm {
             .and_then(|run| Console::start(&run.console(), log))
             .inspect_err(|error| tracing::warn!("VM {}: no console: {error}", self.task.spec.name))
             .ok();
+        self.take_up_dumps();
+        self.await_dump_of_predecessor();
         if self.stop.is_some() {
             self.cut_off();
         } else if let Some(lost) = self.volumes.iter().find(|volume| volume.ended) {
@@ -387,6 +417,7 @@ impl Vm {
         if let Some(log) = self.console_log.take() {
             log.finish();
         }
+        self.end_dump();
         self.machine = None;
         if let Some(tpm) = self.tpm.take() {
             tpm.end();
@@ -452,6 +483,7 @@ impl Vm {
             reason: self.reason.clone().or_else(|| self.tpm_lost.then(observe::tpm_lost)),
             waiting_for: self.missing.iter().cloned().collect(),
             suspended: None,
+            dumps: Some(self.dumps.clone()),
             spec: None,
         };
         if self.told.as_ref() == Some(&now) {

@@ -69,7 +69,7 @@ impl Vm {
         Ok(())
     }
 
-    pub(super) fn suspension_progress(&self, progress: Progress) {
+    pub(super) fn tell_progress(&self, progress: Progress) {
         for host in &self.hosts {
             if host.wire.send(&Report::Progress(progress), &[]).is_err() {
                 host.wire.hang_up();
