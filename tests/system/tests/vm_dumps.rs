@@ -135,7 +135,7 @@ fn whoever_is_killed_leaves_a_guest_that_goes_on_and_no_half_of_a_dump() {
     let mut console = boot(&serving);
     console.session.run(REMEMBER);
     // So that it takes its time.
-    console.session.run("dd if=/dev/urandom of=/much bs=1M count=96 2>/dev/null");
+    console.session.run("dd if=/dev/urandom of=/dev/much bs=1M count=80 2>/dev/null");
     drop(console);
 
     // Its supervisor.
@@ -273,7 +273,9 @@ fn expect_core_file(path: &Path) {
         end = end.max(offset + bytes);
     }
     assert!(memory_bytes > MEMORY_BYTES * 99 / 100, "{memory_bytes}");
-    assert_eq!(end, file.metadata().unwrap().len());
+    // Behind them are at most the names of sections.
+    let bytes = file.metadata().unwrap().len();
+    assert!((end..end + 4096).contains(&bytes), "{bytes} {end}");
 }
 
 fn layer(volume: &Path) -> PathBuf {
