@@ -137,8 +137,16 @@ impl OpenOwnVolume {
     /// # Errors
     /// Also if it is not there, not under this key, or in use for longer than 30 s.
     pub fn open(path: &Path, kek: Option<&Kek>) -> Result<Self, OwnVolumeError> {
+        Self::open_within(path, kek, LOCK_WAIT)
+    }
+
+    /// The same, if it is in use for no longer than that.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_within(path: &Path, kek: Option<&Kek>, lock_wait: Duration) -> Result<Self, OwnVolumeError> {
         let (access, protection) = (Access::ReadWrite, protection(kek));
-        let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation: 0 };
+        let options = OpenOptions { protection, access, lock_wait, least_generation: 0 };
         let disk = assemble_destaged(open(path, &options)?)?;
         let name = path.display().to_string();
         let access = DiskAccess::open(&*disk)

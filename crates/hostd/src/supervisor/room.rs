@@ -29,3 +29,25 @@ pub fn for_memory(spec: &VmSpec, what: &str, next_step: &str) -> Result<VolumeSi
     }
     VolumeSize::new(bytes).map_err(|error| Problem::new("bad_size", error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_that_does_not_fit_is_refused_before_anything_is_done() {
+        let scratch = tempfile::tempdir().unwrap();
+        let datastore = serde_json::to_string(scratch.path()).unwrap();
+        let text = format!(
+            r#"{{"id":"{}","name":"web1","datastore":{datastore},"memory_bytes":1048576,"disks":[]}}"#,
+            strongroom_types::VmId::random()
+        );
+        let mut spec: VmSpec = serde_json::from_str(&text).unwrap();
+        let size = for_memory(&spec, "a dump", "make room").unwrap();
+        assert!(size.bytes() > BESIDES_BYTES);
+        spec.memory_bytes = 1 << 55;
+        let refused = for_memory(&spec, "a dump", "make room").unwrap_err();
+        assert_eq!((refused.code.as_str(), refused.next_step.as_deref()), ("no_space", Some("make room")));
+        assert!(refused.message.contains("a dump may take 32"), "{}", refused.message);
+    }
+}

@@ -195,6 +195,7 @@ impl Vm {
         let opening = |disk: &_| Volume { served: None, observed: observe::opening(disk), ended: false };
         let volumes = served(&task.spec).iter().map(opening).collect();
         let adopting = task.adopt.is_some();
+        let dumps = dump::found(&task.spec);
         Ok(Self {
             reason: adopting.then(observe::adopting),
             task,
@@ -217,7 +218,7 @@ impl Vm {
             halted: Halted { by_request, for_room: false },
             suspension: None,
             dump: None,
-            dumps: Vec::new(),
+            dumps,
             tidying: None,
             removal: None,
             stop: None,
@@ -340,7 +341,7 @@ impl Vm {
             .and_then(|run| Console::start(&run.console(), log))
             .inspect_err(|error| tracing::warn!("VM {}: no console: {error}", self.task.spec.name))
             .ok();
-        self.take_up_dumps();
+        self.tidy_dumps();
         self.await_dump_of_predecessor();
         if self.stop.is_some() {
             self.cut_off();

@@ -13,6 +13,8 @@ use super::{Description, FORMAT, PACKED};
 use crate::dumps;
 use crate::protocol::{Dump, GuestEnd, GuestWelcome, OwnVolume, Problem, ProblemBody, VmSpec};
 
+/// How long somebody else who reads it may take: less than a client waits for his welcome.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// How long a client may take to take a chunk.
 const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 
@@ -44,7 +46,7 @@ impl GivenDump {
         if volume != dump.volume {
             return Err(refused(format!("it is volume {volume}, and should be {}", dump.volume)));
         }
-        let medium = OpenOwnVolume::open(&path, kek).map_err(|error| cannot(&error))?;
+        let medium = OpenOwnVolume::open_within(&path, kek, LOCK_WAIT).map_err(|error| cannot(&error))?;
         let stream = StreamReader::open(medium, StreamKind::Dump, volume)
             .map_err(|error| refused(error.to_string()))?;
         let description: Description =

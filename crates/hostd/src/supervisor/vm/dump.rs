@@ -16,7 +16,7 @@ use super::super::orders::Report;
 use super::super::own_volume::hold_key;
 use super::{Event, Vm};
 use crate::dumps;
-use crate::protocol::{Dump, OperationId, PowerState, Problem, Progress, VmReason};
+use crate::protocol::{Dump, OperationId, PowerState, Problem, Progress, VmReason, VmSpec};
 
 /// How often it is told how far it is.
 const TELLS_EVERY: Duration = Duration::from_millis(500);
@@ -35,6 +35,12 @@ pub(super) struct DumpUnderWay {
     /// Why QEMU says that it failed.
     qemu_said: Option<String>,
     work: JoinHandle<()>,
+}
+
+/// The VM's dumps.
+pub(super) fn found(spec: &VmSpec) -> Vec<Dump> {
+    let found = dumps::settle(spec);
+    found.inspect_err(|problem| tracing::warn!("VM {}: its dumps: {problem}", spec.name)).unwrap_or_default()
 }
 
 impl Vm {
@@ -184,17 +190,8 @@ impl Vm {
         }
     }
 
-    /// Finds the VM's dumps, and has removed what never was one.
-    pub(super) fn take_up_dumps(&mut self) {
-        match dumps::settle(&self.task.spec) {
-            Ok(dumps) => self.dumps = dumps,
-            Err(problem) => tracing::warn!("VM {}: its dumps: {problem}", self.task.spec.name),
-        }
-        self.tidy_dumps();
-    }
-
-    /// What is there may be large, and nobody has to wait for its end.
-    fn tidy_dumps(&mut self) {
+    /// Removes what never became a dump. It may be large, and nobody has to wait for its end.
+    pub(super) fn tidy_dumps(&mut self) {
         let spec = self.task.spec.clone();
         let work = move || {
             if let Err(problem) = dumps::remove_unfinished(&spec) {
