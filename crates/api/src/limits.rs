@@ -6,6 +6,9 @@ pub const NAME_MAX_BYTES: usize = 63;
 /// Longest text that people write into a description, in bytes.
 pub const DESCRIPTION_MAX_BYTES: usize = 1024;
 
+/// Longest label of a dump, in bytes.
+pub const DUMP_LABEL_MAX_BYTES: usize = 64;
+
 /// Longest path that an object may name, in bytes: `PATH_MAX` of Linux without its final zero.
 pub const PATH_MAX_BYTES: usize = 4095;
 

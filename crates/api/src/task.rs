@@ -54,6 +54,10 @@ pub enum TaskKind {
     VmPause,
     /// Seals a VM's memory and ends it.
     VmSuspend,
+    /// Seals what a VM's guest has in its memory in a dump.
+    VmDump,
+    /// Deletes a dump.
+    VmDumpDelete,
     /// Lets them go on.
     VmResume,
     /// Resets a VM, as its button would.
@@ -95,6 +99,8 @@ impl TaskKind {
             Self::VmRestart => "vm_restart",
             Self::VmPause => "vm_pause",
             Self::VmSuspend => "vm_suspend",
+            Self::VmDump => "vm_dump",
+            Self::VmDumpDelete => "vm_dump_delete",
             Self::VmResume => "vm_resume",
             Self::VmReset => "vm_reset",
             Self::VmRotateKey => "vm_rotate_key",

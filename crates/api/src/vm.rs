@@ -7,8 +7,8 @@ mod state;
 mod view;
 
 pub use create::{
-    AddDisk, CreateVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm, RotateKey,
-    StartVm, StopVm,
+    AddDisk, CreateVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm,
+    RotateKey, StartVm, StopVm,
 };
 pub use hardware::{
     Boot, Cpus, DiskKind, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend,
@@ -16,4 +16,4 @@ pub use hardware::{
 };
 pub use query::{VmListQuery, VmSort};
 pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
-pub use view::{Disk, SuspendedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};
+pub use view::{Disk, Dump, SuspendedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};

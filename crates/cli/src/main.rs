@@ -28,6 +28,7 @@ mod keyring;
 mod keys;
 mod keyserver;
 mod manual;
+mod new_file;
 mod output;
 mod program;
 mod progress;

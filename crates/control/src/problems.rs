@@ -86,12 +86,11 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         "bad_request" | "bad_spec" | "bad_image" | "image_too_large" | "kernel_not_allowed" => {
             ErrorCode::Invalid
         }
-        "no_such_vm" | "no_such_disk" => ErrorCode::NotFound,
+        "no_such_vm" | "no_such_disk" | "no_such_dump" => ErrorCode::NotFound,
         "busy" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
         "not_running" | "already_running" | "running" | "stopping" | "generation_used"
-        | "other_generation" | "exists_elsewhere" | "other_directory" | "no_screen" | "bad_ticket" => {
-            ErrorCode::Conflict
-        }
+        | "other_generation" | "exists_elsewhere" | "other_directory" | "no_screen" | "bad_ticket"
+        | "suspending" | "dumping" | "too_many_dumps" => ErrorCode::Conflict,
         "abandoned" => ErrorCode::Cancelled,
         _ => ErrorCode::HostFailed,
     };

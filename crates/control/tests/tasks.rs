@@ -6,7 +6,9 @@ mod support;
 use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::Standing;
 use strongroom_api::task::TaskState;
-use strongroom_api::vm::{DesiredPower, PowerState, RegisterVm, RotateKey, StartVm, StopVm};
+use strongroom_api::vm::{
+    DesiredPower, DumpVm, PowerState, RegisterVm, RotateKey, StartVm, StopVm, TicketUse,
+};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
 use strongroom_hostd::protocol::{CryptoSafe, CryptoSafeState, OffReason, PowerState as HostPower};
@@ -140,6 +142,44 @@ fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
     assert_eq!(control.rotate_due_keys(), 1);
     assert!(settle_down(&site, &control));
     assert_eq!(names(), ["key-2"]);
+}
+
+#[test]
+fn a_dump_is_made_once_whoever_dies_and_the_history_says_who_opened_it() {
+    let (site, control) = site(&["web1"]);
+    let wish = DumpVm { label: Some("it hangs".to_owned()) };
+    assert_eq!(code(control.dump_vm(&caller(1), "web1", &wish)), ErrorCode::Conflict);
+    control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    for label in ["", "a\nb", &"x".repeat(65)] {
+        let wish = DumpVm { label: Some(label.to_owned()) };
+        assert_eq!(code(control.dump_vm(&caller(3), "web1", &wish)), ErrorCode::Invalid, "{label:?}");
+    }
+    let task = control.dump_vm(&caller(4), "web1", &wish).unwrap();
+    // The host has made it, and knows of no operation any more.
+    control.advance(task.id).unwrap();
+    control.advance(task.id).unwrap();
+    assert!(site.host.work());
+    site.host.restart();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    let dumps = control.list_dumps("web1").unwrap();
+    assert_eq!((dumps.len(), dumps[0].number, dumps[0].label.as_deref()), (1, 1, Some("it hangs")));
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((vm.dumps, vm.summary.desired), (dumps, DesiredPower::Running));
+
+    assert_eq!(code(control.ticket(&caller(5), "web1", &TicketUse::Dump { number: 2 })), ErrorCode::NotFound);
+    control.ticket(&caller(6), "web1", &TicketUse::Dump { number: 1 }).unwrap();
+    assert_eq!(code(control.delete_dump(&caller(7), "web1", 2)), ErrorCode::NotFound);
+    control.delete_dump(&caller(8), "web1", 1).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.list_dumps("web1").unwrap(), []);
+    assert_eq!(control.show_vm("web1").unwrap().summary.desired, DesiredPower::Running);
+    let index = control.inventory.read();
+    let told: Vec<_> = index.events().iter().filter(|event| event.kind.starts_with("vm.dump")).collect();
+    let kinds: Vec<_> = told.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["vm.dumped", "vm.dump_opened", "vm.dump_deleted"]);
+    assert!(told[1].message.contains("dump 1 of VM web1 is opened, by "), "{:?}", told[1].message);
 }
 
 #[test]

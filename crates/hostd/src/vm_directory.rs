@@ -18,7 +18,7 @@ use strongroom_datastore::file::{DatastoreError, delete};
 use strongroom_types::VmId;
 use thiserror::Error;
 
-use crate::protocol::{SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSpec};
+use crate::protocol::{Dump, SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSpec};
 
 /// The configuration's file.
 const CONFIGURATION: &str = "vm.json";
@@ -47,6 +47,12 @@ pub struct VmRecord {
     /// is not said here is no memory of this VM's any more, whatever volume is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<SuspendedMemory>,
+    /// The dumps of its guest, all of each of which is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dumps: Vec<Dump>,
+    /// The greatest number that a dump of it ever had: none has it again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub last_dump: u32,
     /// What it is.
     pub spec: VmSpec,
 }
@@ -133,10 +139,22 @@ fn system(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VmDire
     move |error| VmDirectoryError::System { action, path: path.to_owned(), error }
 }
 
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 impl VmRecord {
     /// Of a VM that was never started.
     pub fn new(spec: VmSpec) -> Self {
-        Self { format: FORMAT, generation: VmGeneration(0), deleting: false, suspended: None, spec }
+        Self {
+            format: FORMAT,
+            generation: VmGeneration(0),
+            deleting: false,
+            suspended: None,
+            dumps: Vec::new(),
+            last_dump: 0,
+            spec,
+        }
     }
 
     /// What the directory at `path` says; nothing if it is no VM's.

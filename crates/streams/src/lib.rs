@@ -6,6 +6,7 @@
 //! number and whether it is the last one bound in.
 //!
 //! - [`StreamWriter`] and [`StreamReader`]: a stream that is written once and has an end.
+//! - [`StreamWriter::pack_from`] and [`Unpacker`]: content of such a stream without its zeroes.
 //! - [`Log`]: a ring of the last of what was said, which never ends.
 //!
 //! What it promises:
@@ -24,6 +25,7 @@ mod log;
 mod medium;
 mod reader;
 mod record;
+mod sparse;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -33,6 +35,7 @@ pub use header::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, StreamKind};
 pub use log::{Log, LogPiece, RING_SLOTS_MAX};
 pub use medium::Medium;
 pub use reader::StreamReader;
+pub use sparse::{Unpacked, Unpacker};
 pub use writer::StreamWriter;
 
 /// Bytes of the volume that a stream of so much content takes at most, its description in a record of its own.

@@ -21,7 +21,7 @@ pub fn allocated_bytes(directory: &Path) -> u64 {
 /// How often `needle` occurs in the files under `directory`. Holes are skipped, so a sparse file is quick to search.
 pub fn occurrences(directory: &Path, needle: &[u8]) -> usize {
     assert!(!needle.is_empty() && needle.len() < CHUNK_BYTES, "a marker is a short string");
-    files_under(directory).iter().map(|path| occurrences_in_file(path, needle)).sum()
+    files_under(directory).iter().map(|path| occurrences_in(path, needle)).sum()
 }
 
 /// All regular files under `directory`, at any depth.
@@ -44,7 +44,8 @@ pub fn files_under(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn occurrences_in_file(path: &Path, needle: &[u8]) -> usize {
+/// The same of one file.
+pub fn occurrences_in(path: &Path, needle: &[u8]) -> usize {
     let mut file = File::open(path).unwrap_or_else(|error| panic!("cannot open {}: {error}", path.display()));
     let mut count = 0;
     let mut position = 0;

@@ -156,6 +156,16 @@ pub struct RotateKey {
     pub key_provider: Option<Name>,
 }
 
+/// A dump that is wished for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DumpVm {
+    /// What to call it: up to 64 bytes, without control characters. It is not sealed.
+    #[schema(min_length = 1, max_length = 64)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
 /// How a VM is stopped, also before it is started anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -89,6 +89,9 @@ pub struct VmView {
     /// The memory with which it goes on at its next start, if it is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<SuspendedMemory>,
+    /// The dumps of its guest.
+    #[serde(default)]
+    pub dumps: Vec<Dump>,
     /// The key that it is sealed under, once it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<VmKey>,
@@ -109,6 +112,25 @@ pub struct SuspendedMemory {
     pub volume: VolumeId,
     /// When the VM was suspended, in seconds since 1970.
     pub at_unix_seconds: u64,
+}
+
+/// The memory of a guest as a core file (ELF), sealed in a volume of the VM's own. All of it is there. A ticket opens it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Dump {
+    /// Its number, which no other dump of the VM gets.
+    pub number: u32,
+    /// The core file, in bytes.
+    pub bytes: u64,
+    /// What it takes sealed, in bytes: pages of zeroes take nothing.
+    pub sealed_bytes: u64,
+    /// The volume that holds it, `dump-NUMBER`.
+    #[schema(value_type = Uuid)]
+    pub volume: VolumeId,
+    /// When it was made, in seconds since 1970.
+    pub at_unix_seconds: u64,
+    /// What somebody called it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
 /// A disk of a VM.
@@ -152,6 +174,11 @@ pub enum TicketUse {
     },
     /// What was said on the serial console, also of a VM that is off.
     ConsoleLog {},
+    /// A dump of its guest, which is verified on its way; also of a VM that is off.
+    Dump {
+        /// Its number.
+        number: u32,
+    },
     /// The screen.
     Vnc {},
     /// An image into one of its disks, while it is off.

@@ -90,7 +90,7 @@ impl GuestSocket {
     }
 
     /// Shows the ticket; the stream is the guest's from then on.
-    fn enter(self, ticket: &Ticket) -> Result<(UnixStream, GuestWelcome), CliError> {
+    pub fn enter(self, ticket: &Ticket) -> Result<(UnixStream, GuestWelcome), CliError> {
         (&self.stream).write_all(&hello(ticket)?).map_err(|error| self.failed(error))?;
         let welcome = self.welcome()?;
         self.stream.set_read_timeout(None).map_err(|error| self.failed(error))?;

@@ -3,6 +3,7 @@
 mod console;
 mod create;
 mod disk;
+mod dump;
 mod key;
 mod list;
 mod options;
@@ -42,6 +43,9 @@ pub enum VmCommand {
     Reset(power::ResetArguments),
     /// Use a VM's serial console
     Console(console::ConsoleArguments),
+    /// Make sealed dumps of what a VM's guest has in its memory, and open them
+    #[command(subcommand)]
+    Dump(dump::DumpCommand),
     /// Change a VM that is off
     Set(set::SetArguments),
     /// Fill a VM's disks
@@ -75,6 +79,7 @@ impl VmCommand {
             Self::Resume(arguments) => arguments.run(output),
             Self::Reset(arguments) => arguments.run(output),
             Self::Console(arguments) => arguments.run(output),
+            Self::Dump(command) => command.run(output),
             Self::Set(arguments) => arguments.run(output),
             Self::Disk(command) => command.run(output),
             Self::Seed(arguments) => arguments.run(output),

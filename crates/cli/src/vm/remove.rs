@@ -83,22 +83,22 @@ impl fmt::Display for Done {
     }
 }
 
+/// Asks whether something is to be deleted.
+pub fn confirm(question: &str) -> Result<(), CliError> {
+    match Terminal::open().map(|mut terminal| terminal.confirm(question)) {
+        Some(Ok(true)) => Ok(()),
+        Some(Ok(false) | Err(TerminalError::Interrupted)) => Err(CliError::Declined),
+        Some(Err(error)) => Err(CliError::Usage(format!("nobody can be asked: {error}"))),
+        None => Err(CliError::Usage("nobody can be asked here; say --yes to delete it".to_owned())),
+    }
+}
+
 impl DeleteArguments {
     /// Deletes it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         if !self.yes {
-            let question = format!("Delete VM {} and everything on its disks?", self.vm);
-            match Terminal::open().map(|mut terminal| terminal.confirm(&question)) {
-                Some(Ok(true)) => {}
-                Some(Ok(false) | Err(TerminalError::Interrupted)) => return Err(CliError::Declined),
-                Some(Err(error)) => return Err(CliError::Usage(format!("nobody can be asked: {error}"))),
-                None => {
-                    return Err(CliError::Usage(
-                        "nobody can be asked here; say --yes to delete it".to_owned(),
-                    ));
-                }
-            }
+            confirm(&format!("Delete VM {} and everything on its disks?", self.vm))?;
         }
         let task = api.delete(&format!("/v1/vms/{}", segment(&self.vm)))?;
         if self.wait.no_wait {

@@ -60,6 +60,15 @@ impl fmt::Display for Shown {
             let (size, since) = (display_bytes(memory.bytes), utc(memory.at_unix_seconds));
             writeln!(f, "suspended   {size} of memory, sealed in volume {} since {since}", memory.volume)?;
         }
+        for dump in &vm.dumps {
+            let (number, size, at) =
+                (dump.number, display_bytes(dump.sealed_bytes), utc(dump.at_unix_seconds));
+            write!(f, "dump        {number}, {size} sealed, of {at}")?;
+            match &dump.label {
+                Some(label) => writeln!(f, ": {label}")?,
+                None => writeln!(f)?,
+            }
+        }
         for disk in &vm.disks {
             writeln!(f, "{:10}  {}", disk.name, display_bytes(disk.size_bytes))?;
         }

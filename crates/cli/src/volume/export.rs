@@ -1,9 +1,7 @@
 //! `strongroom volume export`.
 
 use std::fmt;
-use std::fs::{File, OpenOptions as FileOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
@@ -15,6 +13,7 @@ use strongroom_worker::{Progress, assemble, export_file};
 use super::image_format::NewFormatArgument;
 use super::open::OpenArguments;
 use crate::error::CliError;
+use crate::new_file::NewFile;
 use crate::output::Output;
 use crate::progress::Meter;
 use crate::signals::Signals;
@@ -78,14 +77,14 @@ impl ExportArguments {
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let destination = self.destination.display();
         output.remark(&format!("note: {destination} will hold the guest's data in plain text"));
-        let image = NewImage::create(&self.destination)?;
+        let image = NewFile::create(&self.destination)?;
         let mut meter = Meter::start(output, "exporting", size_bytes);
         let mut report = |bytes| meter.at(bytes);
         let format = Format::from(self.format);
         match format {
             Format::Raw => {
                 let mut progress = Progress { stop: signals.stop_flag(), report: &mut report };
-                export_file(&*disk, &image.file, &mut progress)
+                export_file(&*disk, image.file(), &mut progress)
                     .map_err(|error| CliError::transfer(error, &self.path, "write", &self.destination))?;
             }
             _ => qemu_img::export(disk, format, &self.destination, signals.as_stop(), &mut report)
@@ -113,43 +112,6 @@ impl ExportArguments {
                 error: rustix::io::Errno::NOSPC.into(),
             },
             error => error.into(),
-        }
-    }
-}
-
-/// An image under construction; unless it is finished, it is removed.
-struct NewImage<'a> {
-    path: &'a Path,
-    file: File,
-    finished: bool,
-}
-
-impl<'a> NewImage<'a> {
-    fn create(path: &'a Path) -> Result<Self, CliError> {
-        let created = FileOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = created.map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => CliError::DestinationExists { path: path.to_owned() },
-            _ => CliError::File { action: "create", path: path.to_owned(), error },
-        })?;
-        Ok(Self { path, file, finished: false })
-    }
-
-    /// Makes it and its name durable.
-    fn finish(mut self) -> Result<(), CliError> {
-        let parent =
-            self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let synced = self.file.sync_all().and_then(|()| File::open(parent)?.sync_all());
-        synced.map_err(|error| CliError::File { action: "write", path: self.path.to_owned(), error })?;
-        self.finished = true;
-        Ok(())
-    }
-}
-
-impl Drop for NewImage<'_> {
-    fn drop(&mut self) {
-        if !self.finished {
-            // Whoever is told of the failure sees what is left, if anything.
-            let _ = std::fs::remove_file(self.path);
         }
     }
 }

@@ -9,6 +9,7 @@ use strongroom_api::task::{TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_hostd::protocol::{OperationKind, OperationOutcome, StartOptions, VolumeFacts};
+use strongroom_types::display_bytes;
 use uuid::Uuid;
 
 use super::operate::Operated;
@@ -93,6 +94,11 @@ impl Control {
             Work::RotateKey { .. } => self.move_to_next_key(&step),
             Work::RetireKeys { keys } => self.retire(&step, keys),
             Work::Suspend => self.simple(&step, OperationKind::Suspend),
+            Work::Dump { label } => {
+                let label = label.clone();
+                self.dump(&step, OperationKind::Dump { label })
+            }
+            Work::DeleteDump { number } => self.dump(&step, OperationKind::DeleteDump { number: *number }),
             Work::Pause => self.simple(&step, OperationKind::Pause),
             Work::Resume => self.simple(&step, OperationKind::Resume),
             Work::Reset => self.simple(&step, OperationKind::Reset),
@@ -329,6 +335,41 @@ impl Control {
         }
     }
 
+    /// A dump is made or deleted. Whatever becomes of that, the VM is wanted as it was before.
+    fn dump(&self, step: &Step, kind: OperationKind) -> Result<Next, Failure> {
+        let deleted = match kind {
+            OperationKind::DeleteDump { number } => Some(number),
+            _ => None,
+        };
+        let operated = self.operate(&step.task, &step.vm, step.seat, |_| Some(kind))?;
+        if let Operated::Pending(next) = operated {
+            return Ok(next);
+        }
+        if let Some(wait) = self.look_first(step)? {
+            return Ok(wait);
+        }
+        let (object, by, task) = (step.vm.object(), &step.task.task.by, Some(step.task.task.id));
+        let name = &step.vm.name;
+        let (draft, end) = match (operated, deleted) {
+            (Operated::Done(_), Some(number)) => {
+                let message = format!("dump {number} of VM {name} was deleted, by {by}");
+                (self.draft().event("vm.dump_deleted", &object, message, task), End::Done)
+            }
+            (Operated::Done(Some(OperationOutcome::Dump(dump))), None) => {
+                let bytes = display_bytes(dump.sealed_bytes);
+                let message = format!("dump {} of VM {name} was made ({bytes} sealed), by {by}", dump.number);
+                (self.draft().event("vm.dumped", &object, message, task), End::Done)
+            }
+            (Operated::Done(_), None) => {
+                let message = format!("a dump of VM {name} was made, by {by}");
+                (self.draft().event("vm.dumped", &object, message, task), End::Done)
+            }
+            (Operated::Failed(problem), _) => (self.draft(), End::Failed(problem)),
+            _ => (self.draft(), End::Cancelled),
+        };
+        self.end(step, &step.vm, draft, end)
+    }
+
     /// For what takes something back, or cannot be taken back: it goes on though the task is being cancelled.
     fn operate_unless_cancelled(&self, step: &Step, kind: OperationKind) -> Result<Operated, Failure> {
         let mut record = TaskRecord::clone(&step.task.record);
@@ -475,6 +516,8 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmStart => format!("VM {name} runs"),
         TaskKind::VmStop => format!("VM {name} is off"),
         TaskKind::VmSuspend => format!("VM {name} is suspended"),
+        TaskKind::VmDump => format!("VM {name} was dumped"),
+        TaskKind::VmDumpDelete => format!("a dump of VM {name} was deleted"),
         TaskKind::VmRestart => format!("VM {name} was restarted"),
         TaskKind::VmDelete => format!("VM {name} was deleted"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),

@@ -162,6 +162,18 @@ impl Control {
         Ok(())
     }
 
+    /// Reads all of a host's VMs again, for those that are new in the inventory: what was told of them before was of nobody. What fails
+    /// here is heard later.
+    pub(super) fn look_at_all(&self, seat: &HostSeat) {
+        match self.hear_all(seat) {
+            Ok(()) => {}
+            Err(Heard::Host(error)) => {
+                tracing::debug!(host = %seat.name, %error, "its VMs could not be read again")
+            }
+            Err(Heard::Failure(error)) => tracing::debug!(%error, "what was read could not be written down"),
+        }
+    }
+
     fn hear_all(&self, seat: &HostSeat) -> Result<(), Heard> {
         self.hear_state(seat)?;
         let _looking = seat.looking();

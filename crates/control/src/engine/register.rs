@@ -109,7 +109,9 @@ impl Control {
             return Err(Problem::new(ErrorCode::VolumeKnown, message)
                 .next("all but one are copies; move them out of the datastore"));
         }
-        self.register(caller, &datastore, &candidate(seat, *vm, place)?)
+        let task = self.register(caller, &datastore, &candidate(seat, *vm, place)?)?;
+        self.look_at_all(seat);
+        Ok(task)
     }
 
     /// Registers every VM of a datastore that can be: the way back to an inventory that was lost. Says how many.
@@ -150,6 +152,7 @@ impl Control {
             done.collect::<Vec<_>>()
         });
         refused.sort_unstable();
+        self.look_at_all(seat);
         self.wish(caller, |_, id| {
             let object = datastore_object(&datastore);
             let mut draft = self.draft();

@@ -6,6 +6,7 @@ use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_hostd::protocol::{Grant, TicketRequest};
 
 use super::Control;
+use super::wishes::{Caller, dump_of};
 use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::VmRecord;
@@ -15,12 +16,16 @@ impl Control {
     ///
     /// # Errors
     /// [`Problem`].
-    pub fn ticket(&self, named: &str, wanted: &TicketUse) -> Result<Ticket, Problem> {
+    pub fn ticket(&self, caller: &Caller, named: &str, wanted: &TicketUse) -> Result<Ticket, Problem> {
         let vm = self.inventory.read().find_vm(named).cloned();
         let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
         let request = match wanted {
             TicketUse::Console { read_only } => TicketRequest::Console { read_only: *read_only },
             TicketUse::ConsoleLog {} => TicketRequest::ConsoleLog { grants: self.log_grants(&vm)? },
+            TicketUse::Dump { number } => {
+                dump_of(&self.inventory.read(), &vm, *number)?;
+                TicketRequest::Dump { number: *number, grants: self.log_grants(&vm)? }
+            }
             TicketUse::Vnc {} => TicketRequest::Vnc,
             TicketUse::Upload { disk } => {
                 let Some(disk) = vm.hardware.fillable(disk.as_str()) else {
@@ -35,6 +40,12 @@ impl Control {
         let seat = self.seat_of(&vm)?;
         let told = seat.host.ticket(vm.id, &request);
         let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        if let TicketUse::Dump { number } = wanted {
+            // In the history before anybody can use it.
+            let message = format!("dump {number} of VM {} is opened, by {}", vm.name, caller.name);
+            let event = || self.draft().event("vm.dump_opened", &vm.object(), message.clone(), None);
+            self.race(|| Ok(self.inventory.commit(event())?))?;
+        }
         Ok(Ticket {
             ticket: told.ticket.into(),
             expires_unix_seconds: told.expires_unix_seconds,
@@ -43,7 +54,7 @@ impl Control {
         })
     }
 
-    /// Leave for its host to fetch the key of a VM that is off: its console's log is under it.
+    /// Leave for its host to fetch the key of a VM that is off: its console's log and its dumps are under it.
     fn log_grants(&self, vm: &VmRecord) -> Result<Vec<Grant>, Problem> {
         let on = self.inventory.read().observed(vm.id).is_some_and(|seen| seen.power.is_on());
         let keys = vm.hardware.keys();

@@ -6,7 +6,7 @@ use strongroom_api::limits::{CURSOR_MAX_BYTES, PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::vm::{
-    Disk, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
+    Disk, Dump, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
 };
 use strongroom_api::{ErrorCode, ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_hostd::protocol;
@@ -97,6 +97,7 @@ impl Control {
                 volume: memory.volume,
                 at_unix_seconds: memory.at_unix_seconds,
             }),
+            dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
             key: hardware
                 .keys()
                 .first()
@@ -111,6 +112,17 @@ impl Control {
             ),
             host_ref: self.seat(vm.host).map(host_object),
         })
+    }
+
+    /// The dumps of a VM's guest.
+    ///
+    /// # Errors
+    /// [`Problem`] if there is no such VM.
+    pub fn list_dumps(&self, named: &str) -> Result<Vec<Dump>, Problem> {
+        let index = self.inventory.read();
+        let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        let seen = index.observed(vm.id);
+        Ok(seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default())
     }
 
     fn summary(&self, index: &Index, vm: &VmRecord, up: bool) -> VmSummary {
@@ -353,6 +365,11 @@ fn cursor(asked: Option<&str>) -> Result<Option<&str>, Problem> {
 fn bad_cursor() -> Problem {
     Problem::new(ErrorCode::BadCursor, "this is no `next` of a page before")
         .next("read the list from its beginning")
+}
+
+fn dump_view(dump: &protocol::Dump) -> Dump {
+    let protocol::Dump { number, volume, bytes, sealed_bytes, at_unix_seconds, label, .. } = dump.clone();
+    Dump { number, bytes, sealed_bytes, volume, at_unix_seconds, label }
 }
 
 fn host_view(seat: &HostSeat) -> Host {

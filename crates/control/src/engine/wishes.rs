@@ -2,14 +2,14 @@
 //! that will see to it, the event, and the request's key.
 
 use strongroom_api::datastore::AddDatastore;
-use strongroom_api::limits::{STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
+use strongroom_api::limits::{DUMP_LABEL_MAX_BYTES, STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
 use strongroom_api::policy::CreatePolicy;
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{
-    CreateVm, DesiredPower, ImportDisk, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
+    CreateVm, DesiredPower, DumpVm, ImportDisk, Lifecycle, PatchVm, PowerState, StartVm, StopVm,
 };
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Problem};
-use strongroom_hostd::protocol::{DatastoreRequest, ImageFormat};
+use strongroom_hostd::protocol::{DatastoreRequest, Dump, ImageFormat};
 use uuid::Uuid;
 
 use super::advance::done;
@@ -110,6 +110,35 @@ impl Control {
             }
             vm.desired = DesiredPower::Stopped;
             Ok(Work::Suspend)
+        })
+    }
+
+    /// Wishes for a dump of a VM's guest.
+    pub fn dump_vm(&self, caller: &Caller, named: &str, wish: &DumpVm) -> Result<Task, Problem> {
+        let fits = |label: &String| {
+            (1..=DUMP_LABEL_MAX_BYTES).contains(&label.len()) && !label.chars().any(char::is_control)
+        };
+        if !wish.label.as_ref().is_none_or(fits) {
+            let message = format!("a label has 1 to {DUMP_LABEL_MAX_BYTES} bytes, and no control characters");
+            return Err(problems::invalid(message));
+        }
+        self.vm_wish(caller, named, TaskKind::VmDump, |vm, power| {
+            if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
+                return Err(state(vm, power, "only one that runs can be dumped"));
+            }
+            Ok(Work::Dump { label: wish.label.clone() })
+        })
+    }
+
+    /// Wishes that a dump is gone.
+    pub fn delete_dump(&self, caller: &Caller, named: &str, number: u32) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = idle_vm(index, named)?;
+            dump_of(index, vm, number)?;
+            let changed = VmRecord { task: Some(id), ..VmRecord::clone(&vm.record) };
+            let task = self.task(id, TaskKind::VmDumpDelete, vm.object(), caller);
+            let work = Work::DeleteDump { number };
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
         })
     }
 
@@ -470,6 +499,22 @@ impl Control {
         let power = index.observed(vm.id).map_or(PowerState::Stopped, |seen| seen.power);
         if power.is_on() { Err(state(vm, power, "it has to be off")) } else { Ok(()) }
     }
+}
+
+/// The VM's dump of this number.
+pub(super) fn dump_of<'index>(
+    index: &'index Index,
+    vm: &VmRecord,
+    number: u32,
+) -> Result<&'index Dump, Problem> {
+    let found = index.observed(vm.id).and_then(|seen| {
+        let seen: &crate::records::ObservedRecord = &seen.record;
+        seen.dumps.iter().find(|dump| dump.number == number)
+    });
+    found.ok_or_else(|| {
+        Problem::new(ErrorCode::NotFound, format!("VM {} has no dump {number}", vm.name))
+            .next(format!("`strongroom vm dump list {}` shows what there is", vm.name))
+    })
 }
 
 /// The VM of this name or id, if nobody works on it.

@@ -62,6 +62,17 @@ pub enum Work {
     Pause,
     /// Seal its memory, and end it.
     Suspend,
+    /// Dump its guest.
+    Dump {
+        /// What somebody calls it.
+        #[serde(default)]
+        label: Option<String>,
+    },
+    /// Delete a dump.
+    DeleteDump {
+        /// Which.
+        number: u32,
+    },
     /// Let it go on.
     Resume,
     /// Reset it.

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
 use strongroom_api::{Name, ObjectKind, ObjectRef};
-use strongroom_hostd::protocol::{ObservedVm, SuspendedMemory, VmGeneration, VmReason, VmSpec, WaitingFor};
+use strongroom_hostd::protocol::{
+    Dump, ObservedVm, SuspendedMemory, VmGeneration, VmReason, VmSpec, WaitingFor,
+};
 use strongroom_keys::ProviderName;
 use strongroom_types::{DatastoreId, KeyRequestId, VmId};
 use uuid::Uuid;
@@ -99,6 +101,9 @@ pub struct ObservedRecord {
     /// The memory with which it goes on.
     #[serde(default)]
     pub suspended: Option<SuspendedMemory>,
+    /// The dumps of its guest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dumps: Vec<Dump>,
 }
 
 impl ObservedRecord {
@@ -123,6 +128,7 @@ impl ObservedRecord {
             reason: seen.reason.clone(),
             waiting_for: seen.waiting_for.clone(),
             suspended: seen.suspended.clone(),
+            dumps: seen.dumps.clone().unwrap_or_default(),
         }
     }
 

@@ -13,10 +13,10 @@ use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_hostd::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
-    DatastoreState, DiskKey, DiskName, Epoch, Grant, Host as HostState, ObservedVm, ObservedVms, OffReason,
-    Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState, PowerState,
-    Problem, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSpec, VolumeFacts,
-    WaitingFor,
+    DatastoreState, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, ObservedVm, ObservedVms,
+    OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    PowerState, Problem, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSpec,
+    VolumeFacts, WaitingFor,
 };
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_store::{Engine, Store};
@@ -153,6 +153,7 @@ pub struct FakeVm {
     pub reason: Option<OffReason>,
     pub volumes: BTreeMap<String, VolumeId>,
     pub waiting_for: Vec<WaitingFor>,
+    pub dumps: Vec<Dump>,
 }
 
 impl HostInside {
@@ -204,6 +205,7 @@ impl HostInside {
             reason,
             waiting_for: vm.waiting_for.clone(),
             suspended: None,
+            dumps: Some(vm.dumps.clone()),
             spec: Some(Box::new(vm.spec.clone())),
         })
     }
@@ -266,6 +268,7 @@ impl HostInside {
                         power: PowerState::Stopped,
                         reason: Some(OffReason::NeverStarted),
                         waiting_for: Vec::new(),
+                        dumps: Vec::new(),
                     };
                     self.vms.insert(id, vm);
                 }
@@ -351,6 +354,23 @@ impl HostInside {
                         vm.power = PowerState::Running;
                         vm.waiting_for.clear();
                     }
+                    OperationKind::Dump { label } if running(vm) => {
+                        let made = vm.dumps.iter().find(|dump| dump.operation == request.operation).cloned();
+                        let dump = made.unwrap_or_else(|| Dump {
+                            number: vm.dumps.len() as u32 + 1,
+                            volume: VolumeId::random(),
+                            bytes: 2 << 30,
+                            sealed_bytes: 1 << 30,
+                            at_unix_seconds: 1,
+                            label: label.clone(),
+                            operation: request.operation,
+                        });
+                        if !vm.dumps.contains(&dump) {
+                            vm.dumps.push(dump.clone());
+                        }
+                        return Ok(Some(OperationOutcome::Dump(dump)));
+                    }
+                    OperationKind::DeleteDump { number } => vm.dumps.retain(|dump| dump.number != *number),
                     OperationKind::Reset if running(vm) => {}
                     other => return Err(Problem::new("conflict", format!("{} does not fit", other.name()))),
                 }

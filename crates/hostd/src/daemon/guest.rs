@@ -1,4 +1,4 @@
-//! The guest socket: consoles, screens and images, for whoever shows a ticket.
+//! The guest socket: consoles, screens, dumps and images, for whoever shows a ticket.
 //!
 //! Nothing of a guest passes through hostd: the client's socket goes on to the supervisor of its VM. A connection has a
 //! thread until its line has come.
@@ -90,6 +90,13 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
             Ok(_) => RequestKind::ConsoleLog,
             Err(problem) if problem.code == "not_running" => {
                 return operations::give_console_log(hostd, vm, grants, stream.into());
+            }
+            Err(problem) => return Err(problem),
+        },
+        TicketRequest::Dump { number, grants } => match hostd.vms.link(vm) {
+            Ok(_) => RequestKind::OpenDump { number },
+            Err(problem) if problem.code == "not_running" => {
+                return operations::give_dump(hostd, vm, (number, grants), stream.into());
             }
             Err(problem) => return Err(problem),
         },

@@ -19,10 +19,10 @@ use strongroom_types::VmId;
 use tokio::sync::oneshot;
 
 use super::Hostd;
-use super::vms::now_unix_seconds;
+use super::vms::{Kept, now_unix_seconds};
 use crate::process::ProcessIdentity;
 use crate::proof::{Secret, check_peer};
-use crate::protocol::{Grant, OffReason, Problem, StartOptions, SuspendedMemory, VmGeneration, VmSpec};
+use crate::protocol::{Grant, OffReason, Problem, StartOptions, VmGeneration, VmSpec};
 use crate::run_directory::VmRunDirectory;
 use crate::supervisor::kill_unrecorded;
 use crate::supervisor::orders::{Birth, Orphan, Report, Request, RequestKind, RunTask, Task};
@@ -338,8 +338,8 @@ impl Listener {
         };
         let _ = self.run.remove();
         if let Some(spec) = observed.spec {
-            let suspended = suspended(&spec);
-            self.hostd.vms.is_off(*spec, observed.generation, (Some(&off), suspended));
+            let kept = kept(&spec);
+            self.hostd.vms.is_off(*spec, observed.generation, (Some(&off), kept));
         }
         None
     }
@@ -348,8 +348,8 @@ impl Listener {
         if let Err(error) = self.run.remove() {
             tracing::warn!("VM {}: {} cannot be removed: {error}", self.vm, self.run.path().display());
         }
-        let suspended = suspended(&state.spec);
-        self.hostd.vms.is_off(state.spec.clone(), state.generation, (Some(&off), suspended));
+        let kept = kept(&state.spec);
+        self.hostd.vms.is_off(state.spec.clone(), state.generation, (Some(&off), kept));
     }
 
     /// Waits for those of our children that have ended. One that hung up before it wrote who it is, is ended.
@@ -365,10 +365,11 @@ impl Listener {
     }
 }
 
-/// The memory with which a VM that is off goes on, as its directory says.
-fn suspended(spec: &VmSpec) -> Option<SuspendedMemory> {
+/// What a VM that is off keeps of its guest, as its directory says.
+fn kept(spec: &VmSpec) -> Kept {
     let record = VmRecord::read_of(&spec.directory(), spec.id);
-    record.inspect_err(|error| tracing::error!("VM {}: {error}", spec.name)).ok()?.suspended
+    let record = record.inspect_err(|error| tracing::error!("VM {}: {error}", spec.name));
+    record.as_ref().map(Kept::from).unwrap_or_default()
 }
 
 /// Waits for the end of a process, for so long.

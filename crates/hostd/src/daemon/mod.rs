@@ -207,6 +207,13 @@ impl Hostd {
             }
             // Of a VM that is off too.
             TicketRequest::ConsoleLog { .. } => drop(self.vms.get(vm).ok_or_else(|| vms::no_such_vm(vm))?),
+            TicketRequest::Dump { number, .. } => {
+                let dumps = now.dumps.as_deref().unwrap_or_default();
+                if !dumps.iter().any(|dump| dump.number == *number) {
+                    let message = format!("VM {} has no dump {number}", now.name);
+                    return Err(Problem::new("no_such_dump", message));
+                }
+            }
             TicketRequest::Console { .. } | TicketRequest::Vnc => drop(self.vms.link(vm)?),
         }
         let (ticket, expires) = self.tickets.mint(vm, request)?;

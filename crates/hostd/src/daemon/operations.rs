@@ -10,12 +10,13 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::queue::{Failure, Job};
-use super::vms::{is_allowed, no_such_vm};
+use super::vms::{Kept, is_allowed, no_such_vm};
 use super::{Hostd, link};
 use crate::checks::{Root, crypto_safe};
+use crate::dumps;
 use crate::protocol::{
-    Grant, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem, StartOptions, TicketRequest,
-    VmSpec, VolumeFacts,
+    DUMP_LABEL_BYTES_MAX, Dump, Grant, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
+    StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use crate::supervisor::job::facts;
 use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
@@ -54,6 +55,8 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Delete => delete(hostd, vm).await,
         OperationKind::Start { spec, how } => start(hostd, job, *spec, how).await,
         OperationKind::Suspend => suspend(hostd, job).await,
+        OperationKind::Dump { label } => dump(hostd, job, label).await,
+        OperationKind::DeleteDump { number } => delete_dump(hostd, job, number).await,
         OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
         OperationKind::Rekey { spec } => rekey(hostd, job, *spec).await,
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
@@ -98,7 +101,10 @@ async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
     let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
     match hostd.vms.get(vm) {
         Some(_) => hostd.vms.is_configured(record.spec),
-        None => hostd.vms.is_off(record.spec, record.generation, (None, record.suspended)),
+        None => {
+            let kept = Kept::from(&record);
+            hostd.vms.is_off(record.spec, record.generation, (None, kept));
+        }
     }
     Ok(())
 }
@@ -239,6 +245,63 @@ async fn suspend(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     Ok(None)
 }
 
+/// Done when all of it is sealed and the guest goes on.
+async fn dump(hostd: &Arc<Hostd>, job: &Arc<Job>, label: Option<String>) -> Outcome {
+    let made = |hostd: &Hostd| -> Option<Dump> {
+        let dumps = hostd.vms.get(job.vm)?.dumps?;
+        dumps.into_iter().find(|dump| dump.operation == job.request.operation)
+    };
+    if let Some(dump) = made(hostd) {
+        return Ok(Some(OperationOutcome::Dump(dump)));
+    }
+    if label
+        .as_ref()
+        .is_some_and(|label| label.len() > DUMP_LABEL_BYTES_MAX || label.chars().any(char::is_control))
+    {
+        let message =
+            format!("a dump's label has at most {DUMP_LABEL_BYTES_MAX} bytes, and no control characters");
+        return Err(Problem::new("bad_request", message).into());
+    }
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    meant_for(job, &now)?;
+    let link = link_to(hostd, job.vm, AWAY_MAX).await?;
+    let wanted = RequestKind::Dump { operation: job.request.operation, label };
+    let mut sealed = std::pin::pin!(link.ask(wanted, &[]));
+    let sealed = tokio::select! {
+        sealed = &mut sealed => sealed,
+        () = job.cancelled() => {
+            link.ask(RequestKind::AbandonDump, &[]).await?;
+            // It may have been too late.
+            if sealed.await.is_err() {
+                return Err(Failure::Cancelled);
+            }
+            Ok(())
+        }
+    };
+    sealed?;
+    // Its supervisor tells of it before it answers.
+    Ok(made(hostd).map(OperationOutcome::Dump))
+}
+
+async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, number: u32) -> Outcome {
+    let (vm, now) = (job.vm, hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?);
+    if !is_off(&now) {
+        link_to(hostd, vm, AWAY_MAX).await?.ask(RequestKind::DeleteDump { number }, &[]).await?;
+        return Ok(None);
+    }
+    let spec = now.spec.ok_or_else(|| no_such_vm(vm))?;
+    let run = hostd.run.clone();
+    let left = blocking(move || {
+        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN)
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        dumps::remove_unfinished(&spec)?;
+        dumps::delete(&spec, number)
+    })
+    .await??;
+    hostd.vms.has_dumps(vm, left);
+    Ok(None)
+}
+
 /// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has yet to find.
 async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<link::Link>, Problem> {
     let mut watch = hostd.vms.watch(vm).ok_or_else(|| no_such_vm(vm))?;
@@ -345,15 +408,39 @@ async fn do_job(
 /// Has a supervisor of its own give the console's log of a VM that is off to a client.
 pub fn give_console_log(hostd: &Hostd, vm: VmId, grants: Vec<Grant>, client: OwnedFd) -> Result<(), Problem> {
     let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
+    give(hostd, Task::ConsoleLog(spec), grants, client, Some(LOG_WITHIN))
+}
+
+/// The same of a dump, which takes as long as it does: each chunk has its own time.
+pub fn give_dump(
+    hostd: &Hostd,
+    vm: VmId,
+    (number, grants): (u32, Vec<Grant>),
+    client: OwnedFd,
+) -> Result<(), Problem> {
+    let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
+    give(hostd, Task::Dump { spec, number }, grants, client, None)
+}
+
+fn give(
+    hostd: &Hostd,
+    task: Task,
+    grants: Vec<Grant>,
+    client: OwnedFd,
+    within: Option<Duration>,
+) -> Result<(), Problem> {
     let birth = Birth {
         home: hostd.home.clone(),
         run: hostd.run.path().to_owned(),
         qemu: hostd.config().qemu,
         grants,
-        task: Task::ConsoleLog(spec),
+        task,
     };
     let (wire, mut child) = hostd.supervisor.start(&birth, &[client])?;
-    let told = wire.receive_within::<Report>(LOG_WITHIN);
+    let told = match within {
+        Some(within) => wire.receive_within::<Report>(within),
+        None => wire.receive::<Report>(),
+    };
     if told.is_err() {
         let _ = child.kill();
     }
@@ -361,7 +448,7 @@ pub fn give_console_log(hostd: &Hostd, vm: VmId, grants: Vec<Grant>, client: Own
     match told {
         Ok((Report::Failed(problem), _)) => Err(problem),
         Ok(_) => Ok(()),
-        Err(error) => Err(Problem::new("job_died", format!("the process that reads the log ended: {error}"))),
+        Err(error) => Err(Problem::new("job_died", format!("the process that reads it ended: {error}"))),
     }
 }
 

@@ -109,7 +109,7 @@ impl Queue {
     }
 
     /// Takes an operation up, or finds it again. A forced stop goes before everything that waits for its VM, and ends a
-    /// graceful stop, a start or a suspension that runs.
+    /// graceful stop, a start, a suspension or a dump that runs.
     ///
     /// # Errors
     /// If too many wait; if another operation has that id.
@@ -140,7 +140,10 @@ impl Queue {
             if let Some(running) = &running
                 && matches!(
                     running.request.kind,
-                    OperationKind::Stop { .. } | OperationKind::Start { .. } | OperationKind::Suspend
+                    OperationKind::Stop { .. }
+                        | OperationKind::Start { .. }
+                        | OperationKind::Suspend
+                        | OperationKind::Dump { .. }
                 )
             {
                 running.cancelled.send_replace(true);

@@ -11,11 +11,26 @@ use tokio::sync::watch;
 use super::changes::ChangeLog;
 use super::link::Link;
 use crate::protocol::{
-    ChangedObject, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
+    ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
     VmSpec,
 };
 use crate::supervisor::state_file::Off;
 use crate::vm_directory::VmRecord;
+
+/// What a VM keeps of its guest while it is off, as its directory says.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The memory with which it goes on.
+    pub suspended: Option<SuspendedMemory>,
+    /// Its dumps.
+    pub dumps: Vec<Dump>,
+}
+
+impl From<&VmRecord> for Kept {
+    fn from(record: &VmRecord) -> Self {
+        Self { suspended: record.suspended.clone(), dumps: record.dumps.clone() }
+    }
+}
 
 /// All VMs.
 #[derive(Debug)]
@@ -94,7 +109,8 @@ impl Vms {
             // Looked through once more, a datastore says nothing new of it: it may run.
             return;
         }
-        self.is_off(record.spec, record.generation, (None, record.suspended));
+        let kept = Kept::from(&record);
+        self.is_off(record.spec, record.generation, (None, kept));
     }
 
     /// How a VM is.
@@ -159,13 +175,17 @@ impl Vms {
         }
         self.change(vm, |now| {
             observed.spec = now.spec.take();
+            // One of a former version says nothing of dumps.
+            observed.dumps = observed.dumps.or_else(|| now.dumps.take());
             *now = observed;
         });
     }
 
     /// It is being started, as this.
     pub fn is_starting(&self, spec: &VmSpec, generation: VmGeneration) {
-        let mut starting = self.off_as(spec.clone(), generation, (None, None));
+        let dumps = self.get(spec.id).and_then(|now| now.dumps).unwrap_or_default();
+        let kept = Kept { suspended: None, dumps };
+        let mut starting = self.off_as(spec.clone(), generation, (None, kept));
         (starting.power, starting.reason) = (PowerState::Starting, None);
         self.set(starting);
     }
@@ -180,13 +200,8 @@ impl Vms {
         });
     }
 
-    /// It is off: why, and with which memory it goes on.
-    pub fn is_off(
-        &self,
-        spec: VmSpec,
-        generation: VmGeneration,
-        off: (Option<&Off>, Option<SuspendedMemory>),
-    ) {
+    /// It is off: why, and what it keeps.
+    pub fn is_off(&self, spec: VmSpec, generation: VmGeneration, off: (Option<&Off>, Kept)) {
         self.set(self.off_as(spec, generation, off));
     }
 
@@ -202,11 +217,16 @@ impl Vms {
         self.change(spec.id, |now| now.spec = Some(Box::new(spec)));
     }
 
+    /// These are its dumps now.
+    pub fn has_dumps(&self, vm: VmId, dumps: Vec<Dump>) {
+        self.change(vm, |now| now.dumps = Some(dumps));
+    }
+
     fn off_as(
         &self,
         spec: VmSpec,
         generation: VmGeneration,
-        (off, suspended): (Option<&Off>, Option<SuspendedMemory>),
+        (off, Kept { suspended, dumps }): (Option<&Off>, Kept),
     ) -> ObservedVm {
         let unsaid = match (&suspended, generation) {
             (Some(_), _) => OffReason::Suspended,
@@ -232,6 +252,7 @@ impl Vms {
             reason: message.map(|message| VmReason { code: reason.code().to_owned(), message }),
             waiting_for: Vec::new(),
             suspended,
+            dumps: Some(dumps),
             spec: Some(Box::new(spec)),
         }
     }

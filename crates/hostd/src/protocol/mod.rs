@@ -17,11 +17,12 @@
 //!
 //! - Either side may be killed at any moment, so everything can be asked again. An operation is known by its id for as long
 //!   as hostd runs, and by its effect afterwards: creating what is there as it should be, starting the generation that
-//!   runs, stopping what is stopped, deleting what is gone succeed.
+//!   runs, stopping what is stopped, dumping what this operation has dumped, deleting what is gone succeed.
 //! - Nothing here is secret. Grants are of no use but to this host, and are kept out of logs all the same.
 //! - What an answer has that a reader does not know is for a newer reader; what a request has so is refused.
 
 mod change;
+mod dump;
 mod grant;
 mod host;
 mod names;
@@ -33,6 +34,7 @@ mod spec;
 mod ticket;
 
 pub use change::{Change, ChangedObject, Changes, Epoch};
+pub use dump::{DUMP_LABEL_BYTES_MAX, DUMPS_MAX, Dump, GuestEnd};
 pub use grant::Grant;
 pub use host::{
     Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Topology,
@@ -46,7 +48,7 @@ pub use operation::{
     ImageFormat, Operation, OperationKind, OperationOutcome, OperationRequest, OperationState, Progress,
     ProgressUnit, StartOptions, VolumeFacts,
 };
-pub use own_volume::{OwnVolume, TPM_STATE};
+pub use own_volume::{DUMP_MAKING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
 pub use spec::{
     CpuTopology, DirectKernel, Disk, DiskFrontend, DiskKey, DiskKind, Firmware, MachineType, Network, Nic,

@@ -7,6 +7,7 @@ use strongroom_keys::{LeaseStatus, ProviderKey};
 use strongroom_types::{KekId, VmId, VolumeId};
 
 use super::change::Epoch;
+use super::dump::Dump;
 use super::names::{DiskName, VmGeneration, VmName};
 use super::spec::VmSpec;
 
@@ -54,6 +55,9 @@ pub struct ObservedVm {
     /// The memory with which it goes on at its next start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<SuspendedMemory>,
+    /// The dumps of its guest; nothing if whoever tells of it knows of no dumps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dumps: Option<Vec<Dump>>,
     /// What its directory says that it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<Box<VmSpec>>,
@@ -103,7 +107,7 @@ impl PowerState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmReason {
     /// A stable name for programs; of [`OffReason`] for a VM that is off, else `paused_by_request`, `no_space`, `io_error`,
-    /// `guest_panicked`, `suspending`, `key_unavailable`, `worker_down`, `adopting`, `tpm_lost`.
+    /// `guest_panicked`, `suspending`, `dumping`, `key_unavailable`, `worker_down`, `adopting`, `tpm_lost`.
     pub code: String,
     /// A sentence.
     pub message: String,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
 use strongroom_types::{KekId, VmId, VolumeId};
 
+use super::dump::Dump;
 use super::grant::Grant;
 use super::names::{DiskName, OperationId, VmGeneration};
 use super::problem::Problem;
@@ -17,8 +18,8 @@ pub struct OperationRequest {
     /// Which operation this is: asked again with the same id, it is not done again.
     pub operation: OperationId,
     /// Which start of the VM it is meant for. [`Start`](OperationKind::Start) begins it; others but
-    /// [`Create`](OperationKind::Create), [`Delete`](OperationKind::Delete) and [`Configure`](OperationKind::Configure), which
-    /// do not look at it, are refused if another one runs.
+    /// [`Create`](OperationKind::Create), [`Delete`](OperationKind::Delete), [`Configure`](OperationKind::Configure) and
+    /// [`DeleteDump`](OperationKind::DeleteDump), which do not look at it, are refused if another one runs.
     pub generation: VmGeneration,
     /// What it is.
     pub kind: OperationKind,
@@ -52,6 +53,18 @@ pub enum OperationKind {
     },
     /// Saves its memory and its devices' state, sealed, and ends it: its next start goes on with them. If it fails, the guest goes on.
     Suspend,
+    /// Dumps the memory of its guest, which stands still meanwhile, as a core file into a sealed volume of its own. If it fails, nothing is
+    /// left of that.
+    Dump {
+        /// What somebody calls it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        label: Option<String>,
+    },
+    /// Deletes a dump, whether the VM runs or not.
+    DeleteDump {
+        /// Which.
+        number: u32,
+    },
     /// Ends it: its guest is asked to, and after `timeout_s` it is cut off.
     Stop {
         /// Cuts it off at once.
@@ -111,6 +124,8 @@ impl OperationKind {
             Self::Start { .. } => "start",
             Self::Stop { .. } => "stop",
             Self::Suspend => "suspend",
+            Self::Dump { .. } => "dump",
+            Self::DeleteDump { .. } => "delete_dump",
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Reset => "reset",
@@ -224,6 +239,8 @@ pub enum OperationOutcome {
     Volumes(Vec<VolumeFacts>),
     /// Of `start`: it waits for a key.
     KeyUnavailable(ProviderKey),
+    /// Of `dump`: it.
+    Dump(Dump),
 }
 
 /// A volume, as its descriptor has it.

@@ -10,6 +10,8 @@ pub use strongroom_datastore::file::TPM_STATE;
 
 /// How the names of dumps begin.
 const DUMP_PREFIX: &str = "dump-";
+/// How the name ends of one that is being made.
+pub const DUMP_MAKING: &str = ".making";
 /// What no disk is called, beside dumps.
 const RESERVED: [&str; 7] = ["vm.json", "nvram", "vtpm", TPM_STATE, "seed", "console", "memory"];
 
@@ -64,6 +66,11 @@ impl VmSpec {
     /// The directory of one of the VM's own volumes.
     pub fn own_volume_path(&self, which: OwnVolume) -> PathBuf {
         self.directory().join(which.name())
+    }
+
+    /// Where a dump is made, beside its place, which it gets when all of it is there.
+    pub fn dump_making_path(&self, number: u32) -> PathBuf {
+        self.directory().join(format!("{}{DUMP_MAKING}", OwnVolume::Dump(number).name()))
     }
 
     /// Where swtpm keeps the state of the VM's TPM.

@@ -4,7 +4,7 @@
 //! data never passes the control plane, and the client needs no other right than the ticket.
 //!
 //! On the guest socket (`<run>/hostd/guest.sock`, a stream) the client sends one line, a [`GuestHello`], and gets one, a
-//! [`GuestWelcome`] or `{"error": ...}`. After a welcome the stream is the guest's console or VNC server. With an upload,
+//! [`GuestWelcome`] or `{"error": ...}`. After a welcome the stream is the guest's console or VNC server, or a dump. With an upload,
 //! the image's open file comes beside the first byte of the line (`SCM_RIGHTS`): hostd opens no path that a client names.
 
 use std::fmt;
@@ -13,6 +13,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use strongroom_types::hex;
 
+use super::dump::Dump;
 use super::grant::Grant;
 use super::names::DiskName;
 
@@ -77,6 +78,14 @@ pub enum TicketRequest {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
+    /// A dump of its guest, also of a VM that is off.
+    Dump {
+        /// Which.
+        number: u32,
+        /// Leave to fetch its key, should it be off.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        grants: Vec<Grant>,
+    },
     /// Its screen, by VNC.
     Vnc,
     /// An image for a disk. Shown with the image's file, the ticket is then named in
@@ -119,6 +128,10 @@ pub enum GuestWelcome {
     },
     /// What was said on the console follows, and then the end.
     ConsoleLog,
+    /// The dump follows in chunks: how many bytes it has (32 bits, little-endian), and these. All chunks are the packed content of
+    /// the dump (`strongroom_streams::Unpacker`), each part of which was verified before. One without bytes is the last, and after it comes
+    /// a line, a [`GuestEnd`](super::GuestEnd): without that, the dump has broken off.
+    Dump(Box<Dump>),
     /// The VNC server follows.
     Vnc,
     /// The image was taken.

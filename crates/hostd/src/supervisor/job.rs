@@ -17,12 +17,13 @@ use strongroom_keys::{Kek, KeyError, ProviderKey};
 use strongroom_types::VolumeSize;
 use strongroom_worker::assemble_destaged;
 
+use super::dump::GivenDump;
 use super::keys::VmKeys;
 use super::orders::{Report, Task};
 use super::own_volume::create_with;
 use super::rekey::rekey;
 use super::served::fillable;
-use super::{console_log, own_volume, vtpm};
+use super::{console_log, dump, own_volume, vtpm};
 use crate::protocol::{
     Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem, Progress,
     ProgressUnit, VmSpec, VolumeFacts,
@@ -55,19 +56,21 @@ pub fn run(
     | Task::Configure(spec)
     | Task::Import { spec, .. }
     | Task::Rekey(spec)
-    | Task::ConsoleLog(spec)) = &task
+    | Task::ConsoleLog(spec)
+    | Task::Dump { spec, .. }) = &task
     else {
         return Err(Problem::new("internal", "that is no job"));
     };
     let system = |error: std::io::Error| Problem::new("system", error.to_string());
     let run = HostRunDirectory::at(run).map_err(system)?;
-    let _lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(system)?;
+    let lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(system)?;
     match &task {
         Task::Create(spec) => create(home, grants, spec, wire),
         Task::Configure(spec) => configure(home, grants, spec, wire),
         Task::Import { spec, disk, format } => import(home, grants, (spec, disk, *format), files, wire),
         Task::Rekey(spec) => move_to_other_key(home, grants, spec, wire),
         Task::ConsoleLog(spec) => give_console_log(home, grants, spec, files),
+        Task::Dump { spec, number } => give_dump(home, grants, (spec, *number), files, lock),
         Task::Run(_) => Err(Problem::new("internal", "that is no job")),
     }
 }
@@ -182,6 +185,24 @@ fn give_console_log(
     let kek = own_volume::hold_key(&keys, spec, OwnVolume::Console).map_err(|error| error.problem())?;
     let said = console_log::read(spec, kek.as_deref())?;
     console_log::give(client.into(), Ok(said));
+    Ok(Vec::new())
+}
+
+/// Gives a dump to a client. Once it is open nobody else has to wait: its volume is held, and the rest of the VM's is not touched.
+fn give_dump(
+    home: &Path,
+    grants: Vec<Grant>,
+    (spec, number): (&VmSpec, u32),
+    files: Vec<OwnedFd>,
+    lock: VmLock,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+    keys.add_grants(grants);
+    let kek = own_volume::hold_key(&keys, spec, OwnVolume::Dump(number)).map_err(|error| error.problem())?;
+    let opened = GivenDump::open(spec, number, kek.as_deref())?;
+    drop(lock);
+    dump::give(client.into(), Ok(opened));
     Ok(Vec::new())
 }
 

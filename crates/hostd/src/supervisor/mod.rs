@@ -11,6 +11,7 @@
 pub mod console;
 mod console_log;
 mod door;
+mod dump;
 pub mod job;
 mod keys;
 mod machine;
@@ -19,6 +20,7 @@ mod observe;
 pub mod orders;
 pub mod own_volume;
 mod rekey;
+mod room;
 mod served;
 mod starting;
 pub mod state_file;

@@ -64,6 +64,11 @@ pub fn suspending() -> VmReason {
     reason("suspending", "it stands still while its memory is sealed".to_owned())
 }
 
+/// Its memory is being dumped.
+pub fn dumping() -> VmReason {
+    reason("dumping", "it stands still while its memory is dumped, and goes on then".to_owned())
+}
+
 /// Its guest is of no use.
 pub fn panicked() -> VmReason {
     reason("guest_panicked", "its guest's system has given up; reset or stop it".to_owned())

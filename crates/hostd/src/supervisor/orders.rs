@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
 
 use crate::protocol::{
-    DiskName, Grant, ImageFormat, ObservedVm, Problem, Progress, StartOptions, VmGeneration, VmSpec,
-    VolumeFacts,
+    DiskName, Grant, ImageFormat, ObservedVm, OperationId, Problem, Progress, StartOptions, VmGeneration,
+    VmSpec, VolumeFacts,
 };
 
 /// The first packet. Beside an import comes the image's file.
@@ -51,6 +51,13 @@ pub enum Task {
     Rekey(Box<VmSpec>),
     /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and ends.
     ConsoleLog(Box<VmSpec>),
+    /// Gives a dump of a VM that is off to a client, whose socket comes beside, and ends.
+    Dump {
+        /// Of which VM.
+        spec: Box<VmSpec>,
+        /// Which.
+        number: u32,
+    },
 }
 
 /// Which VM to run.
@@ -113,6 +120,26 @@ pub enum RequestKind {
         /// Which.
         to: ProviderKey,
     },
+    /// Dump the memory. Answered when the dump is there; how far that is, is told as [`Report::Progress`]. Asked again while it is under
+    /// way, it is that one that is waited for.
+    Dump {
+        /// Which operation makes it.
+        operation: OperationId,
+        /// What somebody calls it.
+        label: Option<String>,
+    },
+    /// Have the guest go on instead. The dump that this ends is answered as failed.
+    AbandonDump,
+    /// Delete a dump. Answered when it is gone.
+    DeleteDump {
+        /// Which.
+        number: u32,
+    },
+    /// A client of a dump, whose socket comes beside.
+    OpenDump {
+        /// Which.
+        number: u32,
+    },
     /// More grants.
     Grants(Vec<Grant>),
     /// A client of the console's log, whose socket comes beside.
@@ -138,7 +165,7 @@ pub enum Report {
         /// Why it was not done, if it was not.
         problem: Option<Problem>,
     },
-    /// How far a job, or a suspension, is.
+    /// How far a job, a suspension or a dump is.
     Progress(Progress),
     /// A job is done: what the volumes are that it made.
     Done(Vec<VolumeFacts>),

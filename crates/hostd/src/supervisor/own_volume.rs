@@ -22,7 +22,7 @@ use crate::protocol::{OwnVolume, Problem, VmSpec};
 /// How long the last I/O of whoever had a volume may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 /// How the name ends of a volume that does not have its first content yet.
-const FILLING: &str = ".filling";
+pub const FILLING: &str = ".filling";
 
 /// Why one of a VM's own volumes cannot be used.
 #[derive(Debug, Error)]
@@ -129,8 +129,16 @@ impl OpenOwnVolume {
     /// # Errors
     /// Also if it is not there, not under this key, or in use for longer than 30 s.
     pub fn open(path: &Path, kek: Option<&Kek>) -> Result<Self, OwnVolumeError> {
+        Self::open_within(path, kek, LOCK_WAIT)
+    }
+
+    /// The same, if it is in use for no longer than that.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_within(path: &Path, kek: Option<&Kek>, lock_wait: Duration) -> Result<Self, OwnVolumeError> {
         let (access, protection) = (Access::ReadWrite, protection(kek));
-        let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation: 0 };
+        let options = OpenOptions { protection, access, lock_wait, least_generation: 0 };
         let disk = assemble_destaged(open(path, &options)?)?;
         let name = path.display().to_string();
         let access = DiskAccess::open(&*disk)

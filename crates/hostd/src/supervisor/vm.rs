@@ -9,6 +9,7 @@
 //! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
 //! This thread waits for nothing else.
 
+mod dump;
 mod news;
 mod rekey;
 mod requests;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use strongroom_hypervisor::{QemuIdentity, QmpError, RunDirectory};
 
+use self::dump::DumpUnderWay;
 use self::rekey::Rekeying;
 use self::suspend::Suspension;
 use super::console::Console;
@@ -40,8 +42,8 @@ use super::vtpm::Keeper;
 use super::{Programs, SupervisorError, swap};
 use crate::process::ProcessIdentity;
 use crate::protocol::{
-    ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason, VmSpec,
-    WaitingFor,
+    Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
+    VmSpec, WaitingFor,
 };
 use crate::run_directory::VmRunDirectory;
 
@@ -84,6 +86,19 @@ pub enum Event {
     Suspended(Result<SuspendedMemory, Problem>),
     /// A move to another key is over: what the VM is now.
     Rekeyed(Result<Box<VmSpec>, Problem>),
+    /// How far a dump is.
+    DumpProgress(Progress),
+    /// A dump is over.
+    Dumped(Result<Dump, Problem>),
+    /// The volume of a dump is deleted, or is not.
+    DumpGone {
+        /// Which dump.
+        number: u32,
+        /// Why not.
+        gone: Result<(), Problem>,
+        /// Who waits for it, for which request.
+        asked_by: (Connection, u64),
+    },
     /// The host goes down.
     HostEnds,
 }
@@ -111,6 +126,10 @@ pub struct Vm {
     halted: Halted,
     suspension: Option<Suspension>,
     rekeying: Option<Rekeying>,
+    dump: Option<DumpUnderWay>,
+    dumps: Vec<Dump>,
+    /// Removes what never became a dump.
+    tidying: Option<thread::JoinHandle<()>>,
     /// Removes the volume of the memory with which it went on.
     removal: Option<thread::JoinHandle<()>>,
     stop: Option<Stop>,
@@ -181,6 +200,7 @@ impl Vm {
         let opening = |disk: &_| Volume { served: None, observed: observe::opening(disk), ended: false };
         let volumes = served(&task.spec).iter().map(opening).collect();
         let adopting = task.adopt.is_some();
+        let dumps = dump::found(&task.spec);
         Ok(Self {
             reason: adopting.then(observe::adopting),
             task,
@@ -203,6 +223,9 @@ impl Vm {
             halted: Halted { by_request, for_room: false },
             suspension: None,
             rekeying: None,
+            dump: None,
+            dumps,
+            tidying: None,
             removal: None,
             stop: None,
             abandoned,
@@ -241,7 +264,10 @@ impl Vm {
                 // It has been told nothing yet.
                 self.told = None;
             }
-            Event::Gone(id) => self.hosts.retain(|connection| connection.id != id),
+            Event::Gone(id) => {
+                self.hosts.retain(|connection| connection.id != id);
+                self.dump_is_nobodys(id);
+            }
             Event::Request { connection, request, files } => self.asked(&connection, request, files),
             Event::KeyMissing(missing) => self.key_missing(missing),
             Event::TpmStarted(identity) => {
@@ -256,9 +282,12 @@ impl Vm {
             Event::Volume(index, news) => self.volume_news(index, news),
             Event::Machine(MachineNews::Event(event)) => self.machine_event(event),
             Event::Machine(MachineNews::Ended(said)) => return Some(self.machine_ended(&said)),
-            Event::Progress(progress) => self.progress(progress),
+            Event::Progress(progress) => self.tell_progress(progress),
             Event::Suspended(saved) => self.suspended(saved),
             Event::Rekeyed(moved) => self.rekeyed(moved),
+            Event::DumpProgress(progress) => self.dump_progress(progress),
+            Event::Dumped(dumped) => self.dumped(dumped),
+            Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
             // What is being suspended ends anyway.
             Event::HostEnds if self.suspension.is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
@@ -319,6 +348,8 @@ impl Vm {
             .and_then(|run| Console::start(&run.console(), log))
             .inspect_err(|error| tracing::warn!("VM {}: no console: {error}", self.task.spec.name))
             .ok();
+        self.tidy_dumps();
+        self.await_dump_of_predecessor();
         if self.stop.is_some() {
             self.cut_off();
         } else if let Some(lost) = self.volumes.iter().find(|volume| volume.ended) {
@@ -394,6 +425,7 @@ impl Vm {
         if let Some(log) = self.console_log.take() {
             log.finish();
         }
+        self.end_dump();
         self.machine = None;
         if let Some(tpm) = self.tpm.take() {
             tpm.end();
@@ -459,6 +491,7 @@ impl Vm {
             reason: self.reason.clone().or_else(|| self.tpm_lost.then(observe::tpm_lost)),
             waiting_for: self.missing.iter().cloned().collect(),
             suspended: None,
+            dumps: Some(self.dumps.clone()),
             spec: None,
         };
         if self.told.as_ref() == Some(&now) {

@@ -40,6 +40,11 @@ pub enum PowerEvent {
         /// Its id; what has none cannot be meant.
         device: String,
     },
+    /// A dump is over.
+    Dumped {
+        /// Why it failed, if it did.
+        error: Option<String>,
+    },
     /// More happened than there was room for: ask [`Qmp::status`](super::Qmp::status).
     Missed,
     /// Something else, perhaps of a newer QEMU.
@@ -85,6 +90,10 @@ impl From<Event> for PowerEvent {
                 device: if error.device.is_empty() { error.node } else { error.device },
                 stopped: error.action == "stop",
             }),
+            "DUMP_COMPLETED" => {
+                let error = data.get("error").and_then(Value::as_str).map(str::to_owned);
+                Some(Self::Dumped { error })
+            }
             "DEVICE_DELETED" => data
                 .get("device")
                 .and_then(Value::as_str)
@@ -116,6 +125,8 @@ mod tests {
             event("BLOCK_IO_ERROR", json!({ "device": "", "node-name": "disk1", "action": "stop" })),
             PowerEvent::IoError { device: "disk1".to_owned(), stopped: true }
         );
+        let failed = json!({ "result": { "status": "failed" }, "error": "no room" });
+        assert_eq!(event("DUMP_COMPLETED", failed), PowerEvent::Dumped { error: Some("no room".to_owned()) });
         // A known name with data of another kind is no reason to fail.
         for (name, data) in [("SHUTDOWN", json!([1])), ("DEVICE_DELETED", json!({})), ("NEW", json!(1))] {
             assert_eq!(event(name, data.clone()), PowerEvent::Other { name: name.to_owned(), data });

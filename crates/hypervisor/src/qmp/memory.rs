@@ -1,5 +1,5 @@
 //! A machine's memory and its devices' state, saved into a file descriptor and loaded from one: QEMU's migration, with nobody at
-//! the other end but us.
+//! the other end but us. And its memory alone, dumped into one for debuggers.
 
 use std::os::fd::BorrowedFd;
 
@@ -10,6 +10,8 @@ use super::{Qmp, QmpError};
 
 /// What QEMU knows our descriptor by.
 const FILE: &str = "memory";
+/// The same, of a dump.
+const DUMP: &str = "dump";
 /// Bytes a second that saving may take. There is no guest to be slowed down: more than any disk takes.
 const BANDWIDTH_MAX: u64 = 1 << 40;
 
@@ -64,6 +66,31 @@ impl Qmp {
         Ok(match answer["status"].as_str() {
             Some("completed") => Transfer::Completed,
             Some("failed" | "cancelled") => Transfer::Failed(why()),
+            _ => Transfer::UnderWay,
+        })
+    }
+
+    /// Begins to dump the memory of a machine that stands still, as a core file (ELF): physical memory, without paging, and each
+    /// processor's registers. QEMU closes its end of `into`, which may be a pipe, when it has written all of it, or has failed:
+    /// [`dumped`](Self::dumped) says which. Until then the machine can neither go on nor be stopped.
+    ///
+    /// # Errors
+    /// QEMU's, also while another dump is under way.
+    pub fn begin_dump(&self, into: BorrowedFd<'_>) -> Result<(), QmpError> {
+        self.give_file(DUMP, into)?;
+        let arguments = json!({ "paging": false, "protocol": format!("fd:{DUMP}"), "detach": true });
+        self.execute_value("dump-guest-memory", &arguments).map(drop)
+    }
+
+    /// How far the last dump is; completed if there was none. Why it failed says the event alone.
+    ///
+    /// # Errors
+    /// QEMU's.
+    pub fn dumped(&self) -> Result<Transfer, QmpError> {
+        let answer = self.execute_value("query-dump", &json!({}))?;
+        Ok(match answer["status"].as_str() {
+            Some("completed" | "none") => Transfer::Completed,
+            Some("failed") => Transfer::Failed("QEMU has not written all of it".to_owned()),
             _ => Transfer::UnderWay,
         })
     }

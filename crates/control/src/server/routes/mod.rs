@@ -29,6 +29,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_pause))
         .routes(routes!(vms::vm_suspend))
         .routes(routes!(vms::vm_rotate_key))
+        .routes(routes!(vms::vm_dump, vms::vm_dump_list))
+        .routes(routes!(vms::vm_dump_delete))
         .routes(routes!(vms::vm_resume))
         .routes(routes!(vms::vm_reset))
         .routes(routes!(vms::vm_ticket))

@@ -6,14 +6,15 @@ use axum::http::StatusCode;
 use strongroom_api::key::KeyStatus;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{
-    CreateVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RotateKey, StartVm, StopVm, Ticket, TicketUse,
-    VmListQuery, VmSummary, VmView,
+    CreateVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RotateKey, StartVm, StopVm,
+    Ticket, TicketUse, VmListQuery, VmSummary, VmView,
 };
-use strongroom_api::{ErrorBody, Page};
+use strongroom_api::{ErrorBody, ListQuery, Page};
 
 use super::super::Api;
 use super::super::ask::{Asked, Named, Wish, version};
 use super::{Answer, blocking};
+use crate::engine::views::page_of;
 
 /// A task that was accepted.
 type Accepted = Answer<(StatusCode, Json<Task>)>;
@@ -68,7 +69,7 @@ pub async fn vm_ticket(
     Named(vm): Named<String>,
     wish: Wish<TicketUse>,
 ) -> Answer<(StatusCode, Json<Ticket>)> {
-    let ticket = blocking(api, move |control| control.ticket(&vm, &wish.body)).await?;
+    let ticket = blocking(api, move |control| control.ticket(&wish.caller, &vm, &wish.body)).await?;
     Ok((StatusCode::CREATED, Json(ticket)))
 }
 
@@ -189,6 +190,43 @@ pub async fn vm_suspend(
     wish: Wish<PowerOptions>,
 ) -> Accepted {
     let task = blocking(api, move |control| control.suspend_vm(&wish.caller, &vm)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Dumps what the guest of a VM has in its memory into a sealed volume of the VM's own, as a core file (ELF). The guest stands still
+/// meanwhile and goes on then, whatever becomes of it.
+#[utoipa::path(post, path = "/v1/vms/{vm}/dumps", operation_id = "vm_dump", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<DumpVm>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_dump(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<DumpVm>) -> Accepted {
+    let task = blocking(api, move |control| control.dump_vm(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// The dumps of a VM, all of each of which is there. What is in one takes a ticket.
+#[utoipa::path(get, path = "/v1/vms/{vm}/dumps", operation_id = "vm_dump_list", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ListQuery),
+    responses((status = 200, body = Page<Dump>), (status = "4XX", body = ErrorBody)))]
+pub async fn vm_dump_list(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Dump>>> {
+    let all = api.control.list_dumps(&vm)?;
+    // As wide as the greatest number, so that their order is that of numbers.
+    Ok(Json(page_of(all, &query, |dump| format!("{:010}", dump.number))?))
+}
+
+/// Deletes a dump of a VM, whether that runs or not.
+#[utoipa::path(delete, path = "/v1/vms/{vm}/dumps/{dump}", operation_id = "vm_dump_delete", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("dump" = u32, Path, description = "Its number.")),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_dump_delete(
+    State(api): State<Api>,
+    Named((vm, dump)): Named<(String, u32)>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.delete_dump(&wish.caller, &vm, dump)).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

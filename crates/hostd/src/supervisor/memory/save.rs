@@ -13,24 +13,19 @@ use strongroom_datastore::file::describe;
 use strongroom_hypervisor::Qmp;
 use strongroom_hypervisor::qmp::Transfer;
 use strongroom_keys::Kek;
-use strongroom_streams::{SLOT_BYTES_MAX, StreamKind, StreamWriter, stream_bytes};
-use strongroom_types::{VolumeSize, display_bytes};
+use strongroom_streams::{SLOT_BYTES_MAX, StreamKind, StreamWriter};
 use uuid::Uuid;
 
 use super::super::keys::VmKeys;
 use super::super::machine::Machine;
 use super::super::own_volume::{OpenOwnVolume, create_with, hold_key};
+use super::super::room;
 use super::{
     ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, datastore_problem, make_disks_durable, qmp_problem, remove,
     stream_problem, system_problem,
 };
 use crate::protocol::{OwnVolume, Problem, Progress, ProgressUnit, SuspendedMemory, VmSpec};
 use crate::vm_directory::VmRecord;
-
-/// What a machine has beside its guest's memory, in bytes at most: a screen's memory, firmware, the devices' state.
-const BESIDES_BYTES: u64 = 256 << 20;
-/// One in so many bytes of memory says where the others belong: 8 for a page of 4096, and some.
-const HEADS_SHARE: u64 = 256;
 
 /// Everything that it takes to suspend a VM.
 pub struct Saving {
@@ -53,7 +48,7 @@ impl Saving {
     pub fn run(&self, tell: impl FnMut(Progress)) -> Result<SuspendedMemory, Problem> {
         let kek = hold_key(&self.keys, &self.spec, OwnVolume::Memory).map_err(|error| error.problem())?;
         remove(&self.spec)?;
-        let size = self.size()?;
+        let size = room::for_memory(&self.spec, "a memory", "make room, or stop the VM instead")?;
         let path = self.spec.own_volume_path(OwnVolume::Memory);
         create_with(&path, size, kek.as_deref(), &[]).map_err(|error| error.problem())?;
         self.save(kek.as_deref(), tell).inspect_err(|_| {
@@ -66,21 +61,6 @@ impl Saving {
 
     fn qmp(&self) -> &Qmp {
         self.machine.qemu().qmp()
-    }
-
-    /// How large the volume is to be, if there is room for all of it. Pages of zeroes take none, but nobody has counted them.
-    fn size(&self) -> Result<VolumeSize, Problem> {
-        let memory_bytes = self.spec.memory_bytes;
-        let bytes = stream_bytes(memory_bytes + memory_bytes / HEADS_SHARE + BESIDES_BYTES, SLOT_BYTES_MAX);
-        let room = rustix::fs::statvfs(&self.spec.datastore)
-            .map_err(|errno| system_problem("look at the datastore")(errno.into()))?;
-        let free_bytes = room.f_bavail.saturating_mul(room.f_frsize);
-        if free_bytes < bytes {
-            let (free, wanted) = (display_bytes(free_bytes), display_bytes(bytes));
-            let message = format!("the datastore has {free} free, and a memory may take {wanted}");
-            return Err(Problem::new("no_space", message).with_next_step("make room, or stop the VM instead"));
-        }
-        VolumeSize::new(bytes).map_err(|error| Problem::new("bad_size", error.to_string()))
     }
 
     fn save(&self, kek: Option<&Kek>, mut tell: impl FnMut(Progress)) -> Result<SuspendedMemory, Problem> {

@@ -14,6 +14,9 @@ impl Vm {
         if matches!(self.power, PowerState::Stopping) && !matches!(event, PowerEvent::Shutdown { .. }) {
             return;
         }
+        if let PowerEvent::Dumped { error } = event {
+            return self.dump_was_said_to_fail(error);
+        }
         match event {
             PowerEvent::Shutdown { guest: true, .. } => {
                 let stop = self.stop.get_or_insert_with(|| Stop {
@@ -53,7 +56,7 @@ impl Vm {
     }
 
     fn look_again(&mut self) {
-        let Some(machine) = self.machine.as_ref().filter(|_| self.suspension.is_none()) else { return };
+        let Some(machine) = self.machine.as_ref().filter(|_| !self.is_being_sealed()) else { return };
         match machine.qemu().qmp().status() {
             Ok(status) if status.running => self.is(PowerState::Running, None),
             Ok(_) => self.is(PowerState::Paused, self.halted.reason()),
@@ -102,7 +105,7 @@ impl Vm {
             return;
         }
         self.halted.for_room = parked;
-        if self.suspension.is_some() {
+        if self.is_being_sealed() {
             return;
         }
         if let Err(problem) = self.halt_or_go_on() {

@@ -28,6 +28,9 @@ impl Vm {
         to: &ProviderKey,
     ) -> Result<(), Problem> {
         self.machine()?;
+        if self.dump.is_some() {
+            return Err(Problem::new("dumping", "the VM is being dumped").with_next_step("wait for it"));
+        }
         if self.rekeying.is_some() {
             return Err(Problem::new("rekey", "the VM is moving to another key already"));
         }

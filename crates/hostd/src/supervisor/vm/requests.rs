@@ -24,6 +24,16 @@ impl Vm {
                 Ok(()) => return self.tell(),
                 Err(problem) => Err(problem),
             },
+            RequestKind::Dump { operation, label } => {
+                match self.dump(connection, request.id, (operation, label)) {
+                    Ok(()) => return self.tell(),
+                    Err(problem) => Err(problem),
+                }
+            }
+            RequestKind::DeleteDump { number } => match self.delete_dump(connection, request.id, number) {
+                Ok(()) => return,
+                Err(problem) => Err(problem),
+            },
             kind => self.carry_out(kind, files),
         };
         let problem = begun.err();
@@ -42,10 +52,22 @@ impl Vm {
                 Ok(())
             }
             // Not here.
-            RequestKind::Suspend | RequestKind::Rekey { .. } => Ok(()),
+            RequestKind::Suspend
+            | RequestKind::Rekey { .. }
+            | RequestKind::Dump { .. }
+            | RequestKind::DeleteDump { .. } => Ok(()),
             RequestKind::AbandonSuspension => {
                 self.abandon_suspension();
                 Ok(())
+            }
+            RequestKind::AbandonDump => {
+                self.abandon_dump();
+                Ok(())
+            }
+            RequestKind::OpenDump { number } => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                self.open_dump(number, client)
             }
             RequestKind::Grants(grants) => {
                 self.keys.add_grants(grants);
@@ -98,7 +120,16 @@ impl Vm {
         if self.suspension.is_some() {
             return Err(Problem::new("suspending", "the VM is being suspended"));
         }
+        if self.dump.is_some() {
+            let next = "wait for that, or cancel it (`strongroom task list`)";
+            return Err(Problem::new("dumping", "the VM's guest is being dumped").with_next_step(next));
+        }
         self.machine.clone().ok_or_else(|| Problem::new("not_running", "the VM does not run yet"))
+    }
+
+    /// Whether it stands still for its memory, and goes on when that is over.
+    pub(super) fn is_being_sealed(&self) -> bool {
+        self.suspension.is_some() || self.dump.is_some()
     }
 
     fn console(&mut self) -> Result<&Console, Problem> {
@@ -129,21 +160,30 @@ impl Vm {
     pub(super) fn ask_to_stop(&mut self, force: bool, timeout_s: u32) {
         let deadline = Instant::now().checked_add(Duration::from_secs(timeout_s.into()));
         self.abandon_suspension();
-        let asked = match (&self.machine, force) {
-            (Some(machine), false) if self.suspension.is_none() => {
-                let qmp = machine.qemu().qmp();
-                // A guest that stands still would not see the button.
-                let awake = if self.power == PowerState::Paused { qmp.cont() } else { Ok(()) };
-                awake.and_then(|()| qmp.press_power_button()).is_ok()
-            }
-            _ => false,
-        };
+        self.abandon_dump();
         let (reason, message) = match force {
             true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
             false => (OffReason::Stopped, "it was stopped, as was asked for"),
         };
         self.stop = Some(Stop { reason, message: message.to_owned(), deadline, guest_ended: false });
+        let is_awake = self.power != PowerState::Paused;
         self.is(PowerState::Stopping, None);
+        match force || self.suspension.is_some() {
+            true => self.cut_off(),
+            // As soon as that is over.
+            false if self.dump.is_some() => {}
+            false => self.ask_guest_to_end(is_awake),
+        }
+    }
+
+    /// Presses the power button of a machine. One whose guest cannot be asked is cut off.
+    pub(super) fn ask_guest_to_end(&mut self, is_awake: bool) {
+        let asked = self.machine.as_ref().is_some_and(|machine| {
+            let qmp = machine.qemu().qmp();
+            // A guest that stands still would not see the button.
+            let awake = if is_awake { Ok(()) } else { qmp.cont() };
+            awake.and_then(|()| qmp.press_power_button()).is_ok()
+        });
         if !asked {
             self.cut_off();
         }

@@ -74,7 +74,7 @@ impl Vm {
         Ok(())
     }
 
-    pub(super) fn progress(&self, progress: Progress) {
+    pub(super) fn tell_progress(&self, progress: Progress) {
         for host in &self.hosts {
             if host.wire.send(&Report::Progress(progress), &[]).is_err() {
                 host.wire.hang_up();

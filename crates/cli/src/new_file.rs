@@ -1,0 +1,50 @@
+//! Files that are whole, durable and their owner's alone, or are not there.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::error::CliError;
+
+/// A file under construction; unless it is finished, it is removed.
+pub struct NewFile<'a> {
+    path: &'a Path,
+    file: File,
+    finished: bool,
+}
+
+impl<'a> NewFile<'a> {
+    /// Begins one where nothing is.
+    pub fn create(path: &'a Path) -> Result<Self, CliError> {
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = created.map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => CliError::DestinationExists { path: path.to_owned() },
+            _ => CliError::File { action: "create", path: path.to_owned(), error },
+        })?;
+        Ok(Self { path, file, finished: false })
+    }
+
+    /// To be written to.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Makes it and its name durable.
+    pub fn finish(mut self) -> Result<(), CliError> {
+        let parent =
+            self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let synced = self.file.sync_all().and_then(|()| File::open(parent)?.sync_all());
+        synced.map_err(|error| CliError::File { action: "write", path: self.path.to_owned(), error })?;
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            // Whoever is told of the failure sees what is left, if anything.
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+}

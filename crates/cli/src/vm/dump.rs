@@ -1,0 +1,385 @@
+//! `strongroom vm dump`: what a guest has in its memory, sealed; and opened, for who may.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Seek, SeekFrom, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use strongroom_api::task::Task;
+use strongroom_api::vm::{Dump, DumpVm, Ticket, TicketUse};
+use strongroom_api::{ListQuery, Page};
+use strongroom_hostd::protocol::{GuestEnd, GuestWelcome};
+use strongroom_streams::{Unpacked, Unpacker};
+use strongroom_types::display_bytes;
+use zeroize::Zeroizing;
+
+use super::console::GuestSocket;
+use super::remove::confirm;
+use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::new_file::NewFile;
+use crate::output::{Output, Table, utc};
+use crate::progress::Meter;
+use crate::signals::Signals;
+
+/// The longest chunk that a host sends, in bytes: a record of a stream.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// The longest last line, in bytes.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+/// Zeroes that are written at a time where they cannot be left out.
+const ZEROES_BYTES: usize = 64 << 10;
+/// A VM has fewer dumps.
+const LIST_MAX: u32 = 1000;
+
+/// What can be done with dumps.
+#[derive(Debug, Subcommand)]
+pub enum DumpCommand {
+    /// Dump what a VM's guest has in its memory into a sealed volume
+    Create(CreateArguments),
+    /// List a VM's dumps
+    List(ListArguments),
+    /// Open a dump: what the guest had in its memory, in the clear
+    Open(OpenArguments),
+    /// Delete a dump
+    Delete(DeleteArguments),
+}
+
+/// Of which VM.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The dump is a core file (ELF: physical memory and the processors' registers), which gdb and crash read. It is sealed in a volume \
+of the VM's own, under the VM's key. The guest stands still meanwhile, and goes on then, also if the dump fails or is cancelled: nothing \
+is left of it then. The datastore has to have room for all of the memory; pages of zeroes take none in the end.
+
+Examples:
+  strongroom vm dump create web1
+  strongroom vm dump create web1 --label 'hangs in NFS'"
+)]
+pub struct CreateArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// What to call it, in the clear: at most 64 bytes
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Of which VM.
+#[derive(Debug, Args)]
+#[command(after_help = "Each dump in the list is whole: one that was interrupted is none.
+
+Example:
+  strongroom vm dump list web1")]
+pub struct ListArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Which dump, and where to.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The file holds all that the guest had in its memory, its keys and passwords too, in plain text: you take it out of the \
+strongroom. Only its owner may read it. Who opens which dump is in the events. Each record is verified before anything of it is written; if \
+one is not what was dumped, it is named, and no file is left. With `--to -` what comes before it is through already: heed the exit status.
+
+It works while the VM is off, too.
+
+Examples:
+  strongroom vm dump open web1 1 --to web1.core
+  strongroom vm dump open web1 1 --to - | zstd > web1.core.zst"
+)]
+pub struct OpenArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The dump's number
+    number: u32,
+
+    /// The new file, which must not exist; `-` is stdout
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+/// Which dump.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom vm dump delete web1 1")]
+pub struct DeleteArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The dump's number
+    number: u32,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Listing(Page<Dump>);
+
+impl fmt::Display for Listing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.items.is_empty() {
+            return f.write_str("there are no dumps");
+        }
+        let row = |dump: &Dump| {
+            [
+                dump.number.to_string(),
+                utc(dump.at_unix_seconds),
+                display_bytes(dump.bytes),
+                display_bytes(dump.sealed_bytes),
+                dump.label.clone().unwrap_or_default(),
+            ]
+        };
+        let head = ["DUMP", "MADE", "SIZE", "SEALED", "LABEL"];
+        write!(f, "{}", Table { head, rows: self.0.items.iter().map(row).collect() })
+    }
+}
+
+#[derive(Serialize)]
+struct Created {
+    vm: String,
+    #[serde(flatten)]
+    dump: Dump,
+}
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vm, dump: Dump { number, bytes, sealed_bytes, .. } } = self;
+        let (bytes, sealed) = (display_bytes(*bytes), display_bytes(*sealed_bytes));
+        write!(f, "dump {number} of {vm}: {bytes}, sealed in {sealed}")
+    }
+}
+
+#[derive(Serialize)]
+struct Opened {
+    vm: String,
+    dump: u32,
+    file: PathBuf,
+    size_bytes: u64,
+    encrypted: bool,
+}
+
+impl fmt::Display for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vm, dump, file, size_bytes, .. } = self;
+        let size = display_bytes(*size_bytes);
+        write!(f, "opened dump {dump} of {vm} as {}: {size}, not encrypted", file.display())
+    }
+}
+
+#[derive(Serialize)]
+struct Deleted {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    said: String,
+}
+
+impl fmt::Display for Deleted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl DumpCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::Create(arguments) => arguments.run(output),
+            Self::List(ListArguments { vm, api }) => output.answer(&Listing(list(&api.connect()?, vm)?)),
+            Self::Open(arguments) => arguments.run(output),
+            Self::Delete(arguments) => arguments.run(output),
+        }
+    }
+}
+
+fn list(api: &Api, vm: &str) -> Result<Page<Dump>, CliError> {
+    let query = ListQuery { limit: Some(LIST_MAX), ..ListQuery::default() };
+    api.query(&format!("/v1/vms/{}/dumps", segment(vm)), &query)
+}
+
+impl CreateArguments {
+    fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let wish = DumpVm { label: self.label.clone() };
+        let task = api.post(&format!("/v1/vms/{}/dumps", segment(&self.vm)), &wish)?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        follow(&api, output, "dumping", task)?;
+        // Numbers only grow.
+        match list(&api, &self.vm)?.items.pop() {
+            Some(dump) => output.answer(&Created { vm: self.vm.clone(), dump }),
+            None => Err(CliError::Usage(format!("the dump of {} is gone already", self.vm))),
+        }
+    }
+}
+
+impl DeleteArguments {
+    fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let Self { vm, number, .. } = self;
+        if !self.yes {
+            confirm(&format!("Delete dump {number} of VM {vm}?"))?;
+        }
+        let task = api.delete(&format!("/v1/vms/{}/dumps/{number}", segment(vm)))?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        let task = follow(&api, output, "deleting", task)?;
+        output.answer(&Deleted { task, said: format!("deleted dump {number} of {vm}") })
+    }
+}
+
+impl OpenArguments {
+    fn run(&self, output: &Output) -> Result<(), CliError> {
+        if self.to == Path::new("-") {
+            return self.run_to_stdout(output);
+        }
+        // Nobody should be in the events for a file that cannot be made.
+        let file = NewFile::create(&self.to)?;
+        output.remark(&format!("note: {} will hold the guest's memory in plain text", self.to.display()));
+        let sink = InFile { file: file.file(), end: 0 };
+        let (size_bytes, sink) = self.unpack(output, sink)?;
+        let failed = |error| CliError::File { action: "write", path: self.to.clone(), error };
+        // What ends in zeroes is as long as it was.
+        sink.file.set_len(sink.end).map_err(failed)?;
+        file.finish()?;
+        let (vm, dump, file) = (self.vm.clone(), self.number, self.to.clone());
+        output.answer(&Opened { vm, dump, file, size_bytes, encrypted: false })
+    }
+
+    fn run_to_stdout(&self, output: &Output) -> Result<(), CliError> {
+        let stdout = io::stdout();
+        if stdout.is_terminal() {
+            return Err(CliError::Usage(
+                "a guest's memory is nothing for a terminal; send it to a program or say --to FILE"
+                    .to_owned(),
+            ));
+        }
+        let (_, mut sink) = self.unpack(output, InPipe { pipe: stdout.lock() })?;
+        sink.pipe.flush().map_err(CliError::Output)
+    }
+
+    fn unpack<Sink: Unpacked>(&self, output: &Output, sink: Sink) -> Result<(u64, Sink), CliError> {
+        let api = self.api.connect()?;
+        let path = format!("/v1/vms/{}/tickets", segment(&self.vm));
+        let ticket: Ticket = api.post_for(&path, &TicketUse::Dump { number: self.number })?;
+        let signals = Signals::catch().map_err(CliError::Signals)?;
+        let (stream, welcome) = GuestSocket::connect(&ticket)?.enter(&ticket)?;
+        let GuestWelcome::Dump(dump) = welcome else {
+            return Err(self.broke_off(io::ErrorKind::InvalidData.into()));
+        };
+        let mut meter = Meter::start(output, "opening", dump.sealed_bytes);
+        let mut unpacker = Unpacker::new(sink);
+        let mut from = BufReader::new(stream);
+        let (mut chunk, mut taken_bytes) = (Zeroizing::new(vec![0; CHUNK_BYTES_MAX]), 0);
+        while let Some(length) = chunk_of(&mut from, &mut chunk).map_err(|error| self.broke_off(error))? {
+            let written = unpacker.write_all(&chunk[..length]);
+            written.map_err(|error| CliError::File { action: "write", path: self.to.clone(), error })?;
+            taken_bytes += length as u64;
+            meter.at(taken_bytes);
+            if signals.came() {
+                return Err(CliError::Interrupted);
+            }
+        }
+        drop(meter);
+        match end_of(&mut from).map_err(|error| self.broke_off(error))? {
+            GuestEnd::Done => unpacker.finish().map_err(|error| self.broke_off(error)),
+            GuestEnd::Error(problem) => {
+                Err(CliError::Api { code: problem.code.clone(), message: problem.to_string() })
+            }
+        }
+    }
+
+    fn broke_off(&self, error: io::Error) -> CliError {
+        let message = format!(
+            "dump {} of VM {} broke off, and nothing says that it is whole ({error}); open it again",
+            self.number, self.vm
+        );
+        CliError::Api { code: "broke_off".to_owned(), message }
+    }
+}
+
+/// The next chunk's length; nothing after the last one.
+fn chunk_of(from: &mut impl Read, chunk: &mut [u8]) -> io::Result<Option<usize>> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length == 0 {
+        return Ok(None);
+    }
+    let chunk = chunk.get_mut(..length).ok_or(io::ErrorKind::InvalidData)?;
+    from.read_exact(chunk)?;
+    Ok(Some(length))
+}
+
+fn end_of(from: &mut BufReader<UnixStream>) -> io::Result<GuestEnd> {
+    let mut line = Vec::new();
+    from.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+/// Zeroes are where nothing was written.
+struct InFile<'a> {
+    file: &'a File,
+    end: u64,
+}
+
+impl Unpacked for InFile<'_> {
+    fn data(&mut self, data: &[u8]) -> io::Result<()> {
+        self.file.write_all(data)?;
+        self.end += data.len() as u64;
+        Ok(())
+    }
+
+    fn zeroes(&mut self, count: u64) -> io::Result<()> {
+        self.end += count;
+        self.file.seek(SeekFrom::Start(self.end)).map(drop)
+    }
+}
+
+struct InPipe<Pipe> {
+    pipe: Pipe,
+}
+
+impl<Pipe: Write> Unpacked for InPipe<Pipe> {
+    fn data(&mut self, data: &[u8]) -> io::Result<()> {
+        self.pipe.write_all(data)
+    }
+
+    fn zeroes(&mut self, count: u64) -> io::Result<()> {
+        let zeroes = [0; ZEROES_BYTES];
+        let mut left = count;
+        while left > 0 {
+            let piece = left.min(ZEROES_BYTES as u64);
+            self.pipe.write_all(&zeroes[..piece as usize])?;
+            left -= piece;
+        }
+        Ok(())
+    }
+}
