@@ -36,13 +36,14 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     // It writes all the while, and each write has to be there.
     console.session.run(WRITE_ALL_THE_WHILE);
 
+    serving.runs("vm dump create web1");
     let first = key(&serving);
     let moved = serving.runs("vm key rotate web1");
     let second = key(&serving);
     assert!(moved.contains(&format!("web1 is under key {second} of embedded")), "{moved}");
     assert_ne!(first, second);
     assert_eq!(keys_of_volumes(&serving, &scratch), BTreeSet::from([second.clone()]));
-    assert_eq!(volumes(&scratch).len(), 5, "two disks, swap, seed and console");
+    assert_eq!(volumes(&scratch).len(), 6, "two disks, swap, seed, console and a dump");
     let history = serving.runs(&format!("key history {first} --identity \"$PWD/home/control/auditor\""));
     assert!(history.contains("Revoke  "), "{history}");
     let refused = serving.is_refused(&format!("key rotate {second}"));
@@ -93,6 +94,9 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     drop(console);
     serving.runs("vm stop web1 --force");
     assert!(serving.runs("vm console web1 --history").contains(MARKER));
+    serving.runs("vm dump open web1 1 --to opened");
+    let opened = std::fs::read(scratch.path("opened")).unwrap();
+    assert!(opened.windows(MARKER.len()).any(|window| window == MARKER.as_bytes()));
     for place in ["ds", "home", "run"] {
         assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
     }
