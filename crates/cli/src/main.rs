@@ -31,6 +31,7 @@ mod manual;
 mod output;
 mod program;
 mod progress;
+mod readiness;
 mod serve;
 mod signals;
 mod state_file;

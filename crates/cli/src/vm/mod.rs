@@ -1,8 +1,10 @@
-//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane.
+//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane, but for what is done to
+//! guests of libvirt.
 
 mod console;
 mod create;
 mod disk;
+mod libvirt;
 mod list;
 mod options;
 mod power;
@@ -13,6 +15,7 @@ mod show;
 
 use clap::Subcommand;
 
+pub use self::libvirt::LibvirtError;
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -43,7 +46,7 @@ pub enum VmCommand {
     Console(console::ConsoleArguments),
     /// Change a VM that is off
     Set(set::SetArguments),
-    /// Fill a VM's disks
+    /// Fill a VM's disks; attach volumes to guests of libvirt
     #[command(subcommand)]
     Disk(disk::DiskCommand),
     /// Replace what cloud-init in a VM's guest is told
