@@ -78,11 +78,12 @@ measure-kmip: ## how often the key server releases a key, beside PyKMIP's and km
 	scripts/install-packages test
 	@scripts/measure-kmip
 
-measure-vms: build ## VMs' life cycle with and without encryption, and an inventory of 8,000; on a quiet machine, some minutes
-	scripts/install-packages test
+measure-vms: build ## VMs' life cycle with and without encryption, an inventory of 8,000, and 120 at once beside libvirt; on a quiet machine, some ten minutes
+	scripts/install-packages full
 	scripts/build-guest
 	@scripts/measure-vms life-cycle
 	@scripts/measure-vms inventory
+	@scripts/measure-vms many
 
 fuzz: ## what a hostile front end, guest or KMIP peer sends, guided by coverage; ten minutes for each target
 	scripts/install-packages fuzz

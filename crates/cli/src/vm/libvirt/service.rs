@@ -109,10 +109,9 @@ impl Service {
                 &["--quiet", "--output", "cat", "--lines", LOG_LINES, "--unit", &self.unit],
             );
             let log = log.unwrap_or_default().trim().replace('\n', "; ");
+            let log = if log.is_empty() { log } else { format!("; its log ends: {log}") };
             match error {
-                LibvirtError::Service { said } => {
-                    LibvirtError::Service { said: format!("{said}; its log ends: {log}") }
-                }
+                LibvirtError::Service { said } => LibvirtError::Service { said: format!("{said}{log}") },
                 error => error,
             }
         })
