@@ -76,7 +76,8 @@ fn a_guest_gets_a_disk_in_shared_memory_that_is_rekeyed_and_taken_out_again() {
     let mut guest = libvirt.boot("web1", Machine::Q35, SHARED_MEMORY, "");
     let unlocked = format!("attach --libvirt web1 '{}'", path.display());
     person.is_refused(&unlocked, "needs its key: give --key-file FILE");
-    let wrong = format!("{unlocked} --key-file {}", other.key_file().display());
+    person.strongroom.write_key_file("wrong.key", &[0x77; 32]);
+    let wrong = format!("{unlocked} --key-file wrong.key");
     person.is_refused(&wrong, "is not that of");
 
     let server =
@@ -130,7 +131,7 @@ fn a_guest_gets_a_disk_in_shared_memory_that_is_rekeyed_and_taken_out_again() {
     guest.wait_until("! [ -e /dev/vda ]");
     let again = person.json(&format!("detach --libvirt web1 '{}'", path.display()));
     assert_eq!((&again["target"], &again["live"]), (&Value::Null, &false.into()));
-    assert!(!libvirt.virsh(&["dumpxml", "--inactive", "web1"]).contains("strongroom"));
+    assert!(!libvirt.virsh(&["dumpxml", "--inactive", "web1"]).contains("ua-strongroom"));
 
     libvirt.virsh(&["destroy", "web1"]);
     for server in [server, server2] {
