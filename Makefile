@@ -38,12 +38,13 @@ test: ## format, lints, every test but the long ones, a slice of fuzzing; what C
 	STRONGROOM_BIN=$(tested_program) cargo test --workspace
 	scripts/fuzz 5 kmip
 
-test-full: ## the same, the long whole-system tests, libvirt, and every supported file system
+test-full: ## the same, the long whole-system tests, libvirt and systemd, and every supported file system
 	scripts/install-packages full
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
 	STRONGROOM_BIN=$(tested_program) cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full,strongroom-control/full
 	scripts/test-file-systems
+	STRONGROOM_BIN=$(tested_program) scripts/test-libvirt-service
 
 power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the store and the audit log on a simulated file system; some three minutes
 	cargo test -p strongroom-sim --features full --test power_cuts --test store_cuts --test audit_cuts -- --nocapture
