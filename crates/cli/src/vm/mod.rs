@@ -15,7 +15,7 @@ mod show;
 
 use clap::Subcommand;
 
-pub use self::libvirt::LibvirtError;
+pub use self::libvirt::{LibvirtError, Service};
 use crate::error::CliError;
 use crate::output::Output;
 

@@ -16,3 +16,4 @@ mod xml;
 pub use self::attach::AttachArguments;
 pub use self::detach::DetachArguments;
 pub use self::error::LibvirtError;
+pub use self::service::Service;

@@ -67,6 +67,17 @@ impl Service {
         Ok(Ok(Self { volume: volume.to_owned(), unit, file }))
     }
 
+    /// The unit that serves this volume with a key out of a file: no longer the right one when the volume has another.
+    pub fn with_key_file(volume: &Path) -> Option<String> {
+        if !Path::new(CONFIGURATION).is_dir() {
+            return None;
+        }
+        let service = Self::of(volume).ok()?.ok()?;
+        let text = std::fs::read_to_string(&service.file).ok()?;
+        let arguments = text.lines().find_map(|line| line.strip_prefix(VARIABLE))?;
+        arguments.contains("--key-file").then_some(service.unit)
+    }
+
     /// Its unit.
     pub fn unit(&self) -> &str {
         &self.unit
