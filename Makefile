@@ -38,12 +38,13 @@ test: ## format, lints, every test but the long ones, a slice of fuzzing; what C
 	STRONGROOM_BIN=$(tested_program) cargo test --workspace
 	scripts/fuzz 5 kmip
 
-test-full: ## the same, the long whole-system tests, libvirt, and every supported file system
+test-full: ## the same, the long whole-system tests, libvirt and systemd, and every supported file system
 	scripts/install-packages full
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --quiet -- --deny warnings
 	STRONGROOM_BIN=$(tested_program) cargo test --workspace --features strongroom-system-tests/full,strongroom-sim/full,strongroom-hypervisor/full,strongroom-control/full
 	scripts/test-file-systems
+	STRONGROOM_BIN=$(tested_program) scripts/test-libvirt-service
 
 power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the store and the audit log on a simulated file system; some three minutes
 	cargo test -p strongroom-sim --features full --test power_cuts --test store_cuts --test audit_cuts -- --nocapture
@@ -78,11 +79,12 @@ measure-kmip: ## how often the key server releases a key, beside PyKMIP's and km
 	scripts/install-packages test
 	@scripts/measure-kmip
 
-measure-vms: build ## VMs' life cycle with and without encryption, and an inventory of 8,000; on a quiet machine, some minutes
-	scripts/install-packages test
+measure-vms: build ## VMs' life cycle with and without encryption, an inventory of 8,000, and 120 at once beside libvirt; on a quiet machine, some ten minutes
+	scripts/install-packages full
 	scripts/build-guest
 	@scripts/measure-vms life-cycle
 	@scripts/measure-vms inventory
+	@scripts/measure-vms many
 
 fuzz: ## what a hostile front end, guest or KMIP peer sends, guided by coverage; ten minutes for each target
 	scripts/install-packages fuzz

@@ -30,6 +30,7 @@ use thiserror::Error;
 
 use crate::datastores::KeyNeeded;
 use crate::output::printable;
+use crate::vm::LibvirtError;
 
 /// Why a command failed.
 #[derive(Debug, Error)]
@@ -283,6 +284,9 @@ pub enum CliError {
         /// Why, and what to do next.
         message: String,
     },
+    /// A volume does not become, or remain, a disk of a libvirt domain.
+    #[error(transparent)]
+    Libvirt(#[from] LibvirtError),
     /// hostd does not run.
     #[error(transparent)]
     Hostd(DaemonError),
@@ -419,6 +423,7 @@ impl CliError {
             Self::Signals(_) => "signals",
             Self::Leases(_) => "leases",
             Self::Api { code, .. } => code,
+            Self::Libvirt(error) => error.code(),
             Self::Hostd(_) => "hostd",
             Self::ControlPlane(_) => "control_plane",
             Self::Image(error) => error.code(),

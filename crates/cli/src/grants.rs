@@ -12,7 +12,7 @@ use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -48,6 +48,11 @@ pub struct GrantArguments {
 }
 
 impl GrantArguments {
+    /// The file of grants, if they come from one.
+    pub fn file(&self) -> Option<&Path> {
+        self.grant.as_deref()
+    }
+
     /// Where grants come from, if any were given.
     ///
     /// # Errors

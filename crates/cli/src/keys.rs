@@ -153,6 +153,33 @@ impl KeyArguments {
             || self.unencrypted
     }
 
+    /// The arguments by which a service has the key of this volume; none if that takes a person.
+    pub fn words_without_a_person(&self, descriptor: &Descriptor) -> Result<Option<Vec<String>>, CliError> {
+        let absolute = |path: &Path| -> Result<String, CliError> {
+            let failed = |error| CliError::File { action: "find", path: path.to_owned(), error };
+            Ok(std::path::absolute(path).map_err(failed)?.to_string_lossy().into_owned())
+        };
+        let mut words = Vec::new();
+        match descriptor.encryption.as_ref().map(|encryption| &encryption.kek.source) {
+            None => words.push("--unencrypted".to_owned()),
+            Some(KekSource::Passphrase(_)) => return Ok(None),
+            // That it is missing is told when the key is tried.
+            Some(KekSource::KeyFile {}) => {
+                if let Some(file) = &self.key_file {
+                    words.extend(["--key-file".to_owned(), absolute(file)?]);
+                }
+            }
+            Some(KekSource::Provider(_)) if self.home.is_named() => {
+                words.extend(["--home".to_owned(), absolute(&self.home.path()?)?]);
+            }
+            Some(KekSource::Provider(_)) => {}
+        }
+        if let Some(file) = self.grants.file() {
+            words.extend(["--grant".to_owned(), absolute(file)?]);
+        }
+        Ok(Some(words))
+    }
+
     /// Keys of the providers of a home, and no others.
     pub fn of_providers(home: &HomeArguments) -> Self {
         Self { home: home.clone(), ..Self::default() }

@@ -32,6 +32,7 @@ mod new_file;
 mod output;
 mod program;
 mod progress;
+mod readiness;
 mod serve;
 mod signals;
 mod state_file;

@@ -6,19 +6,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use thiserror::Error;
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 64;
+/// Of a socket that a group may connect to, which takes the right to write.
+const MODE_FOR_GROUP: u32 = 0o660;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A unix socket, created with mode 0600, in a directory that only trusted users can write. What a dead server
-    /// left there is replaced.
+    /// A unix socket, created with mode 0600, or 0660 for a group, in a directory that only trusted users can write.
+    /// What a dead server left there is replaced.
     Unix(PathBuf),
     /// TCP. Port 0 is any free one.
     Tcp(SocketAddr),
@@ -54,6 +56,18 @@ pub enum ListenError {
         /// What the kernel said.
         errno: Errno,
     },
+    /// The socket cannot be given to the group.
+    #[error(
+        "{path} cannot be given to group {group}: {errno}; only root can give it to a group that it is not in itself"
+    )]
+    Group {
+        /// The socket.
+        path: PathBuf,
+        /// The group's number.
+        group: u32,
+        /// What the kernel said.
+        errno: Errno,
+    },
     /// An inherited descriptor that is no listening socket of a kind that we serve.
     #[error("the inherited descriptor is no listening unix or TCP socket")]
     NotListening,
@@ -85,8 +99,13 @@ pub struct Listener {
 impl Listener {
     /// Starts to listen.
     pub fn bind(address: &Address) -> Result<Self, ListenError> {
+        Self::bind_for(address, None)
+    }
+
+    /// The same; a unix socket's file is this group's, whose members may connect too.
+    pub fn bind_for(address: &Address, group: Option<Gid>) -> Result<Self, ListenError> {
         match address {
-            Address::Unix(path) => Self::bind_unix(path),
+            Address::Unix(path) => Self::bind_unix(path, group),
             Address::Tcp(address) => {
                 Self::bind_tcp(*address).map_err(|source| ListenError::Tcp { address: *address, source })
             }
@@ -116,7 +135,7 @@ impl Listener {
         Ok(Self { socket: listener.into(), address, file: None })
     }
 
-    fn bind_unix(path: &Path) -> Result<Self, ListenError> {
+    fn bind_unix(path: &Path, group: Option<Gid>) -> Result<Self, ListenError> {
         let address = SocketAddrUnix::new(path).map_err(|_| ListenError::PathTooLong(path.to_owned()))?;
         let failed = |errno| ListenError::Unix { path: path.to_owned(), errno };
         // Held from the look at what is there until we listen, so that of two servers that find a dead one's
@@ -139,6 +158,15 @@ impl Listener {
         // On Linux the socket's own mode, less the umask, becomes its file's, from the moment that it exists.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         rustix::net::bind(&socket, &address).map_err(failed)?;
+        if let Some(group) = group {
+            // The group first: the mode would be for whichever group it has now.
+            let chowned = rustix::fs::chownat(CWD, path, None, Some(group), AtFlags::SYMLINK_NOFOLLOW);
+            let opened = chowned.and_then(|()| rustix::fs::chmod(path, Mode::from_raw_mode(MODE_FOR_GROUP)));
+            if let Err(errno) = opened {
+                let _ = rustix::fs::unlink(path);
+                return Err(ListenError::Group { path: path.to_owned(), group: group.as_raw(), errno });
+            }
+        }
         rustix::net::listen(&socket, BACKLOG).map_err(failed)?;
         let stat = rustix::fs::lstat(path).map_err(failed)?;
         let file = Some((stat.st_dev, stat.st_ino));
@@ -197,7 +225,7 @@ fn lock_directory(path: &Path) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
@@ -213,6 +241,16 @@ mod tests {
         assert!(UnixStream::connect(&path).is_ok());
         drop(listener);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_for_a_group_is_open_to_it_and_nobody_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = Address::Unix(directory.path().join("nbd.sock"));
+        let group = rustix::process::getegid();
+        let _listener = Listener::bind_for(&address, Some(group)).unwrap();
+        let metadata = fs::symlink_metadata(directory.path().join("nbd.sock")).unwrap();
+        assert_eq!((metadata.permissions().mode() & 0o777, metadata.gid()), (0o660, group.as_raw()));
     }
 
     #[test]

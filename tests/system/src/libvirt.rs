@@ -19,34 +19,6 @@ const VIRSH_DEADLINE: Duration = Duration::from_secs(120);
 /// From the start of a domain to the guest's first connection.
 const GUEST_CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// In name spaces of its own the daemon finds empty directories wherever it keeps anything, and whatever it has started
-/// ends with it: `unshare --kill-child` ends the first process of its process ids, and with that the kernel ends the
-/// rest. The shell stays, because the first process is the one that has to reap QEMU. The daemon insists that the user
-/// exists whom its system-wide package makes for QEMU, whatever its configuration says.
-const IN_EMPTY_DIRECTORIES: &str = r#"
-for directory in /etc/libvirt /run /var/lib /var/cache /var/log; do mount -t tmpfs none "$directory"; done
-cp "$1/qemu.conf" /etc/libvirt/
-for table in passwd group; do
-    (grep -v '^libvirt-qemu:' "/etc/$table"; cat "$1/$table") >"/run/$table"
-    mount --bind "/run/$table" "/etc/$table"
-done
-/usr/sbin/libvirtd --config "$1/libvirtd.conf" &
-wait
-"#;
-
-/// Neither confinement nor other users: those need what a test machine lacks. QEMU's own log goes to a file, because
-/// there is no virtlogd.
-const QEMU_CONF: &str = r#"
-security_driver = "none"
-user = "root"
-group = "root"
-dynamic_ownership = 0
-remember_owner = 0
-namespaces = []
-cgroup_controllers = []
-stdio_handler = "file"
-"#;
-
 /// A libvirt daemon that knows of nothing on this machine, and of which nothing on this machine knows.
 pub struct Libvirt<'test> {
     scratch: &'test Scratch,
@@ -59,32 +31,11 @@ impl<'test> Libvirt<'test> {
     #[track_caller]
     pub fn start(scratch: &'test Scratch) -> Self {
         let directory = scratch.make_directory("libvirt");
-        let write =
-            |name: &str, text: &str| fs::write(directory.join(name), text).expect("a file can be written");
-        write("qemu.conf", QEMU_CONF);
-        write("passwd", "libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\n");
-        write("group", "libvirt-qemu:x:64055:\n");
-        write(
-            "libvirtd.conf",
-            &format!("unix_sock_dir = \"{}\"\nauth_unix_rw = \"none\"\n", directory.display()),
-        );
         let notified = UnixDatagram::bind(directory.join("ready")).expect("a socket can be made");
         notified.set_read_timeout(Some(READY_DEADLINE)).expect("a time-out can be set");
 
-        let mut command = Command::new("unshare");
-        command.args([
-            "--mount",
-            "--propagation",
-            "private",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-        ]);
-        if !rustix::process::geteuid().is_root() {
-            command.arg("--map-root-user");
-        }
-        command.args(["sh", "-euc", IN_EMPTY_DIRECTORIES, "libvirtd"]).arg(&directory);
+        let mut command = Command::new(build::script("own-libvirtd"));
+        command.arg(&directory);
         command.env("NOTIFY_SOCKET", directory.join("ready"));
         let daemon = Process::start(scratch, "libvirtd", &command);
         let mut word = [0; 64];
@@ -95,6 +46,11 @@ impl<'test> Libvirt<'test> {
         let socket = directory.join("libvirt-sock");
         let uri = format!("qemu+unix:///system?socket={}", socket.display());
         Self { scratch, uri, _daemon: daemon }
+    }
+
+    /// How it is reached.
+    pub fn uri(&self) -> &str {
+        &self.uri
     }
 
     /// Runs `virsh ARGUMENTS`, which must succeed; returns what it said.
@@ -123,6 +79,19 @@ impl<'test> Libvirt<'test> {
         let mut session = Session::new(stream, &serial.path().with_extension("log"));
         session.wait_until_ready();
         session
+    }
+
+    /// Defines the domain `name`, with `parts` of `<domain>`, which boots from nothing.
+    #[track_caller]
+    pub fn define(&self, name: &str, parts: &str) {
+        let xml = format!(
+            "<domain type='qemu'><name>{name}</name><memory unit='MiB'>32</memory>{parts}
+  <os><type arch='x86_64' machine='pc'>hvm</type></os>
+  <devices><emulator>/usr/bin/qemu-system-x86_64</emulator></devices></domain>"
+        );
+        let file = self.scratch.path(&format!("{name}.xml"));
+        fs::write(&file, xml).expect("a file can be written");
+        self.virsh(&["define", &file.to_string_lossy()]);
     }
 
     fn domain(&self, name: &str, machine: Machine, parts: &str, devices: &str, serial: &Listener) -> String {

@@ -12,7 +12,6 @@
 mod children;
 mod config;
 mod identity;
-mod readiness;
 mod roles;
 mod upkeep;
 mod vm_keys;
@@ -36,6 +35,7 @@ use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::keyserver::{ClientFiles, ServerSettings};
 use crate::output::Output;
+use crate::readiness;
 use crate::signals::Signals;
 
 /// Where hostd's own things are in the home.

@@ -14,6 +14,7 @@ use strongroom_api::vm::{ImageFormat, ImportDisk, Ticket, TicketUse};
 use strongroom_images::{Format, FormatChoice};
 
 use super::console::GuestSocket;
+use super::libvirt::{AttachArguments, DetachArguments};
 use crate::api::{Api, ApiArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
@@ -24,6 +25,10 @@ use crate::volume::image_format::FormatArgument;
 pub enum DiskCommand {
     /// Fill a disk of a VM that is off with an image
     Import(ImportArguments),
+    /// Make a volume a disk of a guest that libvirt runs
+    Attach(Box<AttachArguments>),
+    /// Take such a disk out again
+    Detach(DetachArguments),
 }
 
 /// Which disk, and what becomes of it.
@@ -116,7 +121,11 @@ impl fmt::Display for Imported {
 impl DiskCommand {
     /// Does it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let Self::Import(ImportArguments { vm, disk, image, format, api }) = self;
+        let ImportArguments { vm, disk, image, format, api } = match self {
+            Self::Import(arguments) => arguments,
+            Self::Attach(arguments) => return arguments.run(output),
+            Self::Detach(arguments) => return arguments.run(output),
+        };
         let upload = Upload::open(image, *format)?;
         import(&api.connect()?, output, vm, disk, upload)?;
         output.answer(&Imported { vm: vm.clone(), disk: disk.clone(), image: image.clone() })

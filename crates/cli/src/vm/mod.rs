@@ -1,10 +1,12 @@
-//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane.
+//! `strongroom vm`: one file per group of commands. Everything is asked of the control plane, but for what is done to
+//! guests of libvirt.
 
 mod console;
 mod create;
 mod disk;
 mod dump;
 mod key;
+mod libvirt;
 mod list;
 mod options;
 mod power;
@@ -15,6 +17,7 @@ mod show;
 
 use clap::Subcommand;
 
+pub use self::libvirt::{LibvirtError, Service};
 use crate::error::CliError;
 use crate::output::Output;
 
@@ -48,7 +51,7 @@ pub enum VmCommand {
     Dump(dump::DumpCommand),
     /// Change a VM that is off
     Set(set::SetArguments),
-    /// Fill a VM's disks
+    /// Fill a VM's disks; attach volumes to guests of libvirt
     #[command(subcommand)]
     Disk(disk::DiskCommand),
     /// Replace what cloud-init in a VM's guest is told

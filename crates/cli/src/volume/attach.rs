@@ -60,7 +60,7 @@ impl Attachment {
             qemu_arguments: qemu_vhost_user(socket, queues),
             qmp_commands: qmp_vhost_user(socket, queues),
             libvirt_memory_backing: Some(LIBVIRT_SHARED_MEMORY),
-            libvirt_disk: libvirt_vhost_user(socket, queues, LIBVIRT_TARGET),
+            libvirt_disk: libvirt_vhost_user(socket, queues, LIBVIRT_TARGET, None),
         }
     }
 
@@ -70,7 +70,7 @@ impl Attachment {
             qemu_arguments: qemu_nbd(address, export, read_only),
             qmp_commands: qmp_nbd(address, export, read_only),
             libvirt_memory_backing: None,
-            libvirt_disk: libvirt_nbd(address, export, read_only, LIBVIRT_TARGET),
+            libvirt_disk: libvirt_nbd(address, export, read_only, LIBVIRT_TARGET, None),
         }
     }
 
@@ -172,9 +172,10 @@ fn qmp_nbd(address: &Address, export: &str, read_only: bool) -> Vec<Value> {
     commands
 }
 
-/// A libvirt device for a virtio disk in shared memory; `target` is the name that libvirt knows it by.
-pub fn libvirt_vhost_user(socket: &Path, queues: u16, target: &str) -> String {
+/// A libvirt device for a virtio disk in shared memory; `target` is the name that libvirt knows it by, `alias` one of ours.
+pub fn libvirt_vhost_user(socket: &Path, queues: u16, target: &str, alias: Option<&str>) -> String {
     let (socket, target) = (xml_attribute(&socket.to_string_lossy()), xml_attribute(target));
+    let alias = libvirt_alias(alias);
     format!(
         "\
 <disk type='vhostuser' device='disk'>
@@ -182,14 +183,20 @@ pub fn libvirt_vhost_user(socket: &Path, queues: u16, target: &str) -> String {
   <source type='unix' path='{socket}'>
     <reconnect enabled='yes' timeout='{VHOST_USER_RECONNECT_SECONDS}'/>
   </source>
-  <target dev='{target}' bus='virtio'/>
+  <target dev='{target}' bus='virtio'/>{alias}
 </disk>"
     )
 }
 
-/// A libvirt device for an NBD export; `target` is the name that libvirt knows it by. Over TCP, libvirt takes the
-/// client's certificate from `nbd_tls_x509_cert_dir` in its `qemu.conf`.
-pub fn libvirt_nbd(address: &Address, export: &str, read_only: bool, target: &str) -> String {
+/// A libvirt device for an NBD export; `target` is the name that libvirt knows it by, `alias` one of ours. Over TCP, libvirt
+/// takes the client's certificate from `nbd_tls_x509_cert_dir` in its `qemu.conf`.
+pub fn libvirt_nbd(
+    address: &Address,
+    export: &str,
+    read_only: bool,
+    target: &str,
+    alias: Option<&str>,
+) -> String {
     let (tls, host) = match address {
         Address::Unix(path) => {
             ("", format!("transport='unix' socket='{}'", xml_attribute(&path.to_string_lossy())))
@@ -199,7 +206,7 @@ pub fn libvirt_nbd(address: &Address, export: &str, read_only: bool, target: &st
         }
     };
     let (discard, access) = if read_only { ("", "\n  <readonly/>") } else { (" discard='unmap'", "") };
-    let (export, target) = (xml_attribute(export), xml_attribute(target));
+    let (export, target, alias) = (xml_attribute(export), xml_attribute(target), libvirt_alias(alias));
     format!(
         "\
 <disk type='network' device='disk'>
@@ -208,9 +215,13 @@ pub fn libvirt_nbd(address: &Address, export: &str, read_only: bool, target: &st
     <host {host}/>
     <reconnect delay='{NBD_RECONNECT_SECONDS}'/>
   </source>
-  <target dev='{target}' bus='virtio'/>{access}
+  <target dev='{target}' bus='virtio'/>{access}{alias}
 </disk>"
     )
+}
+
+fn libvirt_alias(alias: Option<&str>) -> String {
+    alias.map(|alias| format!("\n  <alias name='{}'/>", xml_attribute(alias))).unwrap_or_default()
 }
 
 /// A value in QEMU's key=value lists, where a comma is written twice.
@@ -267,7 +278,7 @@ mod tests {
     fn odd_names_survive_xml() {
         assert_eq!(xml_attribute(ODD), "/run/a,b c&apos;d&lt;&amp;&quot;&gt;");
         assert_eq!(xml_attribute("tab\tline\nünïcode"), "tab&#9;line&#10;ünïcode");
-        let disk = libvirt_nbd(&Address::Unix(ODD.into()), "vm'1", true, "vdb");
+        let disk = libvirt_nbd(&Address::Unix(ODD.into()), "vm'1", true, "vdb", None);
         assert!(
             disk.contains("name='vm&apos;1'")
                 && disk.contains("socket='/run/a,b c&apos;d&lt;&amp;&quot;&gt;'")

@@ -77,7 +77,7 @@ impl From<&DescribedVolume> for VolumeFacts {
 }
 
 /// Asks whoever exposes the volume.
-fn exposure_of(path: &Path) -> Option<Status> {
+pub fn exposure_of(path: &Path) -> Option<Status> {
     match Client::connect(path).ok()??.ask(Request::Status, STATUS_WITHIN) {
         Ok(Answer::Status(status)) => Some(status),
         _ => None,

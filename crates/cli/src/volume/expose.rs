@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{fstat, stat};
+use rustix::fs::{Gid, fstat, stat};
 use serde::Serialize;
 use strongroom_datastore::file::{Access, Deks, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{self, Listener};
@@ -20,9 +20,10 @@ use super::attach::{Attachment, Show, shell_word};
 use super::key_events;
 use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};
-use crate::error::CliError;
+use crate::error::{CliError, without_numbers};
 use crate::keys::VolumeKey;
 use crate::output::Output;
+use crate::readiness;
 use crate::signals::Signals;
 use crate::worker::WORKER_COMMAND;
 
@@ -30,7 +31,7 @@ use crate::worker::WORKER_COMMAND;
 const KEY_RETRY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// Printed for a vhost-user disk: a guest uses as many as it has processors, up to this.
-const SUGGESTED_QUEUES: u16 = 4;
+pub const SUGGESTED_QUEUES: u16 = 4;
 
 /// Which volume, where, and to whom.
 #[derive(Debug, Args)]
@@ -62,6 +63,11 @@ pub struct ExposeArguments {
 
     #[command(flatten)]
     address: AddressArguments,
+
+    /// Let members of GROUP, a name or a number, connect to the unix socket too: mode 0660 in place of 0600. QEMU may
+    /// run as another user than this, as libvirt's guests do
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    socket_group: Option<Gid>,
 
     /// Take no writes; others can read beside it
     #[arg(long)]
@@ -139,6 +145,10 @@ impl ExposeArguments {
     /// Exposes the volume until a signal comes. `log` is what makes the worker log as this process does.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
         let target = self.address.target(&self.tls, &self.path)?;
+        if self.socket_group.is_some() && matches!(target, Target::Nbd(listen::Address::Tcp(_), _)) {
+            let text = "--socket-group is for unix sockets; over tcp, --authorize says who may connect";
+            return Err(CliError::Usage(text.to_owned()));
+        }
         let access = if self.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let (head, layer, deks, key) = match self.open.open_apart(&self.path, access) {
             Err(error) if error.key_may_come_back() && !self.no_key_wait => {
@@ -181,6 +191,7 @@ impl ExposeArguments {
             quarters: Quarters::OfItsOwn,
         };
         let supervisor = Supervisor::start(exposure, layer, deks)?;
+        readiness::tell("READY=1");
         output.answer(&Exposed {
             path: self.path.clone(),
             place,
@@ -209,6 +220,7 @@ impl ExposeArguments {
             let why = error.to_string();
             if told.as_ref() != Some(&why) {
                 output.remark(&format!("Waiting for the key. {why}"));
+                readiness::tell(&format!("STATUS=Waiting for the key. {}", without_numbers(&why)));
                 tracing::warn!(volume = %self.path.display(), %why, "key-unavailable; waiting");
                 told = Some(why);
             }
@@ -237,7 +249,19 @@ impl ExposeArguments {
             let (socket, volume) = (socket.display(), self.path.display());
             return Err(CliError::Usage(format!("{socket} is inside of {volume}; choose a place beside it")));
         }
-        Ok(Listener::bind(address)?)
+        Ok(Listener::bind_for(address, self.socket_group)?)
+    }
+}
+
+/// A group by its name or number.
+fn parse_group(text: &str) -> Result<Gid, String> {
+    if let Ok(number) = text.parse::<u32>() {
+        return Ok(Gid::from_raw(number));
+    }
+    match nix::unistd::Group::from_name(text) {
+        Ok(Some(group)) => Ok(Gid::from_raw(group.gid.as_raw())),
+        Ok(None) => Err(format!("this machine has no group '{text}'")),
+        Err(errno) => Err(format!("groups cannot be looked up: {}", errno.desc())),
     }
 }
 

@@ -1,12 +1,12 @@
 //! `strongroom volume`: one file per command.
 
-mod attach;
+pub mod attach;
 mod check;
 mod create;
 mod delete;
-mod describe;
+pub mod describe;
 mod export;
-mod expose;
+pub mod expose;
 pub mod image_format;
 mod import;
 mod info;

@@ -20,6 +20,7 @@ use crate::error::{CliError, without_numbers};
 use crate::keys::KeyArguments;
 use crate::output::Output;
 use crate::signals::Signals;
+use crate::vm::Service;
 
 /// Which volumes, and to which keys.
 #[derive(Debug, Args)]
@@ -154,6 +155,14 @@ impl RekeyArguments {
         let finished = failed.is_empty();
         if finished {
             journal.finish()?;
+        }
+        for RekeyedVolume { path, .. } in &volumes {
+            if let Some(unit) = Service::with_key_file(path) {
+                output.remark(&format!(
+                    "{unit} would start with the key file that {path} had: call 'vm disk attach --libvirt DOMAIN {path}' with the new key.",
+                    path = path.display()
+                ));
+            }
         }
         let (job, target) = (journal.path().to_owned(), self.target.to_string());
         output.answer(&Rekeyed { job, resumed, finished, target, volumes, failed, replaced_keks })?;
