@@ -265,6 +265,14 @@ impl Drop for Serving<'_> {
                 }
             }
         }
+        // One that was being started when its supervisor was cut off, and that nobody has noted yet.
+        let scratch = self.scratch.path("").display().to_string();
+        for (pid, line) in self.processes() {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            if let Some(pid) = pid.filter(|_| line.contains("qemu-system") && line.contains(&scratch)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
     }
 }
 
