@@ -47,6 +47,10 @@ impl Control {
     /// # Errors
     /// [`Problem`], as all of these.
     pub fn create_vm(&self, caller: &Caller, wish: &CreateVm) -> Result<Task, Problem> {
+        // Right after the start nobody has asked yet. Then, and where there is none, it is worth the wait.
+        if self.providers().is_empty() {
+            self.ask_providers();
+        }
         self.wish(caller, |index, id| {
             if index.find_vm(wish.name.as_str()).is_some() {
                 return Err(problems::name_taken(ObjectKind::Vm, wish.name.as_str()));
