@@ -7,8 +7,8 @@ mod state;
 mod view;
 
 pub use create::{
-    AddDisk, CreateVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm, RotateKey,
-    StartVm, StopVm,
+    AddDisk, CreateVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm,
+    ResizeDisk, RotateKey, StartVm, StopVm,
 };
 pub use hardware::{
     Boot, Cpus, DiskKind, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend,

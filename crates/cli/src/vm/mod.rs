@@ -44,7 +44,7 @@ pub enum VmCommand {
     Console(console::ConsoleArguments),
     /// Change a VM that is off
     Set(set::SetArguments),
-    /// Fill a VM's disks
+    /// Add, list, resize, remove and fill a VM's disks
     #[command(subcommand)]
     Disk(disk::DiskCommand),
     /// Replace what cloud-init in a VM's guest is told

@@ -83,22 +83,25 @@ impl fmt::Display for Done {
     }
 }
 
+/// Asks whether a deletion is meant.
+///
+/// # Errors
+/// If it is not, or nobody can be asked.
+pub fn is_meant(question: &str) -> Result<(), CliError> {
+    match Terminal::open().map(|mut terminal| terminal.confirm(question)) {
+        Some(Ok(true)) => Ok(()),
+        Some(Ok(false) | Err(TerminalError::Interrupted)) => Err(CliError::Declined),
+        Some(Err(error)) => Err(CliError::Usage(format!("nobody can be asked: {error}"))),
+        None => Err(CliError::Usage("nobody can be asked here; say --yes to delete it".to_owned())),
+    }
+}
+
 impl DeleteArguments {
     /// Deletes it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         if !self.yes {
-            let question = format!("Delete VM {} and everything on its disks?", self.vm);
-            match Terminal::open().map(|mut terminal| terminal.confirm(&question)) {
-                Some(Ok(true)) => {}
-                Some(Ok(false) | Err(TerminalError::Interrupted)) => return Err(CliError::Declined),
-                Some(Err(error)) => return Err(CliError::Usage(format!("nobody can be asked: {error}"))),
-                None => {
-                    return Err(CliError::Usage(
-                        "nobody can be asked here; say --yes to delete it".to_owned(),
-                    ));
-                }
-            }
+            is_meant(&format!("Delete VM {} and everything on its disks?", self.vm))?;
         }
         let task = api.delete(&format!("/v1/vms/{}", segment(&self.vm)))?;
         if self.wait.no_wait {

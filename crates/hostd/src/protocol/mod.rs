@@ -22,6 +22,7 @@
 //! - What an answer has that a reader does not know is for a newer reader; what a request has so is refused.
 
 mod change;
+mod disk_change;
 mod grant;
 mod host;
 mod names;
@@ -33,6 +34,7 @@ mod spec;
 mod ticket;
 
 pub use change::{Change, ChangedObject, Changes, Epoch};
+pub use disk_change::DiskChange;
 pub use grant::Grant;
 pub use host::{
     Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Topology,

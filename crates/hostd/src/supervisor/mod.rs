@@ -10,9 +10,11 @@
 
 pub mod console;
 mod console_log;
+mod disks;
 mod door;
 pub mod job;
 mod keys;
+pub(crate) mod layout;
 mod machine;
 mod memory;
 mod observe;

@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
 
+use super::layout::Layout;
 use crate::protocol::{
-    DiskName, Grant, ImageFormat, ObservedVm, Problem, Progress, StartOptions, VmGeneration, VmSpec,
-    VolumeFacts,
+    DiskChange, DiskName, Grant, ImageFormat, ObservedVm, Problem, Progress, StartOptions, VmGeneration,
+    VmSpec, VolumeFacts,
 };
 
 /// The first packet. Beside an import comes the image's file.
@@ -49,6 +50,13 @@ pub enum Task {
     },
     /// Moves the volumes of a VM that is off to the next key, and ends.
     Rekey(Box<VmSpec>),
+    /// Changes a disk of a VM that is off, and ends.
+    ChangeDisk {
+        /// Of which VM.
+        spec: Box<VmSpec>,
+        /// How.
+        change: DiskChange,
+    },
     /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and ends.
     ConsoleLog(Box<VmSpec>),
 }
@@ -62,6 +70,9 @@ pub struct RunTask {
     pub generation: VmGeneration,
     /// Its QEMU runs already, and its supervisor has died.
     pub adopt: Option<Orphan>,
+    /// Where its volumes are served, if it runs already.
+    #[serde(default, skip_serializing_if = "Layout::is_empty")]
+    pub layout: Layout,
     /// How it is started, if it does not run yet.
     #[serde(default)]
     pub how: StartOptions,
@@ -112,6 +123,11 @@ pub enum RequestKind {
     Rekey {
         /// Which.
         to: ProviderKey,
+    },
+    /// Change a disk of the VM. Answered when that is done.
+    ChangeDisk {
+        /// How.
+        change: DiskChange,
     },
     /// More grants.
     Grants(Vec<Grant>),

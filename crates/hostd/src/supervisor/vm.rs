@@ -9,6 +9,7 @@
 //! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
 //! This thread waits for nothing else.
 
+mod disks;
 mod news;
 mod rekey;
 mod requests;
@@ -23,16 +24,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use strongroom_hypervisor::{QemuIdentity, QmpError, RunDirectory};
 
+use self::disks::{Changing, DiskStep};
 use self::rekey::Rekeying;
 use self::suspend::Suspension;
 use super::console::Console;
 use super::console_log::ConsoleLog;
 use super::door::Connection;
 use super::keys::VmKeys;
+use super::layout::Place;
 use super::machine::{Machine, MachineNews};
 use super::observe;
 use super::orders::{Report, Request, RunTask};
-use super::served::served;
 use super::starting::{Belongings, Started, Starting};
 use super::state_file::{Off, StateFile};
 use super::volumes::{ServedVolume, VolumeNews};
@@ -40,8 +42,8 @@ use super::vtpm::Keeper;
 use super::{Programs, SupervisorError, swap};
 use crate::process::ProcessIdentity;
 use crate::protocol::{
-    ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason, VmSpec,
-    WaitingFor,
+    Disk, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
+    VmSpec, WaitingFor,
 };
 use crate::run_directory::VmRunDirectory;
 
@@ -74,7 +76,7 @@ pub enum Event {
     TpmLost(String),
     /// The machine is there, or will not be.
     Started(Result<Box<Started>, Problem>),
-    /// Of the volume of that number.
+    /// Of the volume that is served at the socket of that number.
     Volume(usize, VolumeNews),
     /// Of the machine.
     Machine(MachineNews),
@@ -84,6 +86,10 @@ pub enum Event {
     Suspended(Result<SuspendedMemory, Problem>),
     /// A move to another key is over: what the VM is now.
     Rekeyed(Result<Box<VmSpec>, Problem>),
+    /// A change of a disk has come so far, and goes on when that is written down.
+    Disk(DiskStep, SyncSender<Result<(), Problem>>),
+    /// A change of a disk is over.
+    DiskChanged(Result<(), Problem>),
     /// The host goes down.
     HostEnds,
 }
@@ -111,13 +117,15 @@ pub struct Vm {
     halted: Halted,
     suspension: Option<Suspension>,
     rekeying: Option<Rekeying>,
+    changing: Option<Changing>,
+    programs: Programs,
     /// Removes the volume of the memory with which it went on.
     removal: Option<thread::JoinHandle<()>>,
     stop: Option<Stop>,
     abandoned: Arc<AtomicBool>,
     nudge: SyncSender<()>,
     /// Before the processes that have it are gone, it is nobody else's.
-    _belongings: Belongings,
+    belongings: Belongings,
 }
 
 /// Why the processors are to stand still.
@@ -141,9 +149,13 @@ struct Stop {
 /// A volume, as far as it is.
 #[derive(Debug)]
 struct Volume {
+    /// The number of its socket.
+    socket: usize,
     served: Option<ServedVolume>,
     observed: ObservedVolume,
     ended: bool,
+    /// Who waits for its end, if it is taken out.
+    leaving: Option<SyncSender<Result<(), Problem>>>,
 }
 
 impl Vm {
@@ -161,6 +173,8 @@ impl Vm {
         state.qemu = task.adopt.map(|orphan| orphan.qemu);
         state.swtpm = task.adopt.and_then(|orphan| orphan.swtpm);
         state.paused_by_request = by_request;
+        state.layout = task.layout.clone().or_of(&task.spec);
+        let layout = state.layout.clone();
         state.write(&run)?;
         let (nudge, nudged) = sync_channel(1);
         let abandoned = Arc::new(AtomicBool::new(false));
@@ -168,18 +182,22 @@ impl Vm {
         let keys = Arc::new(keys);
         let starting = Starting {
             task: task.clone(),
+            layout: layout.clone(),
             run: run.clone(),
             keys: Arc::clone(&keys),
             belongings: belongings.clone(),
-            programs,
+            programs: programs.clone(),
             qemu,
             events: events.clone(),
             nudged,
             abandoned: Arc::clone(&abandoned),
         };
         thread::Builder::new().name("start".to_owned()).spawn(move || starting.run())?;
-        let opening = |disk: &_| Volume { served: None, observed: observe::opening(disk), ended: false };
-        let volumes = served(&task.spec).iter().map(opening).collect();
+        let opening = |(place, disk): (Place, Disk)| {
+            let (socket, observed) = (place.socket, observe::opening(&disk));
+            Volume { socket, served: None, observed, ended: false, leaving: None }
+        };
+        let volumes = layout.disks(&task.spec).into_iter().map(opening).collect();
         let adopting = task.adopt.is_some();
         Ok(Self {
             reason: adopting.then(observe::adopting),
@@ -203,11 +221,13 @@ impl Vm {
             halted: Halted { by_request, for_room: false },
             suspension: None,
             rekeying: None,
+            changing: None,
+            programs,
             removal: None,
             stop: None,
             abandoned,
             nudge,
-            _belongings: belongings,
+            belongings,
         })
     }
 
@@ -259,6 +279,8 @@ impl Vm {
             Event::Progress(progress) => self.progress(progress),
             Event::Suspended(saved) => self.suspended(saved),
             Event::Rekeyed(moved) => self.rekeyed(moved),
+            Event::Disk(step, done) => self.disk_step(step, done),
+            Event::DiskChanged(changed) => self.disk_changed(changed),
             // What is being suspended ends anyway.
             Event::HostEnds if self.suspension.is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),

@@ -24,6 +24,10 @@ impl Vm {
                 Ok(()) => return self.tell(),
                 Err(problem) => Err(problem),
             },
+            RequestKind::ChangeDisk { change } => match self.change_disk(connection, request.id, change) {
+                Ok(()) => return self.tell(),
+                Err(problem) => Err(problem),
+            },
             kind => self.carry_out(kind, files),
         };
         let problem = begun.err();
@@ -42,7 +46,7 @@ impl Vm {
                 Ok(())
             }
             // Not here.
-            RequestKind::Suspend | RequestKind::Rekey { .. } => Ok(()),
+            RequestKind::Suspend | RequestKind::Rekey { .. } | RequestKind::ChangeDisk { .. } => Ok(()),
             RequestKind::AbandonSuspension => {
                 self.abandon_suspension();
                 Ok(())
