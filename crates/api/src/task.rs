@@ -66,6 +66,12 @@ pub enum TaskKind {
     VmRotateKey,
     /// Changes a VM.
     VmConfigure,
+    /// Adds a disk to a VM.
+    VmAddDisk,
+    /// Takes a disk out of a VM, and deletes its volume.
+    VmRemoveDisk,
+    /// Makes a disk of a VM larger.
+    VmResizeDisk,
     /// Fills a disk with an image.
     VmImportDisk,
     /// Deletes a VM and its volumes.
@@ -105,6 +111,9 @@ impl TaskKind {
             Self::VmReset => "vm_reset",
             Self::VmRotateKey => "vm_rotate_key",
             Self::VmConfigure => "vm_configure",
+            Self::VmAddDisk => "vm_add_disk",
+            Self::VmRemoveDisk => "vm_remove_disk",
+            Self::VmResizeDisk => "vm_resize_disk",
             Self::VmImportDisk => "vm_import_disk",
             Self::VmDelete => "vm_delete",
             Self::VmRegister => "vm_register",

@@ -8,7 +8,7 @@ mod view;
 
 pub use create::{
     AddDisk, CreateVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm,
-    RotateKey, StartVm, StopVm,
+    ResizeDisk, RotateKey, StartVm, StopVm,
 };
 pub use hardware::{
     Boot, Cpus, DiskKind, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend,

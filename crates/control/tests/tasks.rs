@@ -7,7 +7,7 @@ use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::Standing;
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
-    DesiredPower, DumpVm, PowerState, RegisterVm, RotateKey, StartVm, StopVm, TicketUse,
+    AddDisk, DesiredPower, DumpVm, PowerState, RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm, TicketUse,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
@@ -207,6 +207,43 @@ fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
     site.host.restart();
     assert!(settle_down(&site, &control));
     assert_eq!(alarms(&control), [AlarmKind::Orphan, AlarmKind::VmMissing]);
+}
+
+#[test]
+fn disks_come_grow_and_go_and_what_fails_is_taken_back() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let at_first = control.show_vm("web1").unwrap().disks.len();
+    let disks = || control.show_vm("web1").unwrap().disks;
+    let wish: AddDisk = serde_json::from_str(r#"{"size_bytes":1048576}"#).unwrap();
+    let larger: ResizeDisk = serde_json::from_str(r#"{"size_bytes":2097152}"#).unwrap();
+    // By the death of a supervisor: asked again. For good: taken back.
+    for (codes, state) in
+        [(vec!["supervisor_away"], TaskState::Done), (vec!["no_port", "supervisor_away"], TaskState::Failed)]
+    {
+        site.host.lock().disk_changes_that_fail = codes;
+        let number = disks().len() as u64;
+        let task = control.add_disk(&caller(10 + number), "web1", &wish).unwrap();
+        assert_eq!(code(control.add_disk(&caller(20 + number), "web1", &wish)), ErrorCode::Busy);
+        assert!(settle_down(&site, &control));
+        let told = control.show_task(task.id).unwrap();
+        assert_eq!(told.state, state, "{told:?}");
+    }
+    let added = disks();
+    assert_eq!(added.len(), at_first + 1);
+    let (first, last) = (&added[0], &added[at_first]);
+    assert!(last.volume.is_some() && last.key.is_some() && last.key == first.key, "{added:?}");
+    assert_eq!(code(control.remove_disk(&caller(30), "web1", &first.name)), ErrorCode::Conflict);
+    assert_eq!(code(control.remove_disk(&caller(31), "web1", "disk9")), ErrorCode::NotFound);
+    control.resize_disk(&caller(32), "web1", &last.name, &larger).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(disks()[at_first].size_bytes, 2 << 20);
+    assert_eq!(code(control.resize_disk(&caller(33), "web1", &last.name, &larger)), ErrorCode::Conflict);
+    control.remove_disk(&caller(34), "web1", &last.name).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(disks().len(), at_first);
+    assert_eq!(site.host.lock().violations, Vec::<String>::new());
 }
 
 #[test]

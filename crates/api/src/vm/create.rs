@@ -78,6 +78,15 @@ pub struct AddDisk {
     pub frontend: Frontend,
 }
 
+/// A disk that is to be larger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResizeDisk {
+    /// Its new size in bytes, no less than it has: a multiple of 512 up to 64 TiB.
+    #[schema(value_type = u64, minimum = 4096, maximum = 70368744177664u64, multiple_of = 512)]
+    pub size_bytes: VolumeSize,
+}
+
 /// How a VM is sealed: everything of it that holds guest data, under one key of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

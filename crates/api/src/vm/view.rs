@@ -149,6 +149,9 @@ pub struct Disk {
     pub size_bytes: u64,
     /// How the guest gets at it.
     pub frontend: Frontend,
+    /// The key that it is under; none of one that is not encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<VmKey>,
     /// How it is.
     pub state: VolumeState,
 }

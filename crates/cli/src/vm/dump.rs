@@ -17,7 +17,7 @@ use strongroom_types::display_bytes;
 use zeroize::Zeroizing;
 
 use super::console::GuestSocket;
-use super::remove::confirm;
+use super::remove::is_meant;
 use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::new_file::NewFile;
@@ -244,7 +244,7 @@ impl DeleteArguments {
         let api = self.api.connect()?;
         let Self { vm, number, .. } = self;
         if !self.yes {
-            confirm(&format!("Delete dump {number} of VM {vm}?"))?;
+            is_meant(&format!("Delete dump {number} of VM {vm}?"))?;
         }
         let task = api.delete(&format!("/v1/vms/{}/dumps/{number}", segment(vm)))?;
         if self.wait.no_wait {

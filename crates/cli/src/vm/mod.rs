@@ -51,7 +51,7 @@ pub enum VmCommand {
     Dump(dump::DumpCommand),
     /// Change a VM that is off
     Set(set::SetArguments),
-    /// Fill a VM's disks; attach volumes to guests of libvirt
+    /// Add, list, resize, remove and fill a VM's disks; attach volumes to guests of libvirt
     #[command(subcommand)]
     Disk(disk::DiskCommand),
     /// Replace what cloud-init in a VM's guest is told

@@ -83,8 +83,11 @@ impl fmt::Display for Done {
     }
 }
 
-/// Asks whether something is to be deleted.
-pub fn confirm(question: &str) -> Result<(), CliError> {
+/// Asks whether a deletion is meant.
+///
+/// # Errors
+/// If it is not, or nobody can be asked.
+pub fn is_meant(question: &str) -> Result<(), CliError> {
     match Terminal::open().map(|mut terminal| terminal.confirm(question)) {
         Some(Ok(true)) => Ok(()),
         Some(Ok(false) | Err(TerminalError::Interrupted)) => Err(CliError::Declined),
@@ -98,7 +101,7 @@ impl DeleteArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
         if !self.yes {
-            confirm(&format!("Delete VM {} and everything on its disks?", self.vm))?;
+            is_meant(&format!("Delete VM {} and everything on its disks?", self.vm))?;
         }
         let task = api.delete(&format!("/v1/vms/{}", segment(&self.vm)))?;
         if self.wait.no_wait {

@@ -88,6 +88,10 @@ impl Control {
                 self.configure(&step, before)
             }
             Work::Delete => self.delete(&step),
+            Work::AddDisk { disk, failures } => self.add_the_disk(&step, disk, *failures),
+            Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
+            Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
+            Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
             Work::RotateKey { provider, request, to: None, .. } => {
                 self.make_next_key(&step, provider, *request)
             }
@@ -371,7 +375,11 @@ impl Control {
     }
 
     /// For what takes something back, or cannot be taken back: it goes on though the task is being cancelled.
-    fn operate_unless_cancelled(&self, step: &Step, kind: OperationKind) -> Result<Operated, Failure> {
+    pub(super) fn operate_unless_cancelled(
+        &self,
+        step: &Step,
+        kind: OperationKind,
+    ) -> Result<Operated, Failure> {
         let mut record = TaskRecord::clone(&step.task.record);
         record.task.cancelling = false;
         let task = Row { record: record.into(), revision: step.task.revision };
@@ -520,6 +528,9 @@ pub(super) fn done(kind: TaskKind, name: &str) -> String {
         TaskKind::VmDumpDelete => format!("a dump of VM {name} was deleted"),
         TaskKind::VmRestart => format!("VM {name} was restarted"),
         TaskKind::VmDelete => format!("VM {name} was deleted"),
+        TaskKind::VmAddDisk => format!("VM {name} has one more disk"),
+        TaskKind::VmRemoveDisk => format!("a disk of VM {name} is gone, and its volume with it"),
+        TaskKind::VmResizeDisk => format!("a disk of VM {name} is larger"),
         TaskKind::VmRotateKey => format!("VM {name} is under a new key"),
         _ => format!("{} of {name} is done", kind.as_str()),
     }

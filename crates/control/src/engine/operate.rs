@@ -183,6 +183,7 @@ fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_keys::Provi
         | OperationKind::Start { .. }
         | OperationKind::Configure { .. }
         | OperationKind::Rekey { .. }
+        | OperationKind::ChangeDisk { .. }
         | OperationKind::SupplyGrants => vm.hardware.keys(),
         OperationKind::ImportDisk { disk, .. } => {
             let found = vm.hardware.disks.iter().find(|known| known.name == *disk);

@@ -10,6 +10,7 @@ use strongroom_api::vm::{
 };
 use strongroom_api::{ErrorCode, ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_hostd::protocol;
+use strongroom_keys::ProviderKey;
 use uuid::Uuid;
 
 use super::alarms::{datastore_object, host_object};
@@ -67,6 +68,7 @@ impl Control {
             volume: disk.volume,
             size_bytes: disk.size.bytes(),
             frontend: disk.frontend,
+            key: disk.sealing.key().map(vm_key),
             state: match power {
                 PowerState::Stopped | PowerState::Suspended => VolumeState::Idle,
                 PowerState::Running | PowerState::Paused | PowerState::Stopping => VolumeState::Exposed,
@@ -98,10 +100,7 @@ impl Control {
                 at_unix_seconds: memory.at_unix_seconds,
             }),
             dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
-            key: hardware
-                .keys()
-                .first()
-                .map(|key| VmKey { provider: key.provider.to_string(), key: key.key.to_string() }),
+            key: hardware.keys().first().map(vm_key),
             datastore_ref: datastore.map_or_else(
                 || ObjectRef {
                     kind: ObjectKind::Datastore,
@@ -305,6 +304,10 @@ impl Control {
     fn shown(&self, task: &TaskRecord) -> Task {
         Task { progress: self.progress(task.task.id), ..task.task.clone() }
     }
+}
+
+fn vm_key(key: &ProviderKey) -> VmKey {
+    VmKey { provider: key.provider.to_string(), key: key.key.to_string() }
 }
 
 /// Which VMs a list has.

@@ -122,7 +122,44 @@ impl DiskSealing {
     }
 }
 
+impl DiskRecord {
+    /// What a host is told of it; nothing while its key is awaited.
+    pub fn told(&self) -> Option<protocol::Disk> {
+        Some(protocol::Disk {
+            name: self.name.clone(),
+            size_bytes: self.size,
+            key: self.sealing.told()?,
+            kind: match self.kind {
+                DiskKind::Data => protocol::DiskKind::Data,
+                DiskKind::Swap => protocol::DiskKind::Swap,
+            },
+            frontend: match self.frontend {
+                Frontend::VhostUser => protocol::DiskFrontend::VhostUser,
+                Frontend::Nbd => protocol::DiskFrontend::Nbd,
+            },
+            thick: self.thick,
+            integrity: self.integrity,
+            least_generation: self.least_generation,
+        })
+    }
+}
+
 impl Hardware {
+    /// The disk of this name.
+    pub fn disk(&self, name: &str) -> Option<&DiskRecord> {
+        self.disks.iter().find(|disk| disk.name.as_str() == name)
+    }
+
+    /// The name of the next disk of a kind: the first that is free.
+    pub fn free_name(&self, kind: DiskKind) -> Option<DiskName> {
+        let prefix = match kind {
+            DiskKind::Data => "disk",
+            DiskKind::Swap => "swap",
+        };
+        let mut names = (0..=self.disks.len()).map(|number| format!("{prefix}{number}"));
+        names.find(|name| self.disk(name).is_none())?.parse().ok()
+    }
+
     /// Size of all disks, in bytes.
     pub fn disk_bytes(&self) -> u64 {
         self.disks.iter().map(|disk| disk.size.bytes()).sum()
@@ -192,24 +229,6 @@ impl Hardware {
         name: protocol::VmName,
         datastore: PathBuf,
     ) -> Option<protocol::VmSpec> {
-        let disk = |disk: &DiskRecord| {
-            Some(protocol::Disk {
-                name: disk.name.clone(),
-                size_bytes: disk.size,
-                key: disk.sealing.told()?,
-                kind: match disk.kind {
-                    DiskKind::Data => protocol::DiskKind::Data,
-                    DiskKind::Swap => protocol::DiskKind::Swap,
-                },
-                frontend: match disk.frontend {
-                    Frontend::VhostUser => protocol::DiskFrontend::VhostUser,
-                    Frontend::Nbd => protocol::DiskFrontend::Nbd,
-                },
-                thick: disk.thick,
-                integrity: disk.integrity,
-                least_generation: disk.least_generation,
-            })
-        };
         Some(protocol::VmSpec {
             id,
             name,
@@ -228,7 +247,7 @@ impl Hardware {
                 Firmware::Bios => protocol::Firmware::Bios,
                 Firmware::Uefi => protocol::Firmware::Uefi,
             },
-            disks: self.disks.iter().map(disk).collect::<Option<_>>()?,
+            disks: self.disks.iter().map(DiskRecord::told).collect::<Option<_>>()?,
             nics: self.nics.iter().map(nic_told).collect(),
             tpm: self.tpm,
             seed: self.seed,

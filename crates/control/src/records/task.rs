@@ -1,12 +1,13 @@
 //! A task, and how far its work is.
 
 use serde::{Deserialize, Serialize};
+use strongroom_api::Problem;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_hostd::protocol::{DiskName, ImageFormat, OperationId, TicketId};
 use strongroom_keys::{ProviderKey, ProviderName};
-use strongroom_types::{KeyRequestId, VmId};
+use strongroom_types::{KeyRequestId, VmId, VolumeSize};
 
-use super::hardware::Hardware;
+use super::hardware::{DiskRecord, Hardware};
 
 /// A task with what it takes to go on with it after a crash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +91,40 @@ pub enum Work {
         ticket: TicketId,
         /// How it is written.
         format: ImageFormat,
+    },
+    /// Add a disk, which the VM has when that is done.
+    AddDisk {
+        /// What it is to be.
+        disk: Box<DiskRecord>,
+        /// How often the host could not.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Take away what came of a disk that was not added.
+    UndoAddDisk {
+        /// Which.
+        disk: Box<DiskRecord>,
+        /// Why it was not; nothing if somebody did not want it any more.
+        #[serde(default)]
+        problem: Option<Problem>,
+    },
+    /// Take a disk out, which the VM has until that is done.
+    RemoveDisk {
+        /// Which.
+        disk: DiskName,
+        /// How often the host could not.
+        #[serde(default)]
+        failures: u32,
+    },
+    /// Make a disk larger.
+    ResizeDisk {
+        /// Which.
+        disk: DiskName,
+        /// Its new size.
+        size: VolumeSize,
+        /// How often the host could not.
+        #[serde(default)]
+        failures: u32,
     },
     /// Move it to another key: have that made, unless it is there, then have every volume moved.
     RotateKey {

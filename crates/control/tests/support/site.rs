@@ -13,7 +13,7 @@ use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_hostd::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
-    DatastoreState, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, ObservedVm, ObservedVms,
+    DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, ObservedVm, ObservedVms,
     OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
     PowerState, Problem, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSpec,
     VolumeFacts, WaitingFor,
@@ -140,6 +140,8 @@ pub struct HostInside {
     pub violations: Vec<String>,
     /// So many moves to another key fail.
     pub rekeys_that_fail: u32,
+    /// With which codes changes of disks fail that are no removals; the last first.
+    pub disk_changes_that_fail: Vec<&'static str>,
     pub down: bool,
     /// Whether it works as soon as it is asked, and whoever waits for changes waits.
     pub by_itself: bool,
@@ -181,6 +183,7 @@ impl HostInside {
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: true },
             violations: Vec::new(),
             rekeys_that_fail: 0,
+            disk_changes_that_fail: Vec::new(),
             down: false,
             by_itself: false,
         }
@@ -307,6 +310,30 @@ impl HostInside {
                 let started = FakeVm { spec: (**spec).clone(), generation, power, reason: None, ..vm };
                 self.vms.insert(id, started);
                 Ok(None)
+            }
+            OperationKind::ChangeDisk { change } => {
+                let Some(vm) = self.vms.get(&id).cloned() else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                self.take_grants(request, &vm.spec)?;
+                let is_removal = matches!(change, DiskChange::Remove { .. });
+                if !is_removal && let Some(code) = self.disk_changes_that_fail.pop() {
+                    return Err(Problem::new(code, "it does not"));
+                }
+                let spec = change.applied_to(&vm.spec)?;
+                let vm = self.vms.get_mut(&id).unwrap();
+                vm.volumes.retain(|name, _| spec.disks.iter().any(|disk| disk.name.as_str() == name));
+                for disk in &spec.disks {
+                    vm.volumes.entry(disk.name.to_string()).or_insert_with(VolumeId::random);
+                }
+                vm.spec = spec;
+                let facts = vm.spec.disks.iter().map(|disk| VolumeFacts {
+                    disk: disk.name.clone(),
+                    volume: vm.volumes[disk.name.as_str()],
+                    kek: None,
+                    generation: 1,
+                });
+                Ok(Some(OperationOutcome::Volumes(facts.collect())))
             }
             OperationKind::Rekey { spec } => {
                 self.take_grants(request, spec)?;

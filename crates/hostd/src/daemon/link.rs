@@ -25,6 +25,7 @@ use crate::proof::{Secret, check_peer};
 use crate::protocol::{Grant, OffReason, Problem, StartOptions, VmGeneration, VmSpec};
 use crate::run_directory::VmRunDirectory;
 use crate::supervisor::kill_unrecorded;
+use crate::supervisor::layout::Layout;
 use crate::supervisor::orders::{Birth, Orphan, Report, Request, RequestKind, RunTask, Task};
 use crate::supervisor::state_file::{Off, StateFile};
 use crate::vm_directory::VmRecord;
@@ -145,7 +146,8 @@ pub fn start(
     // Nothing of a start before this one is of use.
     run.remove().and_then(|()| run.make()).map_err(|error| system(&error))?;
     Secret::make(&run.secret()).map_err(|error| system(&error))?;
-    let task = RunTask { spec: Box::new(spec.clone()), generation, adopt: None, how };
+    let (spec_now, layout) = (Box::new(spec.clone()), Layout::default());
+    let task = RunTask { spec: spec_now, generation, adopt: None, layout, how };
     let (wire, child) = hostd.supervisor.start(&birth(hostd, &run, grants, task), &[])?;
     hostd.vms.is_starting(spec, generation);
     listen(hostd, spec.id, run, Next::Listen(wire, Some(child)))
@@ -276,7 +278,7 @@ impl Listener {
             self.is_off(&state, off.clone());
             return None;
         }
-        let StateFile { swtpm, paused_by_request, .. } = state;
+        let (swtpm, paused_by_request) = (state.swtpm, state.paused_by_request);
         let orphan = state.qemu.map(|qemu| Orphan { qemu, swtpm, paused_by_request });
         let identity = |orphan: &Orphan| ProcessIdentity {
             pid: orphan.qemu.pid,
@@ -313,8 +315,9 @@ impl Listener {
     }
 
     fn adopt(&self, state: StateFile, orphan: Orphan) -> Next {
-        let (generation, adopt) = (state.generation, Some(orphan));
-        let task = RunTask { spec: Box::new(state.spec), generation, adopt, how: StartOptions::default() };
+        let StateFile { spec, layout, generation, .. } = state;
+        let (spec, adopt, how) = (Box::new(spec), Some(orphan), StartOptions::default());
+        let task = RunTask { spec, generation, adopt, layout, how };
         let begun = Secret::make(&self.run.secret())
             .map_err(|error| Problem::new("system", error.to_string()))
             .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));

@@ -15,7 +15,7 @@ use super::{Hostd, link};
 use crate::checks::{Root, crypto_safe};
 use crate::dumps;
 use crate::protocol::{
-    DUMP_LABEL_BYTES_MAX, Dump, Grant, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
+    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
     StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use crate::supervisor::job::facts;
@@ -59,6 +59,7 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::DeleteDump { number } => delete_dump(hostd, job, number).await,
         OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
         OperationKind::Rekey { spec } => rekey(hostd, job, *spec).await,
+        OperationKind::ChangeDisk { change } => change_disk(hostd, job, change).await,
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
         OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
         OperationKind::Reset => ask(hostd, job, RequestKind::Reset).await,
@@ -215,6 +216,40 @@ async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
             blocking(move || facts(&moved)).await??
         }
         (false, None) => return Err(Problem::new("bad_spec", "no disk is moving to another key").into()),
+    };
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+/// Done when the disk is as it is wanted, for the guest too if it runs.
+async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, change: DiskChange) -> Outcome {
+    let mut now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    if !is_off(&now) {
+        meant_for(job, &now)?;
+        let link = link_to(hostd, job.vm, AWAY_MAX).await?;
+        // A supervisor that takes over may wait for these.
+        link.ask(RequestKind::Grants(job.request.grants.clone()), &[]).await?;
+        let mut watch = hostd.vms.watch(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+        let settled =
+            |now: &ObservedVm| is_off(now) || matches!(now.power, PowerState::Running | PowerState::Paused);
+        if let Ok(Some(settled)) = tokio::time::timeout(START_WITHIN, wait_for(&mut watch, settled)).await {
+            now = settled;
+        }
+    }
+    let spec = now.spec.ok_or_else(|| no_such_vm(job.vm))?;
+    let changed = change.applied_to(&spec)?;
+    hostd.check_spec(job.vm, &changed)?;
+    let volumes = if now.power.is_off() {
+        do_job(hostd, job, Task::ChangeDisk { spec: spec.clone(), change }, Vec::new()).await?
+    } else {
+        let asked =
+            link_to(hostd, job.vm, AWAY_MAX).await?.ask(RequestKind::ChangeDisk { change }, &[]).await;
+        if let Err(problem) = asked {
+            // What was done in part is known to its directory.
+            learn(hostd, &spec).await?;
+            return Err(problem.into());
+        }
+        blocking(move || facts(&changed)).await??
     };
     learn(hostd, &spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes)))

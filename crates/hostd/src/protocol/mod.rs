@@ -22,6 +22,7 @@
 //! - What an answer has that a reader does not know is for a newer reader; what a request has so is refused.
 
 mod change;
+mod disk_change;
 mod dump;
 mod grant;
 mod host;
@@ -34,6 +35,7 @@ mod spec;
 mod ticket;
 
 pub use change::{Change, ChangedObject, Changes, Epoch};
+pub use disk_change::DiskChange;
 pub use dump::{DUMP_LABEL_BYTES_MAX, DUMPS_MAX, Dump, GuestEnd};
 pub use grant::Grant;
 pub use host::{

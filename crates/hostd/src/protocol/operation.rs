@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
 use strongroom_types::{KekId, VmId, VolumeId};
 
+use super::disk_change::DiskChange;
 use super::dump::Dump;
 use super::grant::Grant;
 use super::names::{DiskName, OperationId, VmGeneration};
@@ -100,6 +101,13 @@ pub enum OperationKind {
         /// What it is, with the next key.
         spec: Box<VmSpec>,
     },
+    /// Adds a disk to a VM, takes one out or makes one larger, running or off; not of one that is suspended. Takes the VM's keys. What is
+    /// taken out of a VM that runs is asked of its guest, which has a minute, and its volume is deleted. What fails half done is said
+    /// so by its effect: asked again, it goes on; and a disk that was added in part can be taken out.
+    ChangeDisk {
+        /// What becomes of which.
+        change: DiskChange,
+    },
     /// Brings grants to a VM that [waits for a key](super::ObservedVm::waiting_for).
     SupplyGrants,
 }
@@ -132,6 +140,7 @@ impl OperationKind {
             Self::Configure { .. } => "configure",
             Self::ImportDisk { .. } => "import_disk",
             Self::Rekey { .. } => "rekey",
+            Self::ChangeDisk { .. } => "change_disk",
             Self::SupplyGrants => "supply_grants",
         }
     }
@@ -235,7 +244,7 @@ pub enum ProgressUnit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// Of `create`, `configure` and `rekey`: the VM's volumes.
+    /// Of `create`, `configure`, `rekey` and `change_disk`: the VM's volumes.
     Volumes(Vec<VolumeFacts>),
     /// Of `start`: it waits for a key.
     KeyUnavailable(ProviderKey),

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use super::orders::{Report, Task};
 use super::own_volume::create_with;
 use super::rekey::rekey;
 use super::served::fillable;
-use super::{console_log, dump, own_volume, vtpm};
+use super::{console_log, disks, dump, own_volume, vtpm};
 use crate::protocol::{
     Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem, Progress,
     ProgressUnit, VmSpec, VolumeFacts,
@@ -56,6 +57,7 @@ pub fn run(
     | Task::Configure(spec)
     | Task::Import { spec, .. }
     | Task::Rekey(spec)
+    | Task::ChangeDisk { spec, .. }
     | Task::ConsoleLog(spec)
     | Task::Dump { spec, .. }) = &task
     else {
@@ -69,6 +71,7 @@ pub fn run(
         Task::Configure(spec) => configure(home, grants, spec, wire),
         Task::Import { spec, disk, format } => import(home, grants, (spec, disk, *format), files, wire),
         Task::Rekey(spec) => move_to_other_key(home, grants, spec, wire),
+        Task::ChangeDisk { spec, change } => disks::change(granted(home, grants, spec)?, spec, change),
         Task::ConsoleLog(spec) => give_console_log(home, grants, spec, files),
         Task::Dump { spec, number } => give_dump(home, grants, (spec, *number), files, lock),
         Task::Run(_) => Err(Problem::new("internal", "that is no job")),
@@ -163,8 +166,7 @@ fn move_to_other_key(
     spec: &VmSpec,
     wire: &Wire,
 ) -> Result<Vec<VolumeFacts>, Problem> {
-    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
-    keys.add_grants(grants);
+    let keys = granted(home, grants, spec)?;
     let tell = |progress| {
         let told = wire.send(&Report::Progress(progress), &[]);
         told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
@@ -180,8 +182,7 @@ fn give_console_log(
     files: Vec<OwnedFd>,
 ) -> Result<Vec<VolumeFacts>, Problem> {
     let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
-    keys.add_grants(grants);
+    let keys = granted(home, grants, spec)?;
     let kek = own_volume::hold_key(&keys, spec, OwnVolume::Console).map_err(|error| error.problem())?;
     let said = console_log::read(spec, kek.as_deref())?;
     console_log::give(client.into(), Ok(said));
@@ -206,24 +207,34 @@ fn give_dump(
     Ok(Vec::new())
 }
 
-fn staged_path(place: &Path) -> PathBuf {
+/// The VM's keys, with this leave to fetch them.
+fn granted(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Arc<VmKeys>, Problem> {
+    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+    keys.add_grants(grants);
+    Ok(Arc::new(keys))
+}
+
+/// Where a volume is while it is filled.
+pub fn staged_path(place: &Path) -> PathBuf {
     let mut name = place.to_owned().into_os_string();
     name.push(IMPORTING);
     name.into()
 }
 
 /// Makes volumes, with keys that are fetched once each.
-struct Makers {
-    keys: VmKeys,
+pub struct Makers {
+    keys: Arc<VmKeys>,
     fetched: Vec<(ProviderKey, Kek)>,
 }
 
 impl Makers {
     fn new(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Self, Problem> {
-        let keys =
-            VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
-        keys.add_grants(grants);
-        Ok(Self { keys, fetched: Vec::new() })
+        Ok(Self::with(granted(home, grants, spec)?))
+    }
+
+    /// None fetched yet.
+    pub fn with(keys: Arc<VmKeys>) -> Self {
+        Self { keys, fetched: Vec::new() }
     }
 
     fn kek(&mut self, key: &ProviderKey) -> Result<&Kek, KeyError> {
@@ -238,7 +249,10 @@ impl Makers {
     }
 
     /// Makes the volume, and notes under which key.
-    fn make(&mut self, path: &Path, disk: &mut Disk) -> Result<(), Problem> {
+    ///
+    /// # Errors
+    /// Also while the key cannot be had.
+    pub fn make(&mut self, path: &Path, disk: &mut Disk) -> Result<(), Problem> {
         let (size, integrity) = (disk.size_bytes, disk.integrity);
         let provisioning = if disk.thick { Provisioning::Thick } else { Provisioning::Thin };
         let protection = self.protection(disk)?;

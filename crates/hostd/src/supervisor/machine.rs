@@ -145,21 +145,29 @@ fn firmware(spec: &VmSpec, run: &VmRunDirectory) -> Firmware {
     }
 }
 
-fn disks(spec: &VmSpec, run: &VmRunDirectory) -> Vec<DiskAttachment> {
-    let queues = spec.cpus.count().unwrap_or(1).min(QUEUES_MAX);
-    let queues = u16::try_from(queues).unwrap_or(1);
-    let attach = |(index, disk): (usize, &protocol::Disk)| {
-        let socket: PathBuf = run.disk_socket(index);
-        match disk.frontend {
-            DiskFrontend::VhostUser => DiskAttachment::VhostUser { socket, queues },
-            DiskFrontend::Nbd => {
-                let mut serial = disk.name.to_string();
-                serial.truncate(20);
-                let server = NbdExport { socket, export: disk.name.to_string() };
-                DiskAttachment::Nbd { server, serial, read_only: false }
-            }
+/// A disk that is served at the socket of that number, as QEMU is told of it.
+pub fn attachment(
+    spec: &VmSpec,
+    run: &VmRunDirectory,
+    (number, disk): (usize, &protocol::Disk),
+) -> DiskAttachment {
+    let socket: PathBuf = run.disk_socket(number);
+    match disk.frontend {
+        DiskFrontend::VhostUser => {
+            let queues = spec.cpus.count().unwrap_or(1).min(QUEUES_MAX);
+            DiskAttachment::VhostUser { socket, queues: u16::try_from(queues).unwrap_or(1) }
         }
-    };
+        DiskFrontend::Nbd => {
+            let mut serial = disk.name.to_string();
+            serial.truncate(20);
+            let server = NbdExport { socket, export: disk.name.to_string() };
+            DiskAttachment::Nbd { server, serial, read_only: false }
+        }
+    }
+}
+
+fn disks(spec: &VmSpec, run: &VmRunDirectory) -> Vec<DiskAttachment> {
+    let attach = |numbered: (usize, &protocol::Disk)| attachment(spec, run, numbered);
     let seed = index_of(spec, OwnVolume::Seed).map(|index| {
         let name = OwnVolume::Seed.name();
         let server = NbdExport { socket: run.disk_socket(index), export: name.clone() };

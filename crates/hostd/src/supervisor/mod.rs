@@ -10,10 +10,12 @@
 
 pub mod console;
 mod console_log;
+mod disks;
 mod door;
 mod dump;
 pub mod job;
 mod keys;
+pub(crate) mod layout;
 mod machine;
 mod memory;
 mod observe;

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
 
+use super::layout::Layout;
 use crate::protocol::{
-    DiskName, Grant, ImageFormat, ObservedVm, OperationId, Problem, Progress, StartOptions, VmGeneration,
+    DiskChange, DiskName, Grant, ImageFormat, ObservedVm, OperationId, Problem, Progress, StartOptions, VmGeneration,
     VmSpec, VolumeFacts,
 };
 
@@ -49,6 +50,13 @@ pub enum Task {
     },
     /// Moves the volumes of a VM that is off to the next key, and ends.
     Rekey(Box<VmSpec>),
+    /// Changes a disk of a VM that is off, and ends.
+    ChangeDisk {
+        /// Of which VM.
+        spec: Box<VmSpec>,
+        /// How.
+        change: DiskChange,
+    },
     /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and ends.
     ConsoleLog(Box<VmSpec>),
     /// Gives a dump of a VM that is off to a client, whose socket comes beside, and ends.
@@ -69,6 +77,9 @@ pub struct RunTask {
     pub generation: VmGeneration,
     /// Its QEMU runs already, and its supervisor has died.
     pub adopt: Option<Orphan>,
+    /// Where its volumes are served, if it runs already.
+    #[serde(default, skip_serializing_if = "Layout::is_empty")]
+    pub layout: Layout,
     /// How it is started, if it does not run yet.
     #[serde(default)]
     pub how: StartOptions,
@@ -139,6 +150,11 @@ pub enum RequestKind {
     OpenDump {
         /// Which.
         number: u32,
+    },
+    /// Change a disk of the VM. Answered when that is done.
+    ChangeDisk {
+        /// How.
+        change: DiskChange,
     },
     /// More grants.
     Grants(Vec<Grant>),

@@ -16,10 +16,10 @@ use strongroom_worker::supervise::Quarters;
 
 use super::Programs;
 use super::keys::VmKeys;
+use super::layout::Layout;
 use super::machine::machine_spec;
 use super::memory;
 use super::orders::{Orphan, RunTask};
-use super::served::served;
 use super::swap;
 use super::vm::Event;
 use super::volumes::{ServedVolume, VolumeError, VolumeHost, VolumeNews};
@@ -36,7 +36,7 @@ const KEY_RETRY_WITHOUT_GRANT: Duration = Duration::from_secs(30);
 /// What is started.
 #[derive(Debug)]
 pub struct Started {
-    /// The volumes, in the order of [`served`].
+    /// The volumes, in the order of the layout.
     pub volumes: Vec<ServedVolume>,
     /// Its processors stand still, unless it was adopted.
     pub qemu: Qemu,
@@ -81,8 +81,20 @@ impl Belongings {
         Self { user, cgroup }
     }
 
-    fn quarters(&self) -> Quarters {
+    /// As whom its workers run.
+    pub fn quarters(&self) -> Quarters {
         Quarters::Shared { user: self.user.clone(), cgroup: self.cgroup.clone() }
+    }
+
+    /// As whom its QEMU runs.
+    pub fn isolation<'a>(&'a self, launcher: &'a Launcher) -> Isolation<'a> {
+        let lease = self.user.as_deref();
+        Isolation {
+            user: lease.map(UidLease::user),
+            lease: lease.map(std::os::fd::AsFd::as_fd),
+            cgroup: self.cgroup.as_ref().map(|cgroup| cgroup.path()),
+            ..Isolation::of_caller(launcher)
+        }
     }
 }
 
@@ -90,6 +102,8 @@ impl Belongings {
 pub struct Starting {
     /// Which VM.
     pub task: RunTask,
+    /// Where its volumes are served.
+    pub layout: Layout,
     /// Its run directory.
     pub run: VmRunDirectory,
     /// Its keys.
@@ -120,10 +134,10 @@ impl Starting {
         let machine = machine_spec(spec, &self.run)?;
         let begun = Instant::now();
         let probing = self.probing();
-        let served = served(spec);
+        let served = self.layout.disks(spec);
         let mut volumes = Vec::with_capacity(served.len());
-        for (index, disk) in served.iter().enumerate() {
-            match self.serve_when_key_is_there(index, disk) {
+        for (place, disk) in &served {
+            match self.serve_when_key_is_there(place.socket, disk) {
                 Ok(volume) => volumes.push(volume),
                 Err(problem) => {
                     volumes.iter().for_each(ServedVolume::stop);
@@ -207,12 +221,7 @@ impl Starting {
         let run = RunDirectory::create(self.run.path(), lease.map(UidLease::user))
             .map_err(|error| failed(&error))?;
         let launcher = Launcher::this_program(self.programs.launcher.iter().cloned());
-        let isolation = Isolation {
-            user: lease.map(UidLease::user),
-            lease: lease.map(std::os::fd::AsFd::as_fd),
-            cgroup: self.belongings.cgroup.as_ref().map(|cgroup| cgroup.path()),
-            ..Isolation::of_caller(&launcher)
-        };
+        let isolation = self.belongings.isolation(&launcher);
         let mut swtpm = match self.task.spec.tpm {
             true => Some(self.start_tpm(&run, &isolation)?),
             false => None,

@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use serde::{Deserialize, Serialize};
 use strongroom_hypervisor::QemuIdentity;
 
+use super::layout::Layout;
 use crate::process::ProcessIdentity;
 use crate::protocol::{OffReason, VmGeneration, VmSpec};
 use crate::run_directory::VmRunDirectory;
@@ -24,6 +25,9 @@ pub struct StateFile {
     pub generation: VmGeneration,
     /// As what it was started.
     pub spec: VmSpec,
+    /// Where its volumes are served; as its start made it, if nothing is said.
+    #[serde(default, skip_serializing_if = "Layout::is_empty")]
+    pub layout: Layout,
     /// The supervisor.
     pub supervisor: ProcessIdentity,
     /// QEMU, once it runs.
@@ -55,6 +59,7 @@ impl StateFile {
             format: FORMAT,
             generation,
             spec,
+            layout: Layout::default(),
             supervisor,
             qemu: None,
             swtpm: None,

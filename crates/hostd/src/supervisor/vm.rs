@@ -9,6 +9,7 @@
 //! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
 //! This thread waits for nothing else.
 
+mod disks;
 mod dump;
 mod news;
 mod rekey;
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use strongroom_hypervisor::{QemuIdentity, QmpError, RunDirectory};
 
+use self::disks::{Changing, DiskStep};
 use self::dump::DumpUnderWay;
 use self::rekey::Rekeying;
 use self::suspend::Suspension;
@@ -31,10 +33,10 @@ use super::console::Console;
 use super::console_log::ConsoleLog;
 use super::door::Connection;
 use super::keys::VmKeys;
+use super::layout::Place;
 use super::machine::{Machine, MachineNews};
 use super::observe;
 use super::orders::{Report, Request, RunTask};
-use super::served::served;
 use super::starting::{Belongings, Started, Starting};
 use super::state_file::{Off, StateFile};
 use super::volumes::{ServedVolume, VolumeNews};
@@ -42,7 +44,7 @@ use super::vtpm::Keeper;
 use super::{Programs, SupervisorError, swap};
 use crate::process::ProcessIdentity;
 use crate::protocol::{
-    Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
+    Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
     VmSpec, WaitingFor,
 };
 use crate::run_directory::VmRunDirectory;
@@ -76,7 +78,7 @@ pub enum Event {
     TpmLost(String),
     /// The machine is there, or will not be.
     Started(Result<Box<Started>, Problem>),
-    /// Of the volume of that number.
+    /// Of the volume that is served at the socket of that number.
     Volume(usize, VolumeNews),
     /// Of the machine.
     Machine(MachineNews),
@@ -99,6 +101,10 @@ pub enum Event {
         /// Who waits for it, for which request.
         asked_by: (Connection, u64),
     },
+    /// A change of a disk has come so far, and goes on when that is written down.
+    Disk(DiskStep, SyncSender<Result<(), Problem>>),
+    /// A change of a disk is over.
+    DiskChanged(Result<(), Problem>),
     /// The host goes down.
     HostEnds,
 }
@@ -130,13 +136,15 @@ pub struct Vm {
     dumps: Vec<Dump>,
     /// Removes what never became a dump.
     tidying: Option<thread::JoinHandle<()>>,
+    changing: Option<Changing>,
+    programs: Programs,
     /// Removes the volume of the memory with which it went on.
     removal: Option<thread::JoinHandle<()>>,
     stop: Option<Stop>,
     abandoned: Arc<AtomicBool>,
     nudge: SyncSender<()>,
     /// Before the processes that have it are gone, it is nobody else's.
-    _belongings: Belongings,
+    belongings: Belongings,
 }
 
 /// Why the processors are to stand still.
@@ -160,9 +168,13 @@ struct Stop {
 /// A volume, as far as it is.
 #[derive(Debug)]
 struct Volume {
+    /// The number of its socket.
+    socket: usize,
     served: Option<ServedVolume>,
     observed: ObservedVolume,
     ended: bool,
+    /// Who waits for its end, if it is taken out.
+    leaving: Option<SyncSender<Result<(), Problem>>>,
 }
 
 impl Vm {
@@ -180,6 +192,8 @@ impl Vm {
         state.qemu = task.adopt.map(|orphan| orphan.qemu);
         state.swtpm = task.adopt.and_then(|orphan| orphan.swtpm);
         state.paused_by_request = by_request;
+        state.layout = task.layout.clone().or_of(&task.spec);
+        let layout = state.layout.clone();
         state.write(&run)?;
         let (nudge, nudged) = sync_channel(1);
         let abandoned = Arc::new(AtomicBool::new(false));
@@ -187,18 +201,22 @@ impl Vm {
         let keys = Arc::new(keys);
         let starting = Starting {
             task: task.clone(),
+            layout: layout.clone(),
             run: run.clone(),
             keys: Arc::clone(&keys),
             belongings: belongings.clone(),
-            programs,
+            programs: programs.clone(),
             qemu,
             events: events.clone(),
             nudged,
             abandoned: Arc::clone(&abandoned),
         };
         thread::Builder::new().name("start".to_owned()).spawn(move || starting.run())?;
-        let opening = |disk: &_| Volume { served: None, observed: observe::opening(disk), ended: false };
-        let volumes = served(&task.spec).iter().map(opening).collect();
+        let opening = |(place, disk): (Place, Disk)| {
+            let (socket, observed) = (place.socket, observe::opening(&disk));
+            Volume { socket, served: None, observed, ended: false, leaving: None }
+        };
+        let volumes = layout.disks(&task.spec).into_iter().map(opening).collect();
         let adopting = task.adopt.is_some();
         let dumps = dump::found(&task.spec);
         Ok(Self {
@@ -226,11 +244,13 @@ impl Vm {
             dump: None,
             dumps,
             tidying: None,
+            changing: None,
+            programs,
             removal: None,
             stop: None,
             abandoned,
             nudge,
-            _belongings: belongings,
+            belongings,
         })
     }
 
@@ -288,6 +308,8 @@ impl Vm {
             Event::DumpProgress(progress) => self.dump_progress(progress),
             Event::Dumped(dumped) => self.dumped(dumped),
             Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
+            Event::Disk(step, done) => self.disk_step(step, done),
+            Event::DiskChanged(changed) => self.disk_changed(changed),
             // What is being suspended ends anyway.
             Event::HostEnds if self.suspension.is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),

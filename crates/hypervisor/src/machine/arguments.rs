@@ -179,7 +179,7 @@ impl Builder<'_> {
 
     fn devices(&mut self) {
         for (index, disk) in self.spec.disks.iter().enumerate() {
-            let id = format!("disk{index}");
+            let id = first_disk(index);
             let (connect, properties) = disk_device(disk, &id, self.host.version);
             match connect {
                 DiskConnection::Chardev(options) => self.arguments.list("-chardev", options),
@@ -272,6 +272,11 @@ impl Builder<'_> {
 
 /// What the ids of ports begin with that are empty at first.
 pub(crate) const SPARE_PORT_PREFIX: &str = "spare";
+
+/// The id of the disk of that number among those that a machine begins with.
+pub(crate) fn first_disk(index: usize) -> String {
+    format!("disk{index}")
+}
 
 /// What connects a disk's device to its server.
 pub(crate) enum DiskConnection {

@@ -13,7 +13,8 @@ use strongroom_types::VmId;
 use uuid::Uuid;
 
 pub(crate) use self::arguments::{
-    DiskConnection, HostFacts, SPARE_PORT_PREFIX, arguments, disk_device, netdev, nic_device, reconnect,
+    DiskConnection, HostFacts, SPARE_PORT_PREFIX, arguments, disk_device, first_disk, netdev, nic_device,
+    reconnect,
 };
 pub use self::memory::{MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, MEMORY_UNIT_BYTES, MemorySize, MemorySizeError};
 pub(crate) use self::network::Connection;

@@ -13,7 +13,8 @@ use super::start::{connection, give_socket};
 use super::{Qemu, QemuError};
 use crate::launch::Isolation;
 use crate::machine::{
-    DiskAttachment, DiskConnection, Nic, SPARE_PORT_PREFIX, disk_device, netdev, nic_device, reconnect,
+    DiskAttachment, DiskConnection, Nic, SPARE_PORT_PREFIX, disk_device, first_disk, netdev, nic_device,
+    reconnect,
 };
 use crate::network::{self, NetworkError, NetworkState};
 use crate::qmp::{Qmp, QmpError};
@@ -21,10 +22,13 @@ use crate::qmp::{Qmp, QmpError};
 /// Where QEMU has the devices that were given an id.
 const PERIPHERALS: &str = "/machine/peripheral";
 
-/// What a plugged device is called: a small letter, then up to 30 more, digits and dashes. It is no id that a machine
-/// begins with, none of which has a dash.
+/// What a device is called that can be taken out. One that was plugged in: a small letter, then up to 30 more, digits and
+/// dashes; it is no id that a machine begins with, none of which has a dash. Or one of the disks that the machine began with.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct DeviceId(String);
+pub struct DeviceId {
+    name: String,
+    plugged: bool,
+}
 
 /// Why a device is not plugged in or out.
 #[derive(Debug, Error)]
@@ -49,14 +53,19 @@ pub enum HotPlugError {
 }
 
 impl DeviceId {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
+    /// The disk of that number among those that the machine began with, from 0.
+    pub fn of_first_disk(index: usize) -> Self {
+        Self { name: first_disk(index), plugged: false }
     }
 
-    /// In the machine: apart from what it began with.
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    /// In the machine: what was plugged in is apart from what it began with.
     fn in_machine(&self) -> String {
-        format!("plug-{}", self.0)
+        if self.plugged { format!("plug-{}", self.name) } else { self.name.clone() }
     }
 
     /// The device that QEMU's event names, if it was plugged in.
@@ -73,13 +82,17 @@ impl FromStr for DeviceId {
         let good = (1..=31).contains(&text.len())
             && text.as_bytes().first().is_some_and(letter)
             && text.bytes().all(|byte| letter(&byte) || byte.is_ascii_digit() || byte == b'-');
-        if good { Ok(Self(text.to_owned())) } else { Err(HotPlugError::Id(text.to_owned())) }
+        if good {
+            Ok(Self { name: text.to_owned(), plugged: true })
+        } else {
+            Err(HotPlugError::Id(text.to_owned()))
+        }
     }
 }
 
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
+        f.pad(&self.name)
     }
 }
 
@@ -156,7 +169,7 @@ impl Qemu {
         }
     }
 
-    /// Whether such a device is plugged in.
+    /// Whether such a device is in the machine.
     pub fn is_plugged(&self, id: &DeviceId) -> Result<bool, HotPlugError> {
         let name = id.in_machine();
         Ok(children(&self.qmp, PERIPHERALS)?.contains(&name))
@@ -226,6 +239,7 @@ mod tests {
         let id: DeviceId = "backup-2".parse().unwrap();
         assert_eq!(DeviceId::of_event(&id.in_machine()), Some(id));
         assert_eq!(DeviceId::of_event("disk0"), None);
+        assert_eq!(DeviceId::of_first_disk(2).in_machine(), "disk2");
         for wrong in ["", "2", "-a", "A", "a,b", "a b", "plug/..", &"a".repeat(32)] {
             assert!(wrong.parse::<DeviceId>().is_err(), "{wrong:?}");
         }

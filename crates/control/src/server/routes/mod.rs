@@ -1,5 +1,6 @@
 //! The operations. Which there are, and what each touches, says `strongroom_api::OPERATIONS`; a test compares.
 
+mod disks;
 mod events;
 mod inventory;
 mod server;
@@ -34,6 +35,8 @@ pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
         .routes(routes!(vms::vm_resume))
         .routes(routes!(vms::vm_reset))
         .routes(routes!(vms::vm_ticket))
+        .routes(routes!(disks::vm_add_disk))
+        .routes(routes!(disks::vm_remove_disk, disks::vm_resize_disk))
         .routes(routes!(vms::vm_import_disk))
         .routes(routes!(vms::vm_key_status))
         .routes(routes!(inventory::datastore_list, inventory::datastore_add))

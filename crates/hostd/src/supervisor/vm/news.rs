@@ -41,7 +41,11 @@ impl Vm {
             PowerEvent::Stopped if self.power == PowerState::Running => {
                 self.is(PowerState::Paused, None);
             }
-            PowerEvent::Missed => self.look_again(),
+            PowerEvent::DeviceDeleted { .. } => self.wake_change(),
+            PowerEvent::Missed => {
+                self.wake_change();
+                self.look_again();
+            }
             _ => {}
         }
     }
@@ -64,8 +68,9 @@ impl Vm {
         }
     }
 
-    pub(super) fn volume_news(&mut self, index: usize, news: VolumeNews) {
-        let Some(volume) = self.volumes.get_mut(index) else { return };
+    pub(super) fn volume_news(&mut self, socket: usize, news: VolumeNews) {
+        let Some(at) = self.volumes.iter().position(|volume| volume.socket == socket) else { return };
+        let volume = &mut self.volumes[at];
         match news {
             VolumeNews::Status(status) => {
                 observe::learn(&mut volume.observed, &status);
@@ -76,7 +81,14 @@ impl Vm {
                 volume.ended = true;
                 volume.observed.state = VolumeState::Closed;
                 volume.observed.worker_pid = None;
-                if self.stop.is_none() {
+                if let Some(done) = volume.leaving.take() {
+                    if let Err(error) = ended {
+                        tracing::error!("VM {}: {}: {error}", self.task.spec.name, volume.observed.disk);
+                    }
+                    self.volumes.remove(at);
+                    let _ = done.send(Ok(()));
+                    self.room_changed();
+                } else if self.stop.is_none() {
                     let (reason, message) = why_lost(&volume.observed, ended);
                     self.end_because(reason, message);
                 } else if let Err(error) = ended {

@@ -7,8 +7,10 @@ use strongroom_keys::ProviderKey;
 
 use super::super::console_log::ConsoleLog;
 use super::super::door::Connection;
+use super::super::layout::Layout;
 use super::super::orders::Report;
 use super::super::rekey::rekey;
+use super::super::served::served;
 use super::{Event, Vm};
 use crate::protocol::{DiskKey, Problem, VmSpec};
 
@@ -33,6 +35,11 @@ impl Vm {
         }
         if self.rekeying.is_some() {
             return Err(Problem::new("rekey", "the VM is moving to another key already"));
+        }
+        if self.changing.is_some() {
+            return Err(
+                Problem::new("busy", "a disk of the VM is being changed").with_next_step("wait for it")
+            );
         }
         let mut spec = self.task.spec.clone();
         spec.move_to(to);
@@ -71,16 +78,24 @@ impl Vm {
         }
     }
 
-    /// What takes over from us has to know it.
     fn is_configured(&mut self, spec: &VmSpec) -> Result<(), Problem> {
-        let before = std::mem::replace(&mut self.state.spec, spec.clone());
+        self.is_now(spec, self.state.layout.clone())
+    }
+
+    /// What takes over from us has to know it.
+    pub(super) fn is_now(&mut self, spec: &VmSpec, layout: Layout) -> Result<(), Problem> {
+        let before = (
+            std::mem::replace(&mut self.state.spec, spec.clone()),
+            std::mem::replace(&mut self.state.layout, layout),
+        );
         if let Err(error) = self.state.write(&self.run) {
-            self.state.spec = before;
+            (self.state.spec, self.state.layout) = before;
             let message = format!("the VM's state cannot be written: {error}");
             return Err(Problem::new("system", message));
         }
-        for (volume, disk) in self.volumes.iter_mut().zip(super::super::served::served(spec)) {
-            if let DiskKey::Provider { kek, .. } = disk.key {
+        for disk in served(spec) {
+            let volume = self.volumes.iter_mut().find(|volume| volume.observed.disk == disk.name);
+            if let (Some(volume), DiskKey::Provider { kek, .. }) = (volume, disk.key) {
                 volume.observed.kek = kek;
             }
         }

@@ -34,6 +34,10 @@ impl Vm {
                 Ok(()) => return,
                 Err(problem) => Err(problem),
             },
+            RequestKind::ChangeDisk { change } => match self.change_disk(connection, request.id, change) {
+                Ok(()) => return self.tell(),
+                Err(problem) => Err(problem),
+            },
             kind => self.carry_out(kind, files),
         };
         let problem = begun.err();
@@ -54,6 +58,7 @@ impl Vm {
             // Not here.
             RequestKind::Suspend
             | RequestKind::Rekey { .. }
+            | RequestKind::ChangeDisk { .. }
             | RequestKind::Dump { .. }
             | RequestKind::DeleteDump { .. } => Ok(()),
             RequestKind::AbandonSuspension => {

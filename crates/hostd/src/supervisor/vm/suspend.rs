@@ -35,6 +35,11 @@ impl Vm {
                 Problem::new("rekey", "the VM is moving to another key").with_next_step("wait for it")
             );
         }
+        if !self.is_as_started() {
+            let message = "disks were plugged in or out since the VM's start, and its next start would not fit its memory";
+            let next = "shut it down and start it once, then suspend it";
+            return Err(Problem::new("disks_changed", message).with_next_step(next));
+        }
         if !matches!(self.power, PowerState::Running | PowerState::Paused) {
             return Err(Problem::new("not_running", "the VM does not run yet"));
         }

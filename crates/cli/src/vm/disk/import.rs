@@ -1,4 +1,4 @@
-//! `strongroom vm disk`: images into disks. The image goes to the VM's host as an open file: the control plane never sees it,
+//! `strongroom vm disk import`: images into disks. The image goes to the VM's host as an open file: the control plane never sees it,
 //! and the host opens no path that somebody names.
 
 use std::fmt;
@@ -6,30 +6,18 @@ use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{ImageFormat, ImportDisk, Ticket, TicketUse};
 use strongroom_images::{Format, FormatChoice};
 
-use super::console::GuestSocket;
-use super::libvirt::{AttachArguments, DetachArguments};
+use super::super::console::GuestSocket;
 use crate::api::{Api, ApiArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::volume::image_format::FormatArgument;
-
-/// What can be done with a VM's disks.
-#[derive(Debug, Subcommand)]
-pub enum DiskCommand {
-    /// Fill a disk of a VM that is off with an image
-    Import(ImportArguments),
-    /// Make a volume a disk of a guest that libvirt runs
-    Attach(Box<AttachArguments>),
-    /// Take such a disk out again
-    Detach(DetachArguments),
-}
 
 /// Which disk, and what becomes of it.
 #[derive(Debug, Args)]
@@ -118,14 +106,10 @@ impl fmt::Display for Imported {
     }
 }
 
-impl DiskCommand {
+impl ImportArguments {
     /// Does it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let ImportArguments { vm, disk, image, format, api } = match self {
-            Self::Import(arguments) => arguments,
-            Self::Attach(arguments) => return arguments.run(output),
-            Self::Detach(arguments) => return arguments.run(output),
-        };
+        let Self { vm, disk, image, format, api } = self;
         let upload = Upload::open(image, *format)?;
         import(&api.connect()?, output, vm, disk, upload)?;
         output.answer(&Imported { vm: vm.clone(), disk: disk.clone(), image: image.clone() })

@@ -1,0 +1,113 @@
+//! `strongroom vm disk add`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_api::vm::{AddDisk, Disk, DiskKind, VmView};
+use strongroom_types::{VolumeSize, display_bytes};
+
+use super::super::options::{FrontendArgument, parse_disk};
+use super::{ImageArguments, Upload, import};
+use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// To which VM, and what.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The disk is empty, and under the VM's key; of a VM that is not encrypted it is not either. A guest that runs sees it at once, \
+as a virtio disk whose serial number is its name; it is there at every start from then on.
+
+Examples:
+  strongroom vm disk add web1 --size 20G
+  strongroom vm disk add web1 --size 20G --image data.qcow2
+  strongroom vm disk add web1 --size 2G --swap"
+)]
+pub struct AddArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// Its size, as in 20G
+    #[arg(long, value_name = "SIZE", value_parser = parse_disk)]
+    size: VolumeSize,
+
+    /// To swap memory out to: empty at each start. The guest finds it by its label, swap0 and so on
+    #[arg(long)]
+    swap: bool,
+
+    /// Fill it with this image; the VM has to be off
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["swap", "no_wait"])]
+    image: Option<PathBuf>,
+
+    #[command(flatten)]
+    format: ImageArguments,
+
+    /// How the guest gets at it
+    #[arg(long, value_enum, default_value = "vhost-user")]
+    frontend: FrontendArgument,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+struct Added {
+    vm: String,
+    #[serde(flatten)]
+    disk: Disk,
+}
+
+impl fmt::Display for Added {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sealed = if self.disk.key.is_some() { "" } else { ", NOT encrypted" };
+        let size = display_bytes(self.disk.size_bytes);
+        write!(f, "{} has one more disk, {}: {size}{sealed}", self.vm, self.disk.name)
+    }
+}
+
+impl AddArguments {
+    /// Adds it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let image = self.image.as_ref().map(|path| Upload::open(path, self.format)).transpose()?;
+        let api = self.api.connect()?;
+        let vm = format!("/v1/vms/{}", segment(&self.vm));
+        let before: VmView = api.get(&vm)?;
+        if image.is_some() && before.summary.power.is_on() {
+            let message = format!(
+                "{} is on, and an image is put into a disk of a VM that is off: stop it first",
+                self.vm
+            );
+            return Err(CliError::Usage(message));
+        }
+        let kind = if self.swap { DiskKind::Swap } else { DiskKind::Data };
+        let wish = AddDisk { size_bytes: self.size, kind, frontend: self.frontend.into() };
+        let task = api.post(&format!("{vm}/disks"), &wish)?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        follow(&api, output, "adding", task)?;
+        let after: VmView = api.get(&vm)?;
+        let is_new = |disk: &Disk| before.disks.iter().all(|known| known.name != disk.name);
+        let Some(disk) = after.disks.into_iter().find(is_new) else {
+            return Err(CliError::Usage(format!(
+                "the new disk of {} was taken out again meanwhile",
+                self.vm
+            )));
+        };
+        if let Some(image) = image {
+            let name = &disk.name;
+            import(&api, output, &self.vm, name, image).inspect_err(|_| {
+                output.remark(&format!(
+                    "{name} is there, and empty: `strongroom vm disk import {} {name} FILE`",
+                    self.vm
+                ));
+            })?;
+        }
+        output.answer(&Added { vm: self.vm.clone(), disk })
+    }
+}

@@ -1,0 +1,70 @@
+//! `strongroom vm disk remove`.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_api::task::Task;
+
+use super::super::remove::is_meant;
+use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Which disk.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What is on the disk is gone. The guest of a VM that runs is asked to let go of it, and has a minute; end what uses the disk in \
+the guest before. The first disk of a VM stays.
+
+Examples:
+  strongroom vm disk remove web1 disk1
+  strongroom vm disk remove web1 disk1 --yes"
+)]
+pub struct RemoveArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The disk, as in disk1
+    disk: String,
+
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+struct Removed {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    said: String,
+}
+
+impl fmt::Display for Removed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl RemoveArguments {
+    /// Takes it out.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        if !self.yes {
+            is_meant(&format!("Delete {} of VM {} and everything on it?", self.disk, self.vm))?;
+        }
+        let task = api.delete(&format!("/v1/vms/{}/disks/{}", segment(&self.vm), segment(&self.disk)))?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        let task = follow(&api, output, "removing", task)?;
+        output.answer(&Removed { task, said: format!("{} of {} is deleted", self.disk, self.vm) })
+    }
+}

@@ -1,0 +1,70 @@
+//! `strongroom vm disk resize`.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_api::task::Task;
+use strongroom_api::vm::ResizeDisk;
+use strongroom_types::{VolumeSize, display_bytes};
+
+use super::super::options::parse_disk;
+use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Which disk, and its new size.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A disk can grow, not shrink. A guest that runs sees the new size at once; its partitions and file systems are the guest's to \
+grow. Of a VM that runs, a disk on NBD or for swap does not grow.
+
+Example:
+  strongroom vm disk resize web1 disk0 --size 40G"
+)]
+pub struct ResizeArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The disk: disk0 is the first
+    disk: String,
+
+    /// Its new size, as in 40G
+    #[arg(long, value_name = "SIZE", value_parser = parse_disk)]
+    size: VolumeSize,
+
+    #[command(flatten)]
+    wait: WaitArguments,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+struct Resized {
+    #[serde(flatten)]
+    task: Task,
+    #[serde(skip)]
+    said: String,
+}
+
+impl fmt::Display for Resized {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl ResizeArguments {
+    /// Makes it larger.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        let path = format!("/v1/vms/{}/disks/{}", segment(&self.vm), segment(&self.disk));
+        let task = api.patch(&path, &ResizeDisk { size_bytes: self.size })?;
+        if self.wait.no_wait {
+            return output.answer(&Begun(task));
+        }
+        let task = follow(&api, output, "resizing", task)?;
+        let said = format!("{} of {} has {}", self.disk, self.vm, display_bytes(self.size.bytes()));
+        output.answer(&Resized { task, said })
+    }
+}

@@ -1,0 +1,304 @@
+//! Disks of VMs come, go and grow, while a VM runs or is off.
+//!
+//! ```text
+//! add     wish -> the host has it -> inventory: the VM has it         what fails is taken back by the host first
+//! remove  wish -> the host has it no more -> inventory: nor has the VM
+//! resize  wish -> the host has it larger -> inventory: the size
+//! ```
+//!
+//! What is wished for stands in the task from the beginning, and the VM is what the host last said was done. The host takes each change
+//! again, and goes by its effect; so whoever is killed, the task goes on.
+
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_hostd::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VolumeFacts};
+use strongroom_types::VolumeSize;
+
+use super::advance::{End, Next, Step, keep_volumes};
+use super::operate::Operated;
+use super::place::check;
+use super::wishes::{Caller, state};
+use super::{Control, RETRY_PAUSE};
+use crate::inventory::Failure;
+use crate::problems;
+use crate::records::{DiskRecord, DiskSealing, TaskRecord, VmRecord, VolumeRecord, Work};
+
+/// How often a host may fail, by the death of a VM's supervisor say, before somebody is told.
+const FAILURES_MAX: u32 = 5;
+
+impl Control {
+    /// Wishes that a VM has one more disk.
+    ///
+    /// # Errors
+    /// [`Problem`], as all of these.
+    pub fn add_disk(&self, caller: &Caller, named: &str, wish: &AddDisk) -> Result<Task, Problem> {
+        self.disk_wish(caller, named, TaskKind::VmAddDisk, |vm| {
+            let Some(name) = vm.hardware.free_name(wish.kind) else {
+                return Err(problems::invalid("too many disks"));
+            };
+            let Some(first) = vm.hardware.disks.first() else {
+                let message = format!(
+                    "VM {} has no disk, so nothing says under which key another one would be",
+                    vm.name
+                );
+                return Err(problems::conflict(message).next("make a VM with a disk"));
+            };
+            // Under the key of what the VM keeps beside its disks.
+            let sealed = vm.hardware.disks.iter().find(|disk| disk.sealing != DiskSealing::Clear);
+            let disk = DiskRecord {
+                name,
+                size: wish.size_bytes,
+                kind: wish.kind,
+                frontend: wish.frontend,
+                sealing: sealed.unwrap_or(first).sealing.clone(),
+                volume: None,
+                least_generation: 0,
+                thick: false,
+                integrity: false,
+            };
+            let mut with = vm.clone();
+            with.hardware.disks.push(disk.clone());
+            check(&with, "/")?;
+            Ok(Work::AddDisk { disk: Box::new(disk), failures: 0 })
+        })
+    }
+
+    /// Wishes that a disk of a VM is gone, and its volume.
+    pub fn remove_disk(&self, caller: &Caller, named: &str, disk: &str) -> Result<Task, Problem> {
+        self.disk_wish(caller, named, TaskKind::VmRemoveDisk, |vm| {
+            let found = disk_of(vm, disk)?;
+            if vm.hardware.disks.first() == Some(found) {
+                let message = format!("{disk} is the first disk of VM {}: it starts from it", vm.name);
+                return Err(problems::conflict(message).next(format!("`strongroom vm delete {}`", vm.name)));
+            }
+            let key = |vm: &VmRecord| vm.hardware.disks.iter().find_map(|disk| disk.sealing.key().cloned());
+            let mut without = vm.clone();
+            without.hardware.disks.retain(|known| known.name != found.name);
+            if key(vm) != key(&without) {
+                let message =
+                    format!("what VM {} keeps beside its disks is under the key of {disk}", vm.name);
+                return Err(problems::conflict(message).next(format!("`strongroom vm delete {}`", vm.name)));
+            }
+            Ok(Work::RemoveDisk { disk: found.name.clone(), failures: 0 })
+        })
+    }
+
+    /// Wishes that a disk of a VM is larger.
+    pub fn resize_disk(
+        &self,
+        caller: &Caller,
+        named: &str,
+        disk: &str,
+        wish: &ResizeDisk,
+    ) -> Result<Task, Problem> {
+        self.disk_wish(caller, named, TaskKind::VmResizeDisk, |vm| {
+            let found = disk_of(vm, disk)?;
+            if wish.size_bytes <= found.size {
+                let message = format!("{disk} of VM {} has {}, and a disk only grows", vm.name, found.size);
+                return Err(problems::conflict(message).next("name a larger size"));
+            }
+            Ok(Work::ResizeDisk { disk: found.name.clone(), size: wish.size_bytes, failures: 0 })
+        })
+    }
+
+    fn disk_wish(
+        &self,
+        caller: &Caller,
+        named: &str,
+        kind: TaskKind,
+        wanted: impl Fn(&VmRecord) -> Result<Work, Problem>,
+    ) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, kind, |vm, power| match power {
+            PowerState::Suspended => Err(state(vm, power, "its memory fits it as it is")
+                .next("start it and shut it down, or start it with --discard-memory")),
+            PowerState::Starting | PowerState::Stopping => {
+                Err(state(vm, power, "wait until it is on or off"))
+            }
+            PowerState::KeyUnavailable => Err(state(vm, power, "its disks wait for its key")
+                .next("see to its key provider: `strongroom key-provider list`")),
+            _ => wanted(vm),
+        })
+    }
+
+    /// What fails may be there in part, so it is taken back.
+    pub(super) fn add_the_disk(
+        &self,
+        step: &Step,
+        disk: &DiskRecord,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |_| {
+            let disk = Box::new(disk.told()?);
+            Some(OperationKind::ChangeDisk { change: DiskChange::Add { disk } })
+        })?;
+        let undo = |problem| Work::UndoAddDisk { disk: Box::new(disk.clone()), problem };
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(outcome) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                vm.hardware.disks.push(disk.clone());
+                self.disk_done(step, vm, outcome, None)
+            }
+            Operated::Failed(problem) => {
+                let again = Work::AddDisk { disk: Box::new(disk.clone()), failures: failures + 1 };
+                match self.tries_once_more(step, &problem, again, failures)? {
+                    Some(next) => Ok(next),
+                    None => self.turn(step, undo(Some(problem)), VmRecord::clone(&step.vm.record)),
+                }
+            }
+            Operated::Forgotten if step.task.operation.is_none() => {
+                self.end(step, &step.vm, self.draft(), End::Cancelled)
+            }
+            Operated::Cancelled | Operated::Forgotten => {
+                self.turn(step, undo(None), VmRecord::clone(&step.vm.record))
+            }
+        }
+    }
+
+    /// A disk of which something is left stays the VM's, so that it can be seen and taken out.
+    pub(super) fn undo_add_disk(
+        &self,
+        step: &Step,
+        disk: &DiskRecord,
+        problem: Option<&Problem>,
+    ) -> Result<Next, Failure> {
+        let change = DiskChange::Remove { disk: disk.name.clone() };
+        let mut vm = VmRecord::clone(&step.vm.record);
+        let end = match self.operate_unless_cancelled(step, OperationKind::ChangeDisk { change })? {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(_) => problem.map_or(End::Cancelled, |problem| End::Failed(problem.clone())),
+            _ => {
+                let message = problem.map_or_else(|| "it was cancelled".to_owned(), ToString::to_string);
+                let message = format!("{} of VM {} was not added whole: {message}", disk.name, vm.name);
+                let problem = Problem::new(ErrorCode::HostFailed, message)
+                    .next(format!("`strongroom vm disk remove {} {}`", vm.name, disk.name));
+                vm.hardware.disks.push(disk.clone());
+                End::Failed(problem)
+            }
+        };
+        self.end(step, &vm, self.draft(), end)
+    }
+
+    pub(super) fn remove_the_disk(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let change = DiskChange::Remove { disk: disk.clone() };
+        let operated =
+            self.operate(&step.task, &step.vm, step.seat, |_| Some(OperationKind::ChangeDisk { change }))?;
+        let again = Work::RemoveDisk { disk: disk.clone(), failures: failures + 1 };
+        match operated {
+            Operated::Done(outcome) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                let gone = vm.hardware.disks.iter().position(|known| known.name == *disk);
+                let gone = gone.and_then(|at| vm.hardware.disks.remove(at).volume);
+                self.disk_done(step, vm, outcome, gone)
+            }
+            other => self.disk_not_changed(step, other, again, failures),
+        }
+    }
+
+    pub(super) fn resize_the_disk(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        size: VolumeSize,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let change = DiskChange::Resize { disk: disk.clone(), size_bytes: size };
+        let operated =
+            self.operate(&step.task, &step.vm, step.seat, |_| Some(OperationKind::ChangeDisk { change }))?;
+        let again = Work::ResizeDisk { disk: disk.clone(), size, failures: failures + 1 };
+        match operated {
+            Operated::Done(outcome) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                let grown = vm.hardware.disks.iter_mut().filter(|known| known.name == *disk);
+                grown.for_each(|known| known.size = size);
+                self.disk_done(step, vm, outcome, None)
+            }
+            other => self.disk_not_changed(step, other, again, failures),
+        }
+    }
+
+    fn disk_done(
+        &self,
+        step: &Step,
+        mut vm: VmRecord,
+        outcome: Option<OperationOutcome>,
+        gone: Option<strongroom_types::VolumeId>,
+    ) -> Result<Next, Failure> {
+        let volumes: Vec<VolumeFacts> = match outcome {
+            Some(OperationOutcome::Volumes(volumes)) => volumes,
+            _ => Vec::new(),
+        };
+        let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
+        let mut draft = match kept {
+            Ok(draft) => draft,
+            Err(problem) => return self.end(step, &step.vm, self.draft(), End::Failed(problem)),
+        };
+        if let Some(gone) = gone {
+            draft = draft.discard::<VolumeRecord>(&gone.to_string());
+        }
+        self.end(step, &vm, draft, End::Done)
+    }
+
+    fn disk_not_changed(
+        &self,
+        step: &Step,
+        operated: Operated,
+        again: Work,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let end = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Failed(problem) => match self.tries_once_more(step, &problem, again, failures)? {
+                Some(next) => return Ok(next),
+                None => End::Failed(problem),
+            },
+            Operated::Done(_) | Operated::Cancelled | Operated::Forgotten => End::Cancelled,
+        };
+        self.end(step, &step.vm, self.draft(), end)
+    }
+
+    /// Whoever did it may have been killed: it is asked once more, with new grants, which a supervisor that takes over may wait for.
+    fn tries_once_more(
+        &self,
+        step: &Step,
+        problem: &Problem,
+        again: Work,
+        failures: u32,
+    ) -> Result<Option<Next>, Failure> {
+        if problem.code != ErrorCode::HostFailed || failures >= FAILURES_MAX || step.task.task.cancelling {
+            return Ok(None);
+        }
+        let mut task = TaskRecord::clone(&step.task.record);
+        (task.work, task.operation) = (again, None);
+        task.task.note = Some(format!("trying again: {problem}"));
+        self.inventory.commit(self.draft().replace(&step.task, &task).unchanged(&step.vm))?;
+        Ok(Some(Next::Wait(RETRY_PAUSE)))
+    }
+}
+
+fn disk_of<'vm>(vm: &'vm VmRecord, disk: &str) -> Result<&'vm DiskRecord, Problem> {
+    let found = vm.hardware.disk(disk);
+    found.ok_or_else(|| problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_api::vm::DiskKind;
+
+    #[test]
+    fn a_name_that_is_free_is_the_first() {
+        let text = r#"{"machine":"q35","firmware":"bios","cpus":{},"memory":268435456,"nics":[],"tpm":false,"boot":{"type":"disk"},
+            "vnc":true,"guest_agent":true,"disks":[
+            {"name":"disk0","size":1048576,"frontend":"vhost_user","sealing":"clear"},
+            {"name":"disk2","size":1048576,"frontend":"vhost_user","sealing":"clear"}]}"#;
+        let hardware: crate::records::Hardware = serde_json::from_str(text).unwrap();
+        assert_eq!(hardware.free_name(DiskKind::Data).unwrap().as_str(), "disk1");
+        assert_eq!(hardware.free_name(DiskKind::Swap).unwrap().as_str(), "swap0");
+    }
+}

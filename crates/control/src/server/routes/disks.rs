@@ -1,0 +1,52 @@
+//! Disks of VMs.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use strongroom_api::ErrorBody;
+use strongroom_api::task::Task;
+use strongroom_api::vm::{AddDisk, PowerOptions, ResizeDisk};
+
+use super::super::Api;
+use super::super::ask::{Named, Wish};
+use super::{Answer, blocking};
+
+/// A task that was accepted.
+type Accepted = Answer<(StatusCode, Json<Task>)>;
+
+/// Adds an empty disk to a VM, under the VM's key. A guest that runs sees it at once.
+#[utoipa::path(post, path = "/v1/vms/{vm}/disks", operation_id = "vm_add_disk", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = AddDisk,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_add_disk(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<AddDisk>) -> Accepted {
+    let task = blocking(api, move |control| control.add_disk(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Takes a disk out of a VM and deletes its volume. A guest that runs is asked to let go of it, and has a minute.
+#[utoipa::path(delete, path = "/v1/vms/{vm}/disks/{disk}", operation_id = "vm_remove_disk", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk1` and so on.")),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_remove_disk(
+    State(api): State<Api>,
+    Named((vm, disk)): Named<(String, String)>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.remove_disk(&wish.caller, &vm, &disk)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Makes a disk of a VM larger. A guest that runs sees the new size at once.
+#[utoipa::path(patch, path = "/v1/vms/{vm}/disks/{disk}", operation_id = "vm_resize_disk", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
+    request_body = ResizeDisk,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_resize_disk(
+    State(api): State<Api>,
+    Named((vm, disk)): Named<(String, String)>,
+    wish: Wish<ResizeDisk>,
+) -> Accepted {
+    let task =
+        blocking(api, move |control| control.resize_disk(&wish.caller, &vm, &disk, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}

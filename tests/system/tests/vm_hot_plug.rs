@@ -1,0 +1,139 @@
+//! Disks come, grow and go while a VM runs or is off, whoever is killed meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+use rustix::process::{Signal, kill_process};
+use strongroom_system_tests::{Scratch, Serving, datastore};
+
+/// What the guest writes, and nobody but the guest may read.
+const MARKER: &str = "strongroom-hot-plug-marker-6d21";
+
+fn write(device: &str) -> String {
+    format!("echo {MARKER} > text; dd if=text of=/dev/{device} bs=4096 conv=sync,fsync 2>&1")
+}
+
+fn read(device: &str) -> String {
+    format!("dd if=/dev/{device} bs=4096 count=1 2>/dev/null | tr -d '\\000'")
+}
+
+#[test]
+fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
+    serving.runs(&format!("vm create web1 --memory 256M --disk 64M --user-data user-data {guest}"));
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+
+    // The seed is /dev/vdb, and stays where it is.
+    let added = serving.runs("vm disk add web1 --size 32M");
+    assert!(added.contains("web1 has one more disk, disk1: 32M"), "{added}");
+    console.session.wait_until("test -b /dev/vdc");
+    console.session.run(&write("vdc"));
+    assert_eq!(serving.workers_of(&id).len(), 3, "two disks and the seed");
+    let refused = serving.is_refused("vm suspend web1");
+    assert!(refused.contains("plugged in or out"), "{refused}");
+
+    // Whoever takes over serves it too, where QEMU looks for it.
+    drop(console);
+    kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
+    let mut console = serving.console_when_taken_over("web1", &id);
+    assert!(console.session.run(&read("vdc")).contains(MARKER));
+    for worker in serving.workers_of(&id) {
+        kill_process(worker, Signal::KILL).unwrap();
+    }
+    assert!(console.session.run(&read("vdc")).contains(MARKER));
+
+    serving.runs("vm disk resize web1 disk1 --size 48M");
+    console.session.wait_until(&format!("[ $(cat /sys/block/vdc/size) = {} ]", 48 << 11));
+    let refused = serving.is_refused("vm disk resize web1 disk1 --size 32M");
+    assert!(refused.contains("a disk only grows"), "{refused}");
+    let refused = serving.is_refused("vm disk remove web1 disk0 --yes");
+    assert!(refused.contains("the first disk of VM web1"), "{refused}");
+
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    let listed = serving.runs("vm disk list web1");
+    assert!(listed.contains("disk1  48M"), "{listed}");
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    assert!(console.session.run(&read("vdb")).contains(MARKER));
+    assert_eq!(console.session.run("cat /sys/block/vdb/size").trim(), (48 << 11).to_string());
+
+    // One that the machine began with, and one that was plugged in.
+    serving.runs("vm disk add web1 --size 16M --frontend nbd");
+    console.session.wait_until("test -b /dev/vdd");
+    for (disk, device) in [("disk1", "vdb"), ("disk2", "vdd")] {
+        serving.runs(&format!("vm disk remove web1 {disk} --yes"));
+        console.session.wait_until(&format!("! test -b /dev/{device}"));
+        assert!(!scratch.path(&format!("ds/web1/{disk}")).exists(), "{disk}");
+    }
+    assert_eq!(serving.workers_of(&id).len(), 2, "a disk and the seed");
+    console.session.run(&write("vda"));
+    drop(console);
+    kill_process(serving.processes_of(&id)[0], Signal::KILL).unwrap();
+    let mut console = serving.console_when_taken_over("web1", &id);
+    assert!(console.session.run(&read("vda")).contains(MARKER));
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    for place in ["ds", "home", "run"] {
+        assert_eq!(datastore::occurrences(&scratch.path(place), MARKER.as_bytes()), 0, "{place}");
+    }
+}
+
+#[test]
+fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs("vm create web1 --memory 256M --disk 64M");
+    serving.runs("vm create plain --memory 256M --disk 64M --unencrypted");
+    serving.runs("vm create bare --memory 256M");
+    std::fs::write(scratch.path("data.img"), MARKER).unwrap();
+    serving.runs("vm disk add web1 --size 16M --image data.img --format raw");
+    serving.runs("vm disk add web1 --size 16M --swap");
+    let added = serving.runs("vm disk add plain --size 16M");
+    assert!(added.contains("NOT encrypted"), "{added}");
+    let refused = serving.is_refused("vm disk add bare --size 16M");
+    assert!(refused.contains("has no disk"), "{refused}");
+    let disks = serving.json("vm disk list web1")["disks"].clone();
+    let names: Vec<_> = disks.as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["disk0", "disk1", "swap0"]);
+    assert!(disks.as_array().unwrap().iter().all(|disk| disk["key"] == disks[0]["key"]), "{disks}");
+    assert_eq!(datastore::occurrences(&scratch.path("ds/web1"), MARKER.as_bytes()), 0);
+
+    serving.runs("vm disk resize web1 disk1 --size 32M");
+    serving.runs("vm disk resize web1 swap0 --size 32M");
+    let info = serving.json("volume info ds/web1/disk1");
+    assert_eq!(info["size_bytes"], 32 << 20, "{info}");
+    // The inventory is lost: the datastore knows the disks.
+    serving.runs("vm unregister web1");
+    serving.runs("vm register web1");
+    assert!(serving.runs("vm disk list web1").contains("swap0  32M"));
+
+    // What is there and is no disk of the VM's is nobody's to take.
+    serving.runs("volume create ds/web1/disk2 --size 1M --unencrypted");
+    let refused = serving.is_refused("vm disk add web1 --size 16M");
+    assert!(refused.contains("strongroom volume delete"), "{refused}");
+    assert_eq!(serving.json("vm disk list web1")["disks"].as_array().unwrap().len(), 3);
+    assert!(scratch.path("ds/web1/disk2/descriptor").exists());
+    serving.runs("volume delete ds/web1/disk2 --yes");
+
+    for disk in ["disk1", "swap0"] {
+        serving.runs(&format!("vm disk remove web1 {disk} --yes"));
+        assert!(!scratch.path(&format!("ds/web1/{disk}")).exists());
+    }
+    let refused = serving.is_refused("vm disk remove web1 disk1 --yes");
+    assert!(refused.contains("disk1 of VM web1"), "{refused}");
+    serving.runs("vm disk add web1 --size 16M");
+    assert!(scratch.path("ds/web1/disk1/descriptor").exists());
+    serving.end();
+}
