@@ -13,10 +13,10 @@ use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_hostd::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
-    DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, ObservedVm, ObservedVms,
-    OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
-    PowerState, Problem, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason, VmSpec,
-    VolumeFacts, WaitingFor,
+    DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, ObservedVm,
+    ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
+    OperationState, PowerState, Problem, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason,
+    VmSpec, VolumeFacts, WaitingFor,
 };
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_store::{Engine, Store};

@@ -15,8 +15,8 @@ use super::{Hostd, link};
 use crate::checks::{Root, crypto_safe};
 use crate::dumps;
 use crate::protocol::{
-    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, ObservedVm, OperationKind, OperationOutcome, PowerState, Problem,
-    StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, ObservedVm, OperationKind, OperationOutcome, PowerState,
+    Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use crate::supervisor::job::facts;
 use crate::supervisor::orders::{Birth, Report, RequestKind, Task};

@@ -11,8 +11,8 @@ use strongroom_keys::ProviderKey;
 
 use super::layout::Layout;
 use crate::protocol::{
-    DiskChange, DiskName, Grant, ImageFormat, ObservedVm, OperationId, Problem, Progress, StartOptions, VmGeneration,
-    VmSpec, VolumeFacts,
+    DiskChange, DiskName, Grant, ImageFormat, ObservedVm, OperationId, Problem, Progress, StartOptions,
+    VmGeneration, VmSpec, VolumeFacts,
 };
 
 /// The first packet. Beside an import comes the image's file.

@@ -44,8 +44,8 @@ use super::vtpm::Keeper;
 use super::{Programs, SupervisorError, swap};
 use crate::process::ProcessIdentity;
 use crate::protocol::{
-    Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory, VmReason,
-    VmSpec, WaitingFor,
+    Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory,
+    VmReason, VmSpec, WaitingFor,
 };
 use crate::run_directory::VmRunDirectory;
 
