@@ -89,6 +89,46 @@ fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
 }
 
 #[test]
+fn a_disk_that_is_wished_for_comes_and_goes_whoever_is_killed() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create web1 --memory 256M --disk 64M --machine pc {guest}"));
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    serving.console("web1").wait_until_ready();
+    let disks_are = |count: usize| {
+        serving.wait_until("web1", "has its disks and is let be", |vm| {
+            vm["disks"].as_array().is_some_and(|disks| disks.len() == count) && vm["task"].is_null()
+        });
+    };
+    let supervisor = || serving.processes_of(&id)[0];
+    let host = || serving.process(&["serve", "--role host"]);
+    let control = || serving.process(&["serve", "--role control"]);
+    let everybody: [&dyn Fn() -> rustix::process::Pid; 3] = [&supervisor, &host, &control];
+    for victim in everybody {
+        serving.runs("vm disk add web1 --size 16M --no-wait");
+        kill_process(victim(), Signal::KILL).unwrap();
+        disks_are(2);
+        let mut console = serving.console_when_taken_over("web1", &id);
+        console.session.wait_until("test -b /dev/vdb");
+        console.session.run(&write("vdb"));
+        assert!(console.session.run(&read("vdb")).contains(MARKER));
+        drop(console);
+        serving.runs("vm disk remove web1 disk1 --yes --no-wait");
+        kill_process(victim(), Signal::KILL).unwrap();
+        disks_are(1);
+        let mut console = serving.console_when_taken_over("web1", &id);
+        console.session.wait_until("! test -b /dev/vdb");
+        assert!(!scratch.path("ds/web1/disk1").exists());
+    }
+    serving.runs("vm stop web1 --force");
+}
+
+#[test]
 fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
     let scratch = Scratch::new();
     let mut serving = Serving::start(&scratch);
@@ -97,7 +137,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
     serving.runs("vm create web1 --memory 256M --disk 64M");
     serving.runs("vm create plain --memory 256M --disk 64M --unencrypted");
     serving.runs("vm create bare --memory 256M");
-    std::fs::write(scratch.path("data.img"), MARKER).unwrap();
+    std::fs::write(scratch.path("data.img"), MARKER.repeat(1024)).unwrap();
     serving.runs("vm disk add web1 --size 16M --image data.img --format raw");
     serving.runs("vm disk add web1 --size 16M --swap");
     let added = serving.runs("vm disk add plain --size 16M");

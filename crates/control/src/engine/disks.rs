@@ -271,7 +271,9 @@ impl Control {
         again: Work,
         failures: u32,
     ) -> Result<Option<Next>, Failure> {
-        if problem.code != ErrorCode::HostFailed || failures >= FAILURES_MAX || step.task.task.cancelling {
+        // A supervisor that took over may have taken the grants for itself.
+        let may_pass = matches!(problem.code, ErrorCode::HostFailed | ErrorCode::KeyUnavailable);
+        if !may_pass || failures >= FAILURES_MAX || step.task.task.cancelling {
             return Ok(None);
         }
         let mut task = TaskRecord::clone(&step.task.record);
