@@ -50,6 +50,17 @@ fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
     }
     assert!(console.session.run(&read("vdc")).contains(MARKER));
 
+    // It moves with all others, and is taken out by nobody while the VM stands still.
+    serving.runs("vm key rotate web1");
+    let key = |volume: &str| {
+        serving.json(&format!("volume info ds/web1/{volume}"))["encryption"]["provider_key_id"].clone()
+    };
+    assert_eq!(key("disk1"), key("disk0"));
+    serving.runs("vm pause web1");
+    let refused = serving.is_refused("vm disk remove web1 disk1 --yes");
+    assert!(refused.contains("stands still"), "{refused}");
+    serving.runs("vm resume web1");
+
     serving.runs("vm disk resize web1 disk1 --size 48M");
     console.session.wait_until(&format!("[ $(cat /sys/block/vdc/size) = {} ]", 48 << 11));
     let refused = serving.is_refused("vm disk resize web1 disk1 --size 32M");

@@ -211,6 +211,8 @@ async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
             meant_for(job, &now)?;
             let link = link_to(hostd, job.vm, AWAY_MAX).await?;
             link.ask(RequestKind::Grants(job.request.grants.clone()), &[]).await?;
+            // One that takes over has QEMU only when it has its keys.
+            settled(hostd, job.vm).await;
             link.ask(RequestKind::Rekey { to: to.clone() }, &[]).await?;
             let moved = spec.clone();
             blocking(move || facts(&moved)).await??
@@ -229,12 +231,7 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, change: DiskChange) -> 
         let link = link_to(hostd, job.vm, AWAY_MAX).await?;
         // A supervisor that takes over may wait for these.
         link.ask(RequestKind::Grants(job.request.grants.clone()), &[]).await?;
-        let mut watch = hostd.vms.watch(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
-        let settled =
-            |now: &ObservedVm| is_off(now) || matches!(now.power, PowerState::Running | PowerState::Paused);
-        if let Ok(Some(settled)) = tokio::time::timeout(START_WITHIN, wait_for(&mut watch, settled)).await {
-            now = settled;
-        }
+        now = settled(hostd, job.vm).await.unwrap_or(now);
     }
     let spec = now.spec.ok_or_else(|| no_such_vm(job.vm))?;
     let changed = change.applied_to(&spec)?;
@@ -335,6 +332,14 @@ async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, number: u32) -> Outcome
     .await??;
     hostd.vms.has_dumps(vm, left);
     Ok(None)
+}
+
+/// How the VM is when it is on, or off, and on its way to neither.
+async fn settled(hostd: &Arc<Hostd>, vm: VmId) -> Option<ObservedVm> {
+    let mut watch = hostd.vms.watch(vm)?;
+    let is_settled =
+        |now: &ObservedVm| is_off(now) || matches!(now.power, PowerState::Running | PowerState::Paused);
+    tokio::time::timeout(START_WITHIN, wait_for(&mut watch, is_settled)).await.ok()?
 }
 
 /// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has yet to find.
