@@ -43,9 +43,12 @@ pub enum QueueError {
 pub struct CallFile(Mutex<Option<Arc<OwnedFd>>>);
 
 impl CallFile {
-    /// Calls by this file from now on, or not at all.
+    /// Calls by this file from now on, or not at all. The driver is called once at that: of answers that came while the front end
+    /// held another file nobody may have told it. QEMU begins with one of its own, and exchanges it when the rings run; what was
+    /// in flight when a worker was killed is answered right between the two.
     pub fn set(&self, file: Option<Arc<OwnedFd>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
+        self.call();
     }
 
     fn call(&self) {
@@ -266,4 +269,32 @@ impl Runner {
 /// Adds one to an eventfd that does not block. A full one has told of it already.
 fn signal(file: &OwnedFd) {
     let _ = rustix::io::write(file, &1_u64.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    fn calls(file: &OwnedFd) -> u64 {
+        let mut count = [0; 8];
+        rustix::io::read(file, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    }
+
+    #[test]
+    fn who_exchanges_the_file_is_called_by_the_new_one() {
+        let file = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let (masked, guests) = (file(), file());
+        let call = CallFile::default();
+        call.set(Some(Arc::clone(&masked)));
+        // What is answered now, the guest hears of by the file that comes.
+        call.call();
+        assert!(calls(&masked) > 0);
+        call.set(Some(Arc::clone(&guests)));
+        assert_eq!(calls(&guests), 1);
+        call.set(None);
+        call.call();
+        assert_eq!(calls(&guests), 0);
+    }
 }
