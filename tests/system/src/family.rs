@@ -60,6 +60,12 @@ fn children_of(process: u32) -> Vec<u32> {
     children
 }
 
+/// Whether a process is there that is more than its parent's memory of it.
+pub fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

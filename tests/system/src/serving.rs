@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::build;
 use crate::command_line::CommandLine;
+use crate::family::runs;
 use crate::guest::Place;
 use crate::key_server::free_addresses;
 use crate::process::Process;
@@ -178,9 +179,8 @@ impl<'test> Serving<'test> {
     #[track_caller]
     pub fn console_when_taken_over(&self, name: &str, vm: &str) -> Console {
         self.wait_until(name, "is taken over", |told| {
-            let supervisor = self.processes_of(vm).first().map(|pid| pid.as_raw_nonzero());
-            let lives = |pid| std::path::Path::new(&format!("/proc/{pid}")).exists();
-            told["power"] == "running" && supervisor.is_some_and(lives)
+            let supervisor = self.processes_of(vm).first().map(|pid| pid.as_raw_nonzero().get());
+            told["power"] == "running" && supervisor.is_some_and(|pid| runs(pid.cast_unsigned()))
         });
         self.console(name)
     }

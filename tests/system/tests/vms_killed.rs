@@ -12,7 +12,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use strongroom_system_tests::family::family_of;
+use strongroom_system_tests::family::{family_of, runs};
 use strongroom_system_tests::{Console, Scratch, Serving};
 
 /// How many kills.
@@ -283,10 +283,4 @@ impl<'test> Rounds<'test> {
         let left = self.serving.processes();
         assert!(left.is_empty(), "{left:?}");
     }
-}
-
-/// Whether a process is there that is more than its parent's memory of it.
-fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }

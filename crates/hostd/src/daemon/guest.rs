@@ -83,6 +83,9 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
     }
     let file = file.map(check_image).transpose()?;
     let (vm, request) = hostd.tickets.redeem(&hello.ticket, file)?;
+    if !matches!(request, TicketRequest::Upload { .. }) {
+        hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
+    }
     let kind = match request {
         TicketRequest::Upload { .. } => return welcome(&stream, &GuestWelcome::Upload),
         TicketRequest::Console { read_only } => RequestKind::Console { read_only },

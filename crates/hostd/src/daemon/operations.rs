@@ -342,6 +342,17 @@ async fn settled(hostd: &Arc<Hostd>, vm: VmId) -> Option<ObservedVm> {
     tokio::time::timeout(START_WITHIN, wait_for(&mut watch, is_settled)).await.ok()?
 }
 
+/// Waits, not for long, while the VM's supervisor is being replaced, or has not found QEMU yet.
+pub async fn await_supervisor(hostd: &Arc<Hostd>, vm: VmId) {
+    let found = async {
+        if link_to(hostd, vm, AWAY_MAX).await.is_ok() {
+            settled(hostd, vm).await;
+        }
+    };
+    // Who comes too early after that hears it.
+    let _ = tokio::time::timeout(AWAY_MAX, found).await;
+}
+
 /// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has yet to find.
 async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<link::Link>, Problem> {
     let mut watch = hostd.vms.watch(vm).ok_or_else(|| no_such_vm(vm))?;
