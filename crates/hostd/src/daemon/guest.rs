@@ -26,6 +26,8 @@ const LINE_BYTES_MAX: usize = 4096;
 const LINE_WITHIN: Duration = Duration::from_secs(5);
 /// Connections that have not shown their ticket.
 const WAITING_MAX: usize = 32;
+/// How many supervisors of its VM may die while a client waits for one.
+const SUPERVISORS_MAX: u32 = 3;
 
 /// Takes connections up, on a thread of its own.
 ///
@@ -110,9 +112,18 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
         }
     };
     let _ = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
-    let link = hostd.vms.link(vm)?;
     let client = [OwnedFd::from(stream)];
-    hostd.runtime.block_on(link.ask(kind, &client))
+    let ask = || hostd.runtime.block_on(hostd.vms.link(vm)?.ask(kind.clone(), &client));
+    for _ in 0..SUPERVISORS_MAX {
+        match ask() {
+            // It has died since it was found, or before it could answer.
+            Err(problem) if problem.code == "supervisor_away" => {
+                hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
+            }
+            told => return told,
+        }
+    }
+    ask()
 }
 
 fn welcome(mut stream: &UnixStream, welcome: &GuestWelcome) -> Result<(), Problem> {

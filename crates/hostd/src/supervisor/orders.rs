@@ -107,7 +107,7 @@ pub struct Request {
 }
 
 /// What it may ask.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum RequestKind {
     /// Halt the processors.
     Pause,
