@@ -214,7 +214,11 @@ impl Hostd {
                     return Err(Problem::new("no_such_dump", message));
                 }
             }
-            TicketRequest::Console { .. } | TicketRequest::Vnc => drop(self.vms.link(vm)?),
+            TicketRequest::Console { .. } | TicketRequest::Vnc => match self.vms.link(vm) {
+                // Who comes with it waits for the one that takes over.
+                Err(problem) if problem.code == "supervisor_away" => {}
+                found => drop(found?),
+            },
         }
         let (ticket, expires) = self.tickets.mint(vm, request)?;
         let expires = expires.duration_since(std::time::SystemTime::UNIX_EPOCH);
