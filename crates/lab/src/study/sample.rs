@@ -1,0 +1,60 @@
+//! What one measurement found.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What is measured, with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Operations answered in a second.
+    OperationsPerSecond,
+    /// Content transferred in a second, in 10^6 bytes.
+    MegabytesPerSecond,
+    /// Mean latency, in microseconds.
+    LatencyMeanUs,
+    /// Median latency, in microseconds.
+    LatencyP50Us,
+    /// 99th percentile of the latency, in microseconds.
+    LatencyP99Us,
+    /// 99.9th percentile of the latency, in microseconds.
+    LatencyP999Us,
+    /// Longest latency, in microseconds.
+    LatencyMaxUs,
+    /// Processor time that the server took for each operation, in microseconds: all its processes and threads, the
+    /// kernel's work in their name included.
+    ServerCpuUsPerOperation,
+    /// Processor time that the load took for each operation, in microseconds.
+    ClientCpuUsPerOperation,
+    /// Share of the machine's processors that was busy, 0 to 1, whoever kept them so.
+    MachineBusyShare,
+    /// Share of the time in which the disk had something to do, 0 to 1.
+    DiskBusyShare,
+    /// How long something took that is done once, in milliseconds.
+    ElapsedMs,
+}
+
+impl Metric {
+    /// Whether more of it is better.
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Self::OperationsPerSecond | Self::MegabytesPerSecond)
+    }
+}
+
+/// What one measurement found: the metrics that it has, each finite and not negative.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Sample(pub BTreeMap<Metric, f64>);
+
+impl Sample {
+    /// A metric's value, where it was measured.
+    pub fn get(&self, metric: Metric) -> Option<f64> {
+        self.0.get(&metric).copied()
+    }
+
+    /// Sets a metric's value.
+    pub fn set(&mut self, metric: Metric, value: f64) {
+        self.0.insert(metric, value);
+    }
+}
