@@ -123,6 +123,11 @@ impl Uring {
         Ok(())
     }
 
+    /// Whether there are completions, or the kernel holds some back until it is entered.
+    pub(crate) fn has_arrived(&mut self) -> bool {
+        !self.completed.is_empty() || self.ring.submission().taskrun() || !self.ring.completion().is_empty()
+    }
+
     /// Sends everything that was taken, and waits for a completion, a signal, or the end of `at_most`. It may end
     /// early.
     pub(crate) fn sleep(&mut self, at_most: Option<Duration>) -> Result<(), Errno> {

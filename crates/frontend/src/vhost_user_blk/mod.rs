@@ -32,6 +32,7 @@ mod ring_setup;
 mod seats;
 mod server;
 mod session;
+mod spinning;
 mod split_ring;
 mod suspended;
 mod transfers;

@@ -4,18 +4,24 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use strongroom_io::{IoError, Reactor, Thread, Waker};
 use strongroom_memory::{BufferPool, GuestMemory};
-use strongroom_ring::{Interest, Job, Lanes, Ready, Ring, WatchToken};
+use strongroom_ring::{ENDS_POLLED_MAX, Interest, Job, Lanes, Ready, Ring, WatchToken};
 use thiserror::Error;
 
 use super::device::Device;
 use super::in_flight::InFlightArea;
 use super::protocol::{STAGE_MEMORY_BYTES, feature};
+use super::spinning::Spinning;
 use super::split_ring::{Layout, RingError, SplitRing};
 use super::transfers::{Transfers, Unfinished};
+
+/// The most requests that are taken from the ring before what was taken is sent to the disk: so the disk begins with the first ones
+/// while later ones are encrypted. As many ends come from it at once, which the driver learns of before later ones are decrypted.
+const REQUESTS_TAKEN_MAX: usize = ENDS_POLLED_MAX;
 
 /// Why a queue does not run.
 #[derive(Debug, Error)]
@@ -164,6 +170,10 @@ struct Runner {
     transfers: Transfers,
     indirect: bool,
     ready: Vec<Ready>,
+    /// Waits for the driver alone: nothing is in the disk.
+    driver_waits: Spinning,
+    /// Waits for the disk, and perhaps the driver.
+    disk_waits: Spinning,
 }
 
 impl Runner {
@@ -187,6 +197,8 @@ impl Runner {
             transfers: Transfers::new(Arc::clone(&setup.device), setup.features, channel),
             indirect: setup.features & feature::RING_INDIRECT_DESC != 0,
             ready: Vec::new(),
+            driver_waits: Spinning::default(),
+            disk_waits: Spinning::default(),
         })
     }
 
@@ -195,26 +207,59 @@ impl Runner {
             if self.turn()? {
                 continue;
             }
+            let begun = Instant::now();
+            if self.spins_to_work(begun)? {
+                continue;
+            }
             // With no room, the end of a request wakes us, and the next kick would be for nothing.
             if self.transfers.has_room() && self.ring.listen()? {
                 continue;
             }
             self.event_loop.wait(None)?;
+            self.waits().slept(begun.elapsed());
             self.take_kick()?;
         }
         Ok(())
     }
 
+    fn waits(&mut self) -> &mut Spinning {
+        if self.transfers.is_quiet() { &mut self.driver_waits } else { &mut self.disk_waits }
+    }
+
+    /// Looks for work before the queue sleeps, where that pays; whether there was any, which is done then.
+    fn spins_to_work(&mut self, begun: Instant) -> Result<bool, QueueError> {
+        let Some(window) = self.waits().window() else { return Ok(false) };
+        let is_quiet = self.transfers.is_quiet();
+        while begun.elapsed() < window {
+            if self.event_loop.has_arrived() || self.transfers.has_room() && self.ring.has_new()? {
+                let after = begun.elapsed();
+                // The kernel may have told of something that is none of ours, or of nothing.
+                if self.turn()? {
+                    let waits = if is_quiet { &mut self.driver_waits } else { &mut self.disk_waits };
+                    waits.found(after);
+                    return Ok(true);
+                }
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        self.waits().missed();
+        Ok(false)
+    }
+
     /// Does what can be done without waiting; whether that was anything.
     fn turn(&mut self) -> Result<bool, QueueError> {
         let mut taken = false;
-        while self.transfers.has_room()
+        let mut left = REQUESTS_TAKEN_MAX;
+        while left > 0
+            && self.transfers.has_room()
             && let Some(head) = self.ring.take()?
         {
             if !taken {
                 self.ring.be_quiet()?;
             }
             taken = true;
+            left -= 1;
             self.transfers.start(&mut self.ring, head, self.indirect)?;
         }
         let moved = self.transfers.advance(&mut self.ring)?;

@@ -187,7 +187,7 @@ impl SplitRing {
         if let Some(head) = self.replayed.pop_front() {
             return Ok(Some(head));
         }
-        if !self.look()? {
+        if !self.has_new()? {
             return Ok(None);
         }
         let head = u16::from_le_bytes(self.memory.read(self.layout.available_entry(self.next_available))?);
@@ -202,7 +202,7 @@ impl SplitRing {
     }
 
     /// Whether there is a chain to take.
-    fn look(&mut self) -> Result<bool, RingError> {
+    pub fn has_new(&mut self) -> Result<bool, RingError> {
         if self.seen_available == self.next_available {
             let seen = self.memory.load_u16(at(self.layout.available, 2))?;
             let count = seen.wrapping_sub(self.next_available);
@@ -260,7 +260,7 @@ impl SplitRing {
             self.set_quiet(false)?;
         }
         fence(Ordering::SeqCst);
-        self.look()
+        self.has_new()
     }
 
     /// Asks the driver not to kick, while the queue is awake anyway. With event index it is enough not to ask.
