@@ -20,6 +20,6 @@ mod wiping_allocator;
 mod words;
 
 pub use guest::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion, GuestSlice, Segment};
-pub use pool::{Buffer, BufferPool, CHUNK_BYTES, MAX_BUFFER_BYTES, PoolError};
+pub use pool::{Buffer, BufferPool, CHUNK_BYTES, ChunkId, ChunkMemory, MAX_BUFFER_BYTES, PoolError};
 pub use reserve::ReservedPool;
 pub use wiping_allocator::WipingAllocator;

@@ -8,7 +8,8 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use strongroom_types::{BLOCK_BYTES, KeyEpoch};
@@ -25,6 +26,31 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 const BLOCKS_PER_CHUNK: usize = CHUNK_BYTES / BLOCK;
 /// Buffer sizes are `BLOCK << order`.
 const ORDERS: usize = BLOCKS_PER_CHUNK.trailing_zeros() as usize + 1;
+
+/// Names a chunk among all that this process ever has: of memory that was given back and taken anew, the name is another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChunkId(u64);
+
+impl ChunkId {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Its number. Numbers are given in sequence.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// A whole chunk, for whoever tells the kernel of it: [`CHUNK_BYTES`] bytes from `start` on.
+#[derive(Clone, Debug)]
+pub struct ChunkMemory {
+    /// Where it starts.
+    pub start: NonNull<u8>,
+    /// Dangles once the chunk is given back to the system.
+    pub alive: Weak<()>,
+}
 
 /// Why a pool cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -61,9 +87,13 @@ impl BufferPool {
         }
         let order = length.div_ceil(BLOCK).next_power_of_two().trailing_zeros() as usize;
         let (chunk, block) = self.shared.borrow_mut().take(order)?;
-        let (address, seals) = self.shared.borrow().chunks[chunk].addresses(block);
-        let mut buffer =
-            Buffer { pool: Rc::clone(&self.shared), address, seals, length, chunk, block, order };
+        let (id, (address, seals)) = {
+            let chunk = &self.shared.borrow().chunks[chunk];
+            (chunk.id, chunk.addresses(block))
+        };
+        let (chunk, block, order) = (chunk as u32, block as u16, order as u8);
+        let pool = Rc::clone(&self.shared);
+        let mut buffer = Buffer { pool, id, address, seals, length, chunk, block, order };
         buffer.seals_mut().fill(None);
         Some(buffer)
     }
@@ -119,6 +149,8 @@ impl Chunks {
 
 /// One huge page and the seals of its blocks.
 struct Chunk {
+    id: ChunkId,
+    alive: Rc<()>,
     memory: NonNull<u8>,
     seals: NonNull<Option<KeyEpoch>>,
     /// For each order, a bit per buffer of that size: set while it is free and not part of a larger free one.
@@ -157,7 +189,8 @@ impl Chunk {
         let seals: &mut [Option<KeyEpoch>] = Box::leak(vec![None; BLOCKS_PER_CHUNK].into_boxed_slice());
         let mut free = [[0; BLOCKS_PER_CHUNK / 64]; ORDERS];
         free[ORDERS - 1][0] = 1;
-        Some(Self { memory: NonNull::new(memory)?, seals: NonNull::from(seals).cast(), free })
+        let (id, alive) = (ChunkId::next(), Rc::new(()));
+        Some(Self { id, alive, memory: NonNull::new(memory)?, seals: NonNull::from(seals).cast(), free })
     }
 
     /// Where the content and the seals of a block are.
@@ -222,9 +255,10 @@ pub struct Buffer {
     address: NonNull<u8>,
     seals: NonNull<Option<KeyEpoch>>,
     length: usize,
-    chunk: usize,
-    block: usize,
-    order: usize,
+    id: ChunkId,
+    chunk: u32,
+    block: u16,
+    order: u8,
 }
 
 impl Buffer {
@@ -278,11 +312,23 @@ impl Buffer {
     pub fn address(&self) -> NonNull<u8> {
         self.address
     }
+
+    /// The chunk that it is a part of.
+    pub fn chunk(&self) -> ChunkId {
+        self.id
+    }
+
+    /// The memory of that chunk.
+    pub fn chunk_memory(&self) -> ChunkMemory {
+        let chunk = &self.pool.borrow().chunks[self.chunk as usize];
+        ChunkMemory { start: chunk.memory, alive: Rc::downgrade(&chunk.alive) }
+    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.borrow_mut().give_back(self.chunk, self.block, self.order);
+        let Self { chunk, block, order, .. } = *self;
+        self.pool.borrow_mut().give_back(chunk as usize, block.into(), order.into());
     }
 }
 
@@ -354,6 +400,26 @@ mod tests {
         drop(held);
         assert_eq!(pool.used_bytes(), 0);
         assert!(pool.resident_bytes() <= 4 * CHUNK_BYTES);
+    }
+
+    #[test]
+    fn a_chunk_is_named_once() {
+        let pool = BufferPool::new(2 * CHUNK_BYTES).unwrap();
+        let (first, second) = (pool.take(4096).unwrap(), pool.take(8192).unwrap());
+        assert_eq!(first.chunk(), second.chunk());
+        let memory = first.chunk_memory();
+        let start = memory.start.as_ptr() as usize;
+        for buffer in [&first, &second] {
+            let place = buffer.address().as_ptr() as usize;
+            assert!(start <= place && place + buffer.len() <= start + CHUNK_BYTES);
+        }
+        let old = first.chunk();
+        assert!(memory.alive.upgrade().is_some());
+        drop((first, second, pool));
+        assert!(memory.alive.upgrade().is_none());
+        // It may well lie where the other did.
+        let pool = BufferPool::new(CHUNK_BYTES).unwrap();
+        assert_ne!(pool.take(4096).unwrap().chunk(), old);
     }
 
     #[test]

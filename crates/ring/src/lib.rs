@@ -12,7 +12,7 @@
 //! closes, and a frontend runs its queues and connections on them.
 //!
 //! What this room promises:
-//! - A ring does six operations, on files that were put into its table, and the kernel refuses everything else for as
+//! - A ring does eight operations, on files that were put into its table, and the kernel refuses everything else for as
 //!   long as the ring lives, whatever a thread that was taken over asks of it.
 //! - Memory that the kernel may read or write belongs to the ring until the kernel is done with it, whatever is
 //!   dropped meanwhile; so does the file.
@@ -20,7 +20,8 @@
 //! - No system call but the one that submits and reaps for the whole thread, and no allocation per I/O once
 //!   the tables have grown to the depth in use.
 //!
-//! Layout: `setup` makes a ring and restricts it; `uring` owns the kernel's queues, and is the only file with `unsafe`;
+//! Layout: `setup` makes a ring and restricts it; `uring` owns the kernel's queues, and `registered` tells it of memory, the only
+//! files with `unsafe`;
 //! `operation` says how a file operation goes on after each answer; `queue` and `watch` are what stages and frontends
 //! see; `ring` is the loop, and `lanes` are the threads that run it. No format, no cipher and no request of a guest
 //! enters here.
@@ -31,6 +32,7 @@ mod file;
 mod lanes;
 mod operation;
 mod queue;
+mod registered;
 mod ring;
 mod setup;
 mod uring;

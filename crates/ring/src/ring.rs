@@ -217,6 +217,7 @@ impl Core {
             self.uring.sleep(None)?;
             self.reap();
         }
+        self.uring.release_chunks();
         Ok(())
     }
 

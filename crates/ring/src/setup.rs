@@ -1,7 +1,7 @@
 //! How a ring is made: disabled, narrowed down to what this room does with it, and only then enabled.
 //!
 //! A thread that was taken over by its guest can write any entry into its ring. So the kernel is told beforehand what
-//! this ring is for: six operations, on files that were put into its table, and nothing else, for as long as the ring
+//! this ring is for: eight operations, on files that were put into its table, and nothing else, for as long as the ring
 //! lives.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::error::RingError;
+use crate::registered::RegisteredChunks;
 
 /// Files that a ring knows: a volume's chain of 256 layers, each with two files beside it, and a thread's sockets. A
 /// place takes 8 bytes of the kernel's. The kernel makes no table larger than the limit of open files, which is often
@@ -22,22 +23,28 @@ const PLACES_MAX: u32 = 1024;
 pub(crate) const WAKER_PLACE: u32 = 0;
 
 /// What a ring can do: what `uring` makes entries of, and no more.
-const OPERATIONS: [u8; 6] = [
+const OPERATIONS: [u8; 8] = [
     opcode::Read::CODE,
     opcode::Write::CODE,
+    opcode::ReadFixed::CODE,
+    opcode::WriteFixed::CODE,
     opcode::Fsync::CODE,
     opcode::Fallocate::CODE,
     opcode::PollAdd::CODE,
     opcode::AsyncCancel::CODE,
 ];
 
-/// What can be changed of a ring that is enabled, as `linux/io_uring.h` numbers it: `IORING_UNREGISTER_FILES`, and
-/// `IORING_REGISTER_FILES_UPDATE`, which takes descriptors that the process has already.
-const REGISTRATIONS: [u8; 2] = [3, 6];
+/// What can be changed of a ring that is enabled, as `linux/io_uring.h` numbers it: `IORING_UNREGISTER_FILES`,
+/// `IORING_REGISTER_FILES_UPDATE`, which takes descriptors that the process has already, and
+/// `IORING_REGISTER_BUFFERS_UPDATE`, which takes memory that the process has already.
+const REGISTRATIONS: [u8; 3] = [3, 6, 16];
 
-/// A ring with `entries` submission entries for the calling thread, and the count of places in its table of files, of
-/// which the first is `waker`'s and all others are empty.
-pub(crate) fn set_up(entries: u32, waker: BorrowedFd<'_>) -> Result<(IoUring, u32), RingError> {
+/// A ring with `entries` submission entries for the calling thread; the count of places in its table of files, of
+/// which the first is `waker`'s and all others are empty; and its table of memory, which is empty.
+pub(crate) fn set_up(
+    entries: u32,
+    waker: BorrowedFd<'_>,
+) -> Result<(IoUring, u32, RegisteredChunks), RingError> {
     let ring = make_disabled(entries)?;
     if !ring.params().is_feature_nodrop() {
         return Err(RingError::TooOld("completions that are never dropped (5.5)"));
@@ -51,10 +58,11 @@ pub(crate) fn set_up(entries: u32, waker: BorrowedFd<'_>) -> Result<(IoUring, u3
     let mut files: Vec<RawFd> = vec![-1; places as usize];
     files[WAKER_PLACE as usize] = waker.as_raw_fd();
     ring.submitter().register_files(&files).map_err(failed)?;
+    let chunks = RegisteredChunks::new(&ring);
     // Every kernel with the features above has these (5.10).
     ring.submitter().register_restrictions(&mut restrictions()).map_err(failed)?;
     ring.submitter().register_enable_rings().map_err(failed)?;
-    Ok((ring, places))
+    Ok((ring, places, chunks))
 }
 
 /// A ring with what the kernel has of: completions that run only when this thread asks (6.1), or at least without

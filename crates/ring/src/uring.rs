@@ -19,6 +19,7 @@ use strongroom_io::{DataFile, InFlight, IoError, Slot};
 use crate::error::RingError;
 use crate::file::{OpenFile, Place, Places};
 use crate::operation::{Call, Operation};
+use crate::registered::RegisteredChunks;
 use crate::setup::{WAKER_PLACE, set_up};
 use crate::watch::{Direction, WatchToken};
 
@@ -45,6 +46,7 @@ pub(crate) struct Uring {
     backlog: VecDeque<squeue::Entry>,
     completed: VecDeque<(Slot, i32)>,
     places: Rc<RefCell<Places>>,
+    chunks: RegisteredChunks,
     enters: u64,
 }
 
@@ -52,7 +54,7 @@ impl Uring {
     /// A ring with `entries` submission entries and twice as many completion entries, for the calling thread, which
     /// another one wakes by the event `waker`.
     pub(crate) fn new(entries: u32, waker: BorrowedFd<'_>) -> Result<Self, RingError> {
-        let (ring, places) = set_up(entries, waker)?;
+        let (ring, places, chunks) = set_up(entries, waker)?;
         Ok(Self {
             ring,
             jobs: InFlight::with_depth(2 * entries as usize),
@@ -60,6 +62,7 @@ impl Uring {
             backlog: VecDeque::with_capacity(entries as usize),
             completed: VecDeque::with_capacity(2 * entries as usize),
             places: Rc::new(RefCell::new(Places::new(WAKER_PLACE + 1..places))),
+            chunks,
             enters: 0,
         })
     }
@@ -91,9 +94,14 @@ impl Uring {
         }
     }
 
+    /// Lets go of memory that is registered and gone.
+    pub(crate) fn release_chunks(&mut self) {
+        self.chunks.release(&self.ring);
+    }
+
     /// Takes a job, to be sent with the next [`Self::submit`] or [`Self::sleep`].
     pub(crate) fn send(&mut self, job: Job) -> Slot {
-        let entry = entry_of(&job);
+        let entry = self.entry_of(&job);
         let slot = self.jobs.insert(job);
         self.tags_end = self.tags_end.max(slot.tag() + 1);
         self.push(entry.user_data(slot.tag()));
@@ -218,6 +226,52 @@ impl Uring {
         }
     }
 
+    /// The entry that asks for a job. Its pointers point into the job's buffer, and are good as long as the job is kept.
+    fn entry_of(&mut self, job: &Job) -> squeue::Entry {
+        match job {
+            Job::File(operation) => self.file_entry(operation),
+            Job::PollWaker => {
+                opcode::PollAdd::new(Fixed(WAKER_PLACE), u32::from(PollFlags::IN.bits())).build()
+            }
+            Job::PollSocket { socket, events, .. } => {
+                opcode::PollAdd::new(Fixed(socket.index()), u32::from(events.bits())).build()
+            }
+        }
+    }
+
+    fn file_entry(&mut self, operation: &Operation) -> squeue::Entry {
+        let file = Fixed(operation.file.place.index());
+        match operation.call() {
+            Call::Read { into, start, offset } => {
+                let length = into.len().saturating_sub(start) as u32;
+                let address = into.address().as_ptr().wrapping_add(start);
+                match self.chunks.place_of(&self.ring, into) {
+                    Some(place) => {
+                        opcode::ReadFixed::new(file, address, length, place).offset(offset).build()
+                    }
+                    None => opcode::Read::new(file, address, length).offset(offset).build(),
+                }
+            }
+            Call::Write { from, start, offset, durable } => {
+                let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() }.bits() as _;
+                let length = from.len().saturating_sub(start) as u32;
+                let address = from.address().as_ptr().wrapping_add(start);
+                match self.chunks.place_of(&self.ring, from) {
+                    Some(place) => opcode::WriteFixed::new(file, address, length, place)
+                        .offset(offset)
+                        .rw_flags(flags)
+                        .build(),
+                    None => opcode::Write::new(file, address, length).offset(offset).rw_flags(flags).build(),
+                }
+            }
+            Call::SyncData => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+            Call::Allocate { extent, mode } => opcode::Fallocate::new(file, extent.length())
+                .offset(extent.offset())
+                .mode(mode.bits() as i32)
+                .build(),
+        }
+    }
+
     /// The one system call: sends what is in the submission queue, and waits for `want` completions.
     fn enter(&mut self, want: usize, at_most: Option<Duration>) -> Result<(), Errno> {
         self.enters += 1;
@@ -271,39 +325,6 @@ impl Drop for Uring {
         // Closing a ring lets go of registered files some time later; this does it now, so that who waits for a file's
         // lock waits no longer than it must.
         let _ = self.ring.submitter().unregister_files();
-    }
-}
-
-/// The entry that asks for a job. Its pointers point into the job's buffer, and are good as long as the job is kept.
-fn entry_of(job: &Job) -> squeue::Entry {
-    match job {
-        Job::File(operation) => file_entry(operation),
-        Job::PollWaker => opcode::PollAdd::new(Fixed(WAKER_PLACE), u32::from(PollFlags::IN.bits())).build(),
-        Job::PollSocket { socket, events, .. } => {
-            opcode::PollAdd::new(Fixed(socket.index()), u32::from(events.bits())).build()
-        }
-    }
-}
-
-fn file_entry(operation: &Operation) -> squeue::Entry {
-    let file = Fixed(operation.file.place.index());
-    match operation.call() {
-        Call::Read { into, start, offset } => {
-            let length = into.len().saturating_sub(start) as u32;
-            let address = into.address().as_ptr().wrapping_add(start);
-            opcode::Read::new(file, address, length).offset(offset).build()
-        }
-        Call::Write { from, start, offset, durable } => {
-            let durable = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
-            let length = from.len().saturating_sub(start) as u32;
-            let address = from.address().as_ptr().wrapping_add(start);
-            opcode::Write::new(file, address, length).offset(offset).rw_flags(durable.bits() as _).build()
-        }
-        Call::SyncData => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
-        Call::Allocate { extent, mode } => opcode::Fallocate::new(file, extent.length())
-            .offset(extent.offset())
-            .mode(mode.bits() as i32)
-            .build(),
     }
 }
 

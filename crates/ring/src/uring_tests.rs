@@ -122,3 +122,44 @@ fn a_full_table_is_said_to_be_and_has_room_again() {
     places.pop();
     assert!(uring.place(event.as_fd()).is_ok());
 }
+
+#[test]
+fn memory_is_registered_by_the_chunk_and_let_go_of_with_it() {
+    use strongroom_memory::{BufferPool, CHUNK_BYTES};
+
+    let (mut uring, _event) = uring();
+    let pool = BufferPool::new(2 * CHUNK_BYTES).unwrap();
+    let (first, second) = (pool.take(4096).unwrap(), pool.take(CHUNK_BYTES / 2).unwrap());
+    let Uring { ring, chunks, .. } = &mut uring;
+    let place = chunks.place_of(ring, &first);
+    assert!(place.is_some(), "the kernel has such tables since 5.19");
+    assert_eq!(chunks.place_of(ring, &second), place);
+    let third = pool.take(CHUNK_BYTES).unwrap();
+    assert_ne!(chunks.place_of(ring, &third), place);
+    assert_eq!(chunks.count(), 2);
+    drop((first, second, pool));
+    chunks.release(ring);
+    assert_eq!(chunks.count(), 2, "a buffer keeps its pool's chunks");
+    drop(third);
+    chunks.release(ring);
+    assert_eq!(chunks.count(), 0);
+    // The next chunk may lie where one of them did.
+    let next = BufferPool::new(CHUNK_BYTES).unwrap().take(4096).unwrap();
+    assert!(chunks.place_of(ring, &next).is_some());
+}
+
+#[test]
+fn a_place_that_is_taken_is_nobody_elses() {
+    use strongroom_memory::{BufferPool, CHUNK_BYTES};
+
+    let (mut uring, _event) = uring();
+    let Uring { ring, chunks, .. } = &mut uring;
+    let pools: Vec<_> = (0..66).map(|_| BufferPool::new(CHUNK_BYTES).unwrap().take(4096).unwrap()).collect();
+    let places: Vec<_> = pools.iter().map(|buffer| chunks.place_of(ring, buffer)).collect();
+    // Two are too many for the table, and go by their addresses. (Other tests make chunks too, so more may fall on one place.)
+    assert!(places.iter().filter(|place| place.is_none()).count() >= 2);
+    let mut taken: Vec<_> = places.iter().flatten().collect();
+    taken.sort_unstable();
+    taken.dedup();
+    assert_eq!(taken.len(), places.iter().flatten().count());
+}

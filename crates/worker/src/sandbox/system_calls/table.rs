@@ -31,11 +31,12 @@ const FUTEX_OPERATION: u64 = 0x7F;
 /// In-flight areas: small pages, which nobody executes.
 const MEMFD_UNUSED: u64 = !(MFD_CLOEXEC | MFD_ALLOW_SEALING) as u64;
 
-/// io_uring_register: registered files change while rings run, and end with them. No ring is made, enabled, given
-/// buffers, other credentials or fewer restrictions.
+/// io_uring_register: registered files and memory change while rings run, and files end with them. No ring is made, enabled, given
+/// other credentials or fewer restrictions.
 mod register {
     pub const UNREGISTER_FILES: u64 = 3;
     pub const FILES_UPDATE: u64 = 6;
+    pub const BUFFERS_UPDATE: u64 = 16;
 }
 
 /// What a worker may do.
@@ -79,7 +80,10 @@ pub(super) const ALLOWED: &[(c_long, Arguments)] = &[
 
     // Rings, and what is asked of a volume's file beside them.
     (SYS_io_uring_enter, Any),      // all I/O; what a ring can do was restricted when it was made
-    (SYS_io_uring_register, OneOf(1, &[register::UNREGISTER_FILES, register::FILES_UPDATE])), // files come and go
+    (SYS_io_uring_register, OneOf(1, &[
+        register::UNREGISTER_FILES, register::FILES_UPDATE, // files come and go
+        register::BUFFERS_UPDATE,   // pools take memory, and give it back
+    ])),
     (SYS_pread64, Any),             // small pieces of a volume's file
     (SYS_pwrite64, Any),            //
     (SYS_lseek, Any),               // where a volume has data
