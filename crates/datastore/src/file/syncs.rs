@@ -25,7 +25,10 @@ impl Unsynced {
 
     /// Something was done, and its submitter is not told yet.
     pub(super) fn set(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        // Whoever takes it after this begins a sync that covers what was done. A line that is only read stays with all threads.
+        if !self.0.load(Ordering::SeqCst) {
+            self.0.store(true, Ordering::SeqCst);
+        }
     }
 
     fn take(&self) -> bool {
