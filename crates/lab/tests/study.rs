@@ -137,9 +137,9 @@ fn a_study_that_is_killed_at_any_step_goes_on_from_there() {
     let directory = tempfile::tempdir().unwrap();
     let all = study(4, || Ok(())).plan().steps().len();
     let mut done = 0;
-    for attempt in 0.. {
+    for attempt in 0_usize.. {
         // None, one or two are measured before the kill.
-        let measured = (attempt % 3) as usize;
+        let measured = attempt % 3;
         if done + measured >= all {
             break;
         }

@@ -64,7 +64,8 @@ impl Session for Loaded {
         if !warm_up.is_zero() {
             self.fio(warm_up)?;
         }
-        let watch = Watch::start(None)?;
+        // The middle half of the time: fio takes a moment to begin.
+        let watch = Watch::after(duration * 3 / 10, duration / 2, None);
         let before = self.service.processor_time()?;
         let job = self.fio(duration)?;
         let server = self.service.processor_time()?.saturating_sub(before);
