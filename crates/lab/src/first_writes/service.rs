@@ -75,7 +75,8 @@ impl Service {
         }
     }
 
-    /// Waits until the server accepts connections, of whatever protocol.
+    /// Waits until the server accepts connections, of whatever protocol. Those of its processes that begin after that
+    /// are to be seen later.
     pub fn await_socket(&mut self, stop: &AtomicBool) -> Result<(), StudyError> {
         while UnixStream::connect(&self.socket).is_err() {
             self.await_start(stop)?;
@@ -98,7 +99,8 @@ impl Service {
         Ok(())
     }
 
-    fn see_processes(&mut self) -> Result<(), StudyError> {
+    /// Sees which processes it has now: these are measured, and ended with it.
+    pub fn see_processes(&mut self) -> Result<(), StudyError> {
         let family = processes::family(self.child.id()).map_err(|error| self.process("find", 0, error))?;
         self.others.clear();
         for id in family.into_iter().skip(1) {

@@ -115,7 +115,8 @@ pub fn study(
         for (name, program) in [(PROGRAM, program.clone()), (SLOWER_PROGRAM, slower.clone())] {
             let volume = volume.clone();
             let command = move |socket: &Path| expose(&program, &volume, socket);
-            subjects.push(server(directory, name, &[PROGRAMS], stop, command));
+            let served = server(directory, name, &[PROGRAMS], stop, command);
+            subjects.push(Box::new(NbdServer { is_to_be_written: true, ..served }));
         }
     }
     let mut workloads = workloads();
@@ -154,7 +155,7 @@ fn servers(directory: &Path, config: &ProofConfig, stop: &Arc<AtomicBool>) -> Ve
         (DELAYED_AGAIN, delay, &[(Proof::Delay, DELAY)]),
         (LIMITED, rate, &[(Proof::Rate, RATE)]),
     ];
-    let mut subjects = Vec::new();
+    let mut subjects: Vec<Box<dyn Subject<Known>>> = Vec::new();
     for (name, arguments, of) in servers {
         let workloads: Vec<&str> = of
             .iter()
@@ -162,8 +163,8 @@ fn servers(directory: &Path, config: &ProofConfig, stop: &Arc<AtomicBool>) -> Ve
             .map(|(_, workload)| *workload)
             .collect();
         if !workloads.is_empty() {
-            subjects
-                .push(server(directory, name, &workloads, stop, move |socket| nbdkit(socket, &arguments)));
+            let command = move |socket: &Path| nbdkit(socket, &arguments);
+            subjects.push(Box::new(server(directory, name, &workloads, stop, command)));
         }
     }
     subjects
@@ -175,14 +176,15 @@ fn server(
     workloads: &[&str],
     stop: &Arc<AtomicBool>,
     command: impl Fn(&Path) -> Command + 'static,
-) -> Box<dyn Subject<Known>> {
-    Box::new(NbdServer {
+) -> NbdServer {
+    NbdServer {
         name: name.to_owned(),
         directory: directory.to_owned(),
         command: Box::new(command),
         workloads: workloads.iter().map(|workload| (*workload).to_owned()).collect(),
+        is_to_be_written: false,
         stop: Arc::clone(stop),
-    })
+    }
 }
 
 /// 64 MiB of memory; filters before the plugin, their parameters behind it.
