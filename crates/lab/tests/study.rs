@@ -305,6 +305,42 @@ fn a_signal_ends_it_between_measurements() {
 }
 
 #[test]
+fn ratios_are_taken_within_a_round() {
+    /// Twice as fast each time.
+    struct Growing(&'static str, f64);
+    impl Subject<Named> for Growing {
+        fn name(&self) -> &str {
+            self.0
+        }
+        fn supports(&self, _workload: &Named) -> bool {
+            true
+        }
+        fn open(&mut self, _workload: &Named) -> Result<Box<dyn Session + '_>, SubjectError> {
+            self.1 *= 2.0;
+            Ok(Box::new(Now(self.1)))
+        }
+    }
+    struct Now(f64);
+    impl Session for Now {
+        fn measure(&mut self, _warm_up: Duration, _duration: Duration) -> Result<Sample, SubjectError> {
+            Ok(Sample(BTreeMap::from([(Metric::OperationsPerSecond, self.0)])))
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let subjects: Vec<Box<dyn Subject<Named>>> =
+        vec![Box::new(Growing("a", 1000.0)), Box::new(Growing("b", 800.0))];
+    let mut study = Study { subjects, workloads: vec![Named("read", false)], ..study(8, || Ok(())) };
+    let store = run(directory.path(), &mut study).unwrap();
+    let baseline = Baseline { title: "a".to_owned(), subjects: vec!["a".to_owned()] };
+    let report = Report::of(&store, &ReportSettings::new(vec![baseline]));
+    let b = report.workload("read").unwrap().row("b").unwrap();
+    let comparison = b.comparison(0, Metric::OperationsPerSecond).unwrap();
+    let close = |ratio: f64| (ratio - 0.8).abs() < 1e-9;
+    assert!(close(comparison.ratio.low) && close(comparison.ratio.high), "{comparison:?}");
+    assert_eq!((comparison.rounds, comparison.verdict), (8, Verdict::Worse));
+}
+
+#[test]
 fn a_report_holds_every_value_and_what_follows_from_them() {
     let directory = tempfile::tempdir().unwrap();
     let store = run(directory.path(), &mut study(6, || Ok(()))).unwrap();
