@@ -228,6 +228,12 @@ fn a_store_is_one_runs_alone_and_its_lines_are_whole() {
     fs::write(&samples, lines.join("\n") + "\n").unwrap();
     let error = Store::open(directory.path(), &plan, &machine()).unwrap_err().to_string();
     assert!(error.contains("its list of measurements is not the same"), "{error}");
+    // A file of the same name that is somebody else's stays as it is.
+    fs::remove_file(directory.path().join("plan.json")).unwrap();
+    fs::write(&samples, "theirs").unwrap();
+    let error = Store::open(directory.path(), &plan, &machine()).unwrap_err().to_string();
+    assert!(error.contains("its plan, which is missing, is not the same"), "{error}");
+    assert_eq!(fs::read_to_string(&samples).unwrap(), "theirs");
 }
 
 #[test]

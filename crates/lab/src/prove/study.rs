@@ -230,8 +230,10 @@ fn make_volume(program: &Path, volume: &Path) -> Result<(), SubjectError> {
     Ok(())
 }
 
+/// Ends when this process does, however that comes: the volume must be free when the study goes on.
 fn expose(program: &Path, volume: &Path, socket: &Path) -> Command {
-    let mut command = Command::new(program);
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--"]).arg(program);
     command.args(["volume", "expose"]).arg(volume).arg("--key-file").arg(volume.with_extension("key"));
     command.arg("--nbd").arg(format!("unix:{}", socket.display()));
     command

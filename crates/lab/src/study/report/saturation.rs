@@ -36,7 +36,7 @@ impl Saturated {
 }
 
 /// Who used the machine's processors: medians of the rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Usage {
     /// How many processors the server used.
     pub server_processors: Option<f64>,
@@ -45,7 +45,9 @@ pub struct Usage {
     /// The share of the machine that neither of them used and that was busy or stolen: others, and work of the kernel
     /// that it does in nobody's name, such as interrupts.
     pub foreign_share: f64,
-    /// In how many rounds that was more than 10 %.
+    /// The same, round by round.
+    pub foreign_shares: Vec<f64>,
+    /// In how many rounds it was more than 10 %.
     pub foreign_rounds: usize,
 }
 
@@ -59,6 +61,7 @@ impl Usage {
             client_processors: median(rounds, |sample| used(sample, Metric::ClientCpuUsPerOperation)),
             foreign_share: Interval::of(&foreign)?.median,
             foreign_rounds: foreign.iter().filter(|share| **share > FOREIGN_SHARE_MAX).count(),
+            foreign_shares: foreign,
         })
     }
 }
