@@ -50,7 +50,7 @@ fn an_injected_delay_is_found_and_two_servers_that_have_it_are_not_told_apart() 
 
 #[test]
 fn an_injected_rate_is_found() {
-    let claims = prove(&config(Proof::Rate, 2, 2000));
+    let claims = prove(&config(Proof::Rate, 2, 1500));
     assert_eq!(claims.len(), 2);
     assert!(claims.iter().all(|claim| claim.holds), "{claims:?}");
 }

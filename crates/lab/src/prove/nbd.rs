@@ -23,6 +23,8 @@ pub(super) struct NbdServer {
     pub workloads: Vec<String>,
     /// Whether its disk is to be written before it is read: what was never written is not deciphered either.
     pub is_to_be_written: bool,
+    /// Whether it listens before all its processes are there; with its first answer, they are.
+    pub has_late_processes: bool,
     pub stop: Arc<AtomicBool>,
 }
 
@@ -53,9 +55,10 @@ impl Subject<Known> for NbdServer {
             loaded.fio(&["--rw=write", "--bs=1M", "--end_fsync=1"])?;
             self.is_to_be_written = false;
         }
-        // A server may listen before all its processes are there; with an answer, they are.
-        loaded.fio(&["--rw=randread", "--bs=4k", "--number_ios=1"])?;
-        loaded.service.see_processes()?;
+        if self.has_late_processes {
+            loaded.fio(&["--rw=randread", "--bs=4k", "--number_ios=1"])?;
+            loaded.service.see_processes()?;
+        }
         Ok(Box::new(loaded))
     }
 }

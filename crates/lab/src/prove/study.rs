@@ -116,7 +116,7 @@ pub fn study(
             let volume = volume.clone();
             let command = move |socket: &Path| expose(&program, &volume, socket);
             let served = server(directory, name, &[PROGRAMS], stop, command);
-            subjects.push(Box::new(NbdServer { is_to_be_written: true, ..served }));
+            subjects.push(Box::new(NbdServer { is_to_be_written: true, has_late_processes: true, ..served }));
         }
     }
     let mut workloads = workloads();
@@ -183,6 +183,7 @@ fn server(
         command: Box::new(command),
         workloads: workloads.iter().map(|workload| (*workload).to_owned()).collect(),
         is_to_be_written: false,
+        has_late_processes: false,
         stop: Arc::clone(stop),
     }
 }

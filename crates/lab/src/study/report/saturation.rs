@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::{Interval, Measurement, Metric, Sample};
 
 /// From this share on, something is at its limit.
-const SATURATED_SHARE: f64 = 0.9;
+pub(super) const SATURATED_SHARE: f64 = 0.9;
 /// A round in which others used more of the machine is told of.
 const FOREIGN_SHARE_MAX: f64 = 0.1;
 

@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::super::pace::ROUNDS_FOR_A_VERDICT;
 use super::super::{Comparison, Interval, Metric, Verdict};
+use super::saturation::SATURATED_SHARE;
 use super::{Report, Row, WorkloadReport};
 use crate::markdown::{figure, write_table};
 
@@ -141,7 +142,8 @@ fn percent(share: f64) -> String {
 
 fn limits(row: &Row) -> String {
     if row.saturated.is_empty() {
-        return "**load did not saturate**".to_owned();
+        let is_taken = row.median(Metric::MachineBusyShare).is_some_and(|share| share >= SATURATED_SHARE);
+        return if is_taken { "**others had the machine**" } else { "**load did not saturate**" }.to_owned();
     }
     row.saturated.iter().map(|what| what.name()).collect::<Vec<_>>().join(", ")
 }
