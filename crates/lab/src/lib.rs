@@ -5,7 +5,9 @@
 //! - [`first_writes`]: how fast a disk is that has never been written, ours and QEMU's. `strongroom-lab first-writes`
 //!   runs it.
 //! - [`kmip_load`]: how often any KMIP server releases a key, and how fast. `strongroom-lab kmip-load` runs it.
-//! - [`study`]: what is compared is measured in the same run.
+//! - [`study`]: what is compared is measured in the same run: interleaved, kept as it goes, told with intervals and
+//!   verdicts.
+//! - [`prove`]: the same measures what is known beforehand, and must find it. `strongroom-lab prove` runs it.
 //! - [`latency`]: how long requests took.
 //!
 //! **Promise:** the lab knows the programs it studies only by their public interfaces, so that it judges another's as
@@ -17,5 +19,7 @@
 pub mod first_writes;
 pub mod kmip_load;
 pub mod latency;
+mod markdown;
+pub mod prove;
 pub mod study;
 pub mod vhost_user;

@@ -3,6 +3,7 @@
 
 mod first_writes_command;
 mod kmip_load_command;
+mod prove_command;
 mod vhost_user_verify;
 
 use std::error::Error;
@@ -22,14 +23,19 @@ struct Arguments {
 enum Command {
     FirstWrites(first_writes_command::Arguments),
     KmipLoad(kmip_load_command::Arguments),
+    Prove(prove_command::Arguments),
     VhostUserVerify(vhost_user_verify::Arguments),
+    #[command(hide = true)]
+    Work(prove_command::WorkArguments),
 }
 
 fn main() -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
+        Command::Prove(arguments) => prove_command::run(&arguments),
         Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments).map_err(Into::into),
+        Command::Work(arguments) => prove_command::work(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -69,20 +70,37 @@ impl Service {
                     return Ok(Writer::new(front_end, Arc::clone(stop)));
                 }
                 Err(error) if !error.is_gone() => return Err(self.failed(error.into())),
-                Err(_) if stop.load(Ordering::Relaxed) => return Err(StudyError::Signal),
-                Err(_) if self.started.elapsed() > START_TIMEOUT => {
-                    return Err(self.late("begin to serve", START_TIMEOUT));
-                }
-                Err(_) => {}
+                Err(_) => self.await_start(stop)?,
             }
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(self.ended(status));
-            }
-            thread::sleep(CONNECT_PERIOD);
         }
     }
 
-    fn see_processes(&mut self) -> Result<(), StudyError> {
+    /// Waits until the server accepts connections, of whatever protocol. Those of its processes that begin after that
+    /// are to be seen later.
+    pub fn await_socket(&mut self, stop: &AtomicBool) -> Result<(), StudyError> {
+        while UnixStream::connect(&self.socket).is_err() {
+            self.await_start(stop)?;
+        }
+        self.see_processes()
+    }
+
+    /// Waits a little, unless there is nothing to wait for.
+    fn await_start(&mut self, stop: &AtomicBool) -> Result<(), StudyError> {
+        if stop.load(Ordering::Relaxed) {
+            return Err(StudyError::Signal);
+        }
+        if self.started.elapsed() > START_TIMEOUT {
+            return Err(self.late("begin to serve", START_TIMEOUT));
+        }
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Err(self.ended(status));
+        }
+        thread::sleep(CONNECT_PERIOD);
+        Ok(())
+    }
+
+    /// Sees which processes it has now: these are measured, and ended with it.
+    pub fn see_processes(&mut self) -> Result<(), StudyError> {
         let family = processes::family(self.child.id()).map_err(|error| self.process("find", 0, error))?;
         self.others.clear();
         for id in family.into_iter().skip(1) {
