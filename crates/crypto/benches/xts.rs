@@ -33,6 +33,15 @@ const CALLS: [(usize, UnitSize); 6] = [
 /// Twice the third-level cache of the processors at hand, for each of source and destination.
 const COLD_BYTES: usize = 64 << 20;
 
+const PAGE_BYTES: usize = 4096;
+
+/// Whole pages of a buffer, as guests' memory and our own buffers are.
+fn pages(buffer: &mut [u8]) -> &mut [u8] {
+    let start = buffer.as_ptr().align_offset(PAGE_BYTES);
+    let length_bytes = buffer.len() - PAGE_BYTES;
+    &mut buffer[start..start + length_bytes]
+}
+
 #[derive(Clone, Copy)]
 enum Direction {
     Encrypt,
@@ -92,8 +101,9 @@ fn kernels(criterion: &mut Criterion) {
                 let row = format!("{}, {}, {units} x {}", data.name(), direction.name(), unit.bytes());
                 let mut group = criterion.benchmark_group(&row);
                 group.throughput(Throughput::Bytes(call_bytes as u64));
-                let source = vec![0x5a; data.bytes(call_bytes)];
-                let mut destination = vec![0; source.len()];
+                let mut memory = [vec![0x5a; data.bytes(call_bytes) + PAGE_BYTES], Vec::new()];
+                memory[1] = memory[0].clone();
+                let [source, destination] = memory.each_mut().map(|buffer| pages(buffer));
                 for kernel in kernel::available() {
                     let xts = Xts::with_kernel(&key, unit, kernel).expect("valid key");
                     let mut session = xts.session().expect("session");
