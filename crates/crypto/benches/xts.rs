@@ -2,7 +2,7 @@
 //! beside the others and beside what the processor's AES units can do at all.
 //!
 //! `cargo bench -p strongroom-crypto --bench xts`. Criterion's figures are means and suffer from whoever else uses the machine;
-//! the table at the end is of the least times.
+//! the tables are of the least times.
 
 #![allow(missing_docs, reason = "criterion_group! makes a public function")]
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
@@ -13,12 +13,16 @@ mod bound;
 mod table;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, criterion_group, criterion_main};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use strongroom_crypto::guest::GuestSession;
 use strongroom_crypto::xts::{UnitSize, Xts, XtsSession, kernel};
 use strongroom_memory::secret::SecretBytes;
-use table::{Least, Table};
+use strongroom_memory::{GuestAddress, GuestMemory, GuestRegion, GuestSlice};
+use table::Table;
 
 /// Units of one call, and their size.
 const CALLS: [(usize, UnitSize); 6] = [
@@ -34,6 +38,9 @@ const CALLS: [(usize, UnitSize); 6] = [
 const COLD_BYTES: usize = 64 << 20;
 
 const PAGE_BYTES: usize = 4096;
+
+/// Enough to be long against the clock.
+const TOGETHER_BYTES: usize = 128 << 10;
 
 /// Whole pages of a buffer, as guests' memory and our own buffers are.
 fn pages(buffer: &mut [u8]) -> &mut [u8] {
@@ -89,6 +96,15 @@ impl Data {
             Self::Cold => COLD_BYTES,
         }
     }
+
+    /// For how much data calls are timed together: little, for the least time to be that of a quiet moment; or all of it, for
+    /// what is in a cache all the same not to be taken for the whole.
+    fn together_bytes(self) -> usize {
+        match self {
+            Self::Cached => TOGETHER_BYTES,
+            Self::Cold => COLD_BYTES,
+        }
+    }
 }
 
 fn kernels(criterion: &mut Criterion) {
@@ -100,31 +116,83 @@ fn kernels(criterion: &mut Criterion) {
                 let call_bytes = units * unit.bytes();
                 let row = format!("{}, {}, {units} x {}", data.name(), direction.name(), unit.bytes());
                 let mut group = criterion.benchmark_group(&row);
-                group.throughput(Throughput::Bytes(call_bytes as u64));
                 let mut memory = [vec![0x5a; data.bytes(call_bytes) + PAGE_BYTES], Vec::new()];
                 memory[1] = memory[0].clone();
                 let [source, destination] = memory.each_mut().map(|buffer| pages(buffer));
                 for kernel in kernel::available() {
                     let xts = Xts::with_kernel(&key, unit, kernel).expect("valid key");
                     let mut session = xts.session().expect("session");
-                    let mut least = Least::of_calls(call_bytes);
                     let mut at = 0;
-                    group.bench_function(BenchmarkId::from_parameter(kernel.name()), |bencher| {
-                        bencher.iter_custom(|calls| {
-                            least.time(calls, || {
-                                let call = at..at + call_bytes;
-                                direction.run(&mut session, &source[call.clone()], &mut destination[call]);
-                                at = (at + call_bytes) % source.len();
-                            })
-                        });
-                    });
-                    table.add(&row, kernel.name(), least);
+                    table.measure(
+                        &mut group,
+                        &row,
+                        kernel.name(),
+                        (call_bytes, data.together_bytes()),
+                        || {
+                            let call = at..at + call_bytes;
+                            direction.run(&mut session, &source[call.clone()], &mut destination[call]);
+                            at = (at + call_bytes) % source.len();
+                        },
+                    );
                 }
+                table.measure_bound(&mut group, &row);
                 group.finish();
             }
         }
     }
-    println!("{}", table.beside(&bound::measure()));
+    println!("{table}");
+}
+
+/// What a transfer of a guest's adds to a call of the kernel: its segments, and a unit that is split between two.
+fn guest_memory(criterion: &mut Criterion) {
+    const GUEST_BYTES: u64 = 1 << 20;
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory");
+    ftruncate(&file, GUEST_BYTES).expect("memory");
+    let region = GuestRegion::map(&file, 0, GuestAddress(0), GUEST_BYTES).expect("a mapping");
+    let memory = Arc::new(GuestMemory::new(vec![region], None).expect("guest memory"));
+    let key = SecretBytes::random(64).expect("random key");
+    let xts = Xts::new(&key, UnitSize::Bytes4096).expect("valid key");
+    let mut session = GuestSession::new(&xts).expect("session");
+    let mut buffer = vec![0; (512 << 10) + PAGE_BYTES];
+    let own = pages(&mut buffer);
+
+    let kernel = kernel::fastest().name();
+    let mut table = Table::default();
+    for (name, lengths) in [
+        ("4 KiB", &[4096][..]),
+        ("4 KiB in two segments", &[1024, 3072]),
+        ("64 KiB", &[64 << 10]),
+        ("64 KiB in 16 segments", &[4096; 16]),
+        ("512 KiB", &[512 << 10]),
+    ] {
+        let mut address = 0;
+        let ranges = lengths.iter().map(|length| {
+            let range = (GuestAddress(address), *length);
+            // Segments do not touch, or they would be taken for one.
+            address += u64::from(*length) + 4096;
+            range
+        });
+        let ranges: Vec<_> = ranges.collect();
+        let mut slice = GuestSlice::from_guest(&memory, ranges, Vec::new()).expect("in memory");
+        let own = &mut own[..slice.len()];
+
+        let row = format!("guest memory, encrypt, {name}");
+        let mut group = criterion.benchmark_group(&row);
+        table.measure(&mut group, &row, kernel, (own.len(), TOGETHER_BYTES), || {
+            session.encrypt(7, black_box(&slice), 0, black_box(own)).expect("in range");
+        });
+        table.measure_bound(&mut group, &row);
+        group.finish();
+
+        let row = format!("guest memory, decrypt, {name}");
+        let mut group = criterion.benchmark_group(&row);
+        table.measure(&mut group, &row, kernel, (own.len(), TOGETHER_BYTES), || {
+            session.decrypt(7, black_box(own), black_box(&mut slice), 0).expect("in range");
+        });
+        table.measure_bound(&mut group, &row);
+        group.finish();
+    }
+    println!("{table}");
 }
 
 fn key_set_up(criterion: &mut Criterion) {
@@ -144,6 +212,6 @@ criterion_group! {
         .warm_up_time(Duration::from_millis(100))
         .measurement_time(Duration::from_millis(500))
         .sample_size(20);
-    targets = kernels, key_set_up
+    targets = kernels, guest_memory, key_set_up
 }
 criterion_main!(benches);

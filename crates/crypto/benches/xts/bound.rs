@@ -1,14 +1,21 @@
 //! What the processor's AES units can do at all: independent streams of AES rounds in registers, with nothing loaded, stored or
 //! tweaked. AES-256 has 14 rounds a block, so no XTS can be faster.
 
-use super::table::Least;
+/// AES rounds enough for some data.
+#[derive(Clone, Copy)]
+pub struct Bound {
+    /// As many bytes as the rounds would encrypt with AES-256.
+    pub bytes: usize,
+    /// Does the rounds. Made only where the processor can.
+    pub run: fn(),
+}
 
-/// The bound of each width that this processor has, in GiB/s of AES-256.
-pub fn measure() -> Vec<(&'static str, f64)> {
+/// The rounds in the widest registers of this processor.
+pub fn widest() -> Option<Bound> {
     #[cfg(target_arch = "x86_64")]
-    return x86_64::measure();
+    return x86_64::widest();
     #[cfg(not(target_arch = "x86_64"))]
-    Vec::new()
+    None
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -17,36 +24,28 @@ mod x86_64 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    use super::Least;
+    use super::Bound;
 
     /// Enough to keep two units of a latency of four or five busy.
     const STREAMS: usize = 12;
-    /// Blocks of AES-256 that each stream does in one call.
-    const BLOCKS: usize = 500;
-    const REPETITIONS: u64 = 20_000;
+    /// Registers that each stream encrypts.
+    const BLOCKS: usize = 100;
 
-    pub fn measure() -> Vec<(&'static str, f64)> {
-        let mut bounds = Vec::new();
+    pub fn widest() -> Option<Bound> {
         let vaes = is_x86_feature_detected!("vaes");
+        let bound = |register_bytes, run| Some(Bound { bytes: register_bytes * STREAMS * BLOCKS, run });
         if vaes && is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor has both.
-            bounds.push(("AESENC of 512 bits", least(64, || unsafe { rounds_512() })));
-        }
-        if vaes && is_x86_feature_detected!("avx2") {
+            bound(64, || unsafe { rounds_512() })
+        } else if vaes && is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has both.
-            bounds.push(("AESENC of 256 bits", least(32, || unsafe { rounds_256() })));
-        }
-        if is_x86_feature_detected!("aes") {
+            bound(32, || unsafe { rounds_256() })
+        } else if is_x86_feature_detected!("aes") {
             // SAFETY: the processor has it.
-            bounds.push(("AESENC of 128 bits", least(16, || unsafe { rounds_128() })));
+            bound(16, || unsafe { rounds_128() })
+        } else {
+            None
         }
-        bounds
-    }
-
-    fn least(register_bytes: usize, rounds: impl FnMut()) -> f64 {
-        let mut least = Least::of_calls(register_bytes * STREAMS * BLOCKS);
-        least.time(REPETITIONS, rounds);
-        least.gib_per_second()
     }
 
     macro_rules! rounds {
