@@ -19,7 +19,8 @@ use std::mem::offset_of;
 
 use super::state::{BATCH_MAX, Numbers, RoundKeys};
 
-/// How far ahead of a stride the source is fetched.
+/// How far ahead of a stride memory is fetched. Farther is better for long calls on cold data, and worse for single pages, which
+/// then fetch more of what lies behind them than of themselves.
 const AHEAD_BYTES: usize = 2048;
 
 /// Blocks of the longest stride.
@@ -42,8 +43,6 @@ pub(super) struct Batch<'a> {
     pub source: *const u8,
     /// Writable for `units` units, and apart from the source.
     pub destination: *mut u8,
-    /// The last stride of the call's whole source, behind which nothing is fetched.
-    pub last_ahead: *const u8,
 }
 
 /// Code for registers of one width.
@@ -173,7 +172,6 @@ macro_rules! width {
                 inout("rax") $batch.first as u64 => _,
                 inout("r11") ($batch.first >> 64) as u64 => _,
                 keys = in(reg) $batch.keys,
-                last_ahead = in(reg) $batch.last_ahead,
                 blocks = const $blocks,
                 ahead = const AHEAD_BYTES,
                 left = const offset_of!(Constants, left),

@@ -152,7 +152,6 @@ unsafe fn process_batches<W: Width>(
     destination: *mut u8,
 ) {
     let State { encryption, decryption, tweak, numbers } = state;
-    let last_ahead = source.wrapping_add(units.length_bytes() - W::STRIDE_BYTES);
     let mut done = 0;
     while done < units.count() {
         let first = units.first() + done as u128;
@@ -170,7 +169,6 @@ unsafe fn process_batches<W: Width>(
                 strides: units.unit_bytes() / W::STRIDE_BYTES,
                 source: source.add(offset),
                 destination: destination.add(offset),
-                last_ahead,
             };
             if decrypting {
                 W::decrypt(batch);

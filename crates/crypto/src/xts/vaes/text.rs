@@ -141,17 +141,14 @@ macro_rules! first_stride {
     };
 }
 
-/// One stride, and beside its rounds, by `$next`, the tweaks of the one after it. rax is where the call's source is fetched
-/// ahead, at its end the last stride again and again.
+/// One stride, and beside its rounds, by `$next`, the tweaks of the one after it. To fetch is no access: what lies ahead need not
+/// be the source any more, nor anything.
 macro_rules! stride {
     ($round:literal, $next:ident, $stride_bytes:literal, $dialect:tt, $rows:tt, [$($row:tt)*],
         [$($beside_tweaks:literal)*], [$($alone:literal)*], [$($line:literal)*]) => {
         concat!(
             first_key!($dialect, $rows),
-            "lea rax, [rsi + {ahead}]\n",
-            "cmp rax, {last_ahead}\n",
-            "cmova rax, {last_ahead}\n",
-            $("prefetcht0 [rax + ", $line, "]\n",)*
+            $("prefetcht0 [rsi + {ahead} + ", $line, "]\n",)*
             $(
                 round!($round, $beside_tweaks, $dialect, $rows),
                 last_key!($dialect, $row),
