@@ -143,7 +143,7 @@ macro_rules! width {
                 unsafe {
                     asm!(
                         $(concat!("vpxor xmm", $register, ", xmm", $register, ", xmm", $register),)*
-                        $(concat!("vpxorq xmm", $further, ", xmm", $further, ", xmm", $further),)*
+                        $(concat!("vpxorq zmm", $further, ", zmm", $further, ", zmm", $further),)*
                         "vzeroupper",
                         clobber_abi("sysv64"),
                         options(nomem, nostack, preserves_flags),

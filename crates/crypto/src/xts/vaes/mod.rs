@@ -186,3 +186,71 @@ fn batch_units<W: Width>(first: u128, left: usize) -> usize {
     let before_carry = usize::try_from(u64::MAX - first as u64).unwrap_or(usize::MAX).saturating_add(1);
     left.min(BATCH_MAX.min(4 * W::BLOCKS)).min(before_carry)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::arch::asm;
+
+    use super::*;
+
+    /// Sixteen registers as a call left them.
+    #[repr(C, align(64))]
+    struct Registers([[u8; 64]; 16]);
+
+    macro_rules! registers {
+        ($prefix:literal, $move:literal, [$($number:literal)*], [$($place:literal)*]) => {{
+            let mut registers = Registers([[0; 64]; 16]);
+            // SAFETY: writes sixteen registers, for which there is room.
+            unsafe {
+                asm!(
+                    $(concat!($move, " [{into} + 64 * ", $place, "], ", $prefix, $number),)*
+                    into = in(reg) &raw mut registers,
+                    options(nostack, preserves_flags),
+                );
+            }
+            registers
+        }};
+    }
+
+    /// Compiled code uses the lower halves of registers 0 to 15 between the call and the look, so that only what it does not
+    /// touch can be looked at: all of registers 16 to 31, and the upper halves of the others.
+    #[test]
+    fn no_call_leaves_anything_in_registers() {
+        let key = SecretBytes::random(64).unwrap();
+        let (source, mut destination) = ([0x5a; 20 * 512], [0; 20 * 512]);
+        for kernel in [&VAES_512, &VAES_256].into_iter().filter(|kernel| kernel.is_supported()) {
+            let mut keyed = kernel.set_key(&key).unwrap();
+            for unit_bytes in [512, 500] {
+                let units = DataUnits::new(3, 20, unit_bytes).unwrap();
+                // SAFETY: both arrays have room for the units, and are apart.
+                let encrypted = unsafe { keyed.encrypt(units, source.as_ptr(), destination.as_mut_ptr()) };
+                let lower = registers!("ymm", "vmovdqu", [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15],
+                    [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]);
+                assert!(lower.0.iter().all(|register| register[16..] == [0; 48]), "{}", kernel.name);
+                encrypted.unwrap();
+            }
+            if kernel.name == VAES_512.name {
+                let units = DataUnits::new(3, 20, 512).unwrap();
+                // SAFETY: as above.
+                let decrypted = unsafe { keyed.decrypt(units, source.as_ptr(), destination.as_mut_ptr()) };
+                let further = registers!("zmm", "vmovdqu64", [16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31],
+                    [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]);
+                assert!(further.0.iter().all(|register| *register == [0; 64]));
+                decrypted.unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_fits_four_registers_and_ends_where_the_lower_half_of_a_number_does() {
+        assert_eq!(batch_units::<Bits512>(0, 100), 16);
+        assert_eq!(batch_units::<Bits256>(0, 100), 8);
+        assert_eq!(batch_units::<Bits512>(u128::MAX, 1), 1);
+        for upper in [0, 7 << 64, u128::from(u64::MAX) << 64] {
+            let last = upper + u128::from(u64::MAX);
+            assert_eq!(batch_units::<Bits512>(last, 100), 1);
+            assert_eq!(batch_units::<Bits512>(last - 4, 100), 5);
+            assert_eq!(batch_units::<Bits512>(last - 4, 3), 3);
+        }
+    }
+}
