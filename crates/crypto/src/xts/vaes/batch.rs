@@ -122,18 +122,49 @@ macro_rules! width {
         one row $one_row:tt, four rows $four_rows:tt,
         registers [$($register:literal)*], further registers [$($further:literal)*]
     ) => {
+        /// A batch by rounds of `$round`, which is `vaesenc` or `vaesdec`.
+        macro_rules! run {
+            ($round:literal, $batch:ident) => {
+                asm!(
+                    batch!($round, $stride_bytes, $dialect, $dialect, $rows, $rows, $beside_tweaks, $alone, $lines, $one_row,
+                        $four_rows),
+                    inout("rdi") $batch.destination => _,
+                    inout("rsi") $batch.source => _,
+                    inout("rdx") $batch.tweak_keys => _,
+                    inout("rcx") $batch.numbers => _,
+                    in("r8") &CONSTANTS,
+                    inout("r9") $batch.units => _,
+                    in("r10") $batch.strides,
+                    inout("rax") $batch.first as u64 => _,
+                    inout("r11") ($batch.first >> 64) as u64 => _,
+                    keys = in(reg) $batch.keys,
+                    blocks = const $blocks,
+                    ahead = const AHEAD_BYTES,
+                    left = const offset_of!(Constants, left),
+                    right = const offset_of!(Constants, right),
+                    reduction = const offset_of!(Constants, reduction),
+                    count = const offset_of!(Constants, count),
+                    clobber_abi("sysv64"),
+                    options(nostack),
+                )
+            };
+        }
+
         impl Width for $width {
             const BLOCKS: usize = $blocks;
             const STRIDE_BYTES: usize = $stride_bytes;
 
             unsafe fn encrypt(batch: Batch<'_>) {
-                width!(run "vaesenc", batch, $blocks, $stride_bytes, $dialect, $rows, $beside_tweaks, $alone, $lines,
-                    $one_row, $four_rows)
+                // SAFETY: reads `units` times `strides` strides of the source and writes as many of the destination, which the
+                // batch promises. Writes up to four registers of numbers, for which there is room, as the widest are 64 bytes,
+                // and reads as many as there are units and one more. Reads round keys and constants, aligned for any width.
+                // What it fetches ahead is not read.
+                unsafe { run!("vaesenc", batch) }
             }
 
             unsafe fn decrypt(batch: Batch<'_>) {
-                width!(run "vaesdec", batch, $blocks, $stride_bytes, $dialect, $rows, $beside_tweaks, $alone, $lines,
-                    $one_row, $four_rows)
+                // SAFETY: as in `encrypt`.
+                unsafe { run!("vaesdec", batch) }
             }
 
             #[inline]
@@ -150,37 +181,6 @@ macro_rules! width {
                     );
                 }
             }
-        }
-    };
-    (run $round:literal, $batch:ident, $blocks:literal, $stride_bytes:literal, $dialect:tt, $rows:tt, $beside_tweaks:tt,
-        $alone:tt, $lines:tt, $one_row:tt, $four_rows:tt) => {
-        // SAFETY: reads `units` times `strides` strides of the source and writes as many of the destination, which the batch
-        // promises. Writes up to four registers of numbers, for which there is room, as the widest are 64 bytes, and reads as
-        // many as there are units and one more. Reads round keys and constants, aligned for any width. What it fetches ahead is
-        // not read.
-        unsafe {
-            asm!(
-                batch!($round, $stride_bytes, $dialect, $dialect, $rows, $rows, $beside_tweaks, $alone, $lines, $one_row,
-                    $four_rows),
-                inout("rdi") $batch.destination => _,
-                inout("rsi") $batch.source => _,
-                inout("rdx") $batch.tweak_keys => _,
-                inout("rcx") $batch.numbers => _,
-                in("r8") &CONSTANTS,
-                inout("r9") $batch.units => _,
-                in("r10") $batch.strides,
-                inout("rax") $batch.first as u64 => _,
-                inout("r11") ($batch.first >> 64) as u64 => _,
-                keys = in(reg) $batch.keys,
-                blocks = const $blocks,
-                ahead = const AHEAD_BYTES,
-                left = const offset_of!(Constants, left),
-                right = const offset_of!(Constants, right),
-                reduction = const offset_of!(Constants, reduction),
-                count = const offset_of!(Constants, count),
-                clobber_abi("sysv64"),
-                options(nostack),
-            );
         }
     };
 }
