@@ -181,9 +181,13 @@ struct UnitNumbers {
 impl UnitNumbers {
     /// The number of the next unit, passing over `units`.
     fn next(&mut self, units: usize) -> Result<u64, CryptoError> {
-        let out_of_range =
-            CryptoError::DataUnitRange { first: 1 << 64, count: units, unit_bytes: self.unit_bytes };
-        let first = self.next.ok_or(out_of_range)?;
+        let Some(first) = self.next else {
+            return Err(CryptoError::DataUnitRange {
+                first: 1 << 64,
+                count: units,
+                unit_bytes: self.unit_bytes,
+            });
+        };
         self.next = first.checked_add(units as u64);
         Ok(first)
     }

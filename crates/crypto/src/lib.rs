@@ -23,9 +23,10 @@
 //! - Every algorithm runs the published vectors of its standard in the tests, and [`self_test::self_test`]
 //!   at start-up.
 //!
-//! What may not enter: ciphers of our own making, keys' origins and formats (room `keys`), I/O, knowledge of
-//! volumes, algorithms that no other room asks for. `unsafe` is confined to `xts`, `gcm` and `block_tag`, thin bindings to
-//! aws-lc, because aws-lc-rs has no XTS, takes nonces of one length, and keeps what it computes of a MAC key on the heap; to the
+//! What may not enter: ciphers of our own design, and of our own writing any but the XTS kernels of `xts::vaes`, which are checked
+//! against the library's at each start; keys' origins and formats (room `keys`), I/O, knowledge of
+//! volumes, algorithms that no other room asks for. `unsafe` is confined to the kernels in `xts`; to thin bindings to aws-lc in `xts`, `gcm` and
+//! `block_tag`, because aws-lc-rs has no XTS, takes nonces of one length, and keeps what it computes of a MAC key on the heap; to the
 //! library's error queue in `module`; and to `guest`.
 
 #![deny(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Whose code computes: aws-lc, or, with the feature `fips`, the FIPS 140-3 validated module of the same library.
+//! Whose code computes: aws-lc, or, with the feature `fips`, the FIPS 140-3 validated module of the same library. One exception
+//! in builds without the feature: XTS by a [kernel](crate::xts::kernel) of our own, where the processor has what it needs.
 //!
 //! The feature changes no format and no key: a volume made by one build opens with the other, as far as its keys do. What
 //! the module does not have is refused with [`CryptoError::OutsideModule`] and not computed elsewhere. `docs/COMPLIANCE.md`
@@ -7,6 +8,7 @@
 use std::ffi::c_int;
 
 use crate::error::{Algorithm, CryptoError};
+use crate::xts::kernel;
 
 #[cfg(feature = "fips")]
 pub(crate) use aws_lc_fips_sys as lc;
@@ -16,10 +18,17 @@ pub(crate) use aws_lc_sys as lc;
 /// Whether this is a build of the profile `fips`.
 pub const IS_FIPS_BUILD: bool = cfg!(feature = "fips");
 
-/// What computes, as a person may be told, with its version.
+/// What computes, as a person may be told, with its version, and with which kernel XTS is computed on this machine.
 pub fn name() -> String {
     let version = aws_lc_rs::awslc_version();
-    if IS_FIPS_BUILD { format!("AWS-LC FIPS {version}") } else { format!("AWS-LC {version}") }
+    let xts = kernel::fastest().name();
+    if IS_FIPS_BUILD {
+        format!("AWS-LC FIPS {version}")
+    } else if xts == kernel::fall_back().name() {
+        format!("AWS-LC {version}")
+    } else {
+        format!("AWS-LC {version}, XTS by {xts}")
+    }
 }
 
 /// Refuses what the validated module does not have, in a build that must take everything from it.

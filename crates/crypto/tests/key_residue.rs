@@ -5,64 +5,144 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use strongroom_crypto::xts::kernel::{self, DataUnits};
 use strongroom_crypto::xts::{KEY_BYTES, UnitSize, Xts};
 use strongroom_memory::secret::SecretBytes;
 
-/// The first two round keys of AES-256 are the key itself: an expanded key on the heap would be a plain key in
-/// every core dump. Looks for the key in all writable memory, which is what dumps hold.
+/// Any two round keys of AES-256 that follow one another give the key away: on the heap or the stack they would be a plain key in
+/// every core dump. Looks for each of them, as a kernel may keep them apart, in all writable memory, which is what dumps hold.
 #[test]
 fn round_keys_live_in_undumpable_memory_only_and_go_with_the_session() {
-    let key = SecretBytes::random(KEY_BYTES).unwrap();
-    let (data_key, tweak_key) = key.expose().split_at(KEY_BYTES / 2);
-    let xts = Xts::new(&key, UnitSize::Bytes4096).unwrap();
-    // `key` itself and the copy in `xts`.
-    let without_session = Occurrences { undumpable: 2, dumpable: 0 };
+    for kernel in kernel::available() {
+        let name = kernel.name();
+        let key = SecretBytes::random(KEY_BYTES).unwrap();
+        let round_keys = RoundKeys::of(&key);
+        let xts = Xts::with_kernel(&key, UnitSize::Bytes4096, kernel).unwrap();
+        let without_session = round_keys.occurrences_in_own_memory();
+        let in_key_and_its_copy = 2 * 4;
+        assert_eq!(
+            without_session,
+            Occurrences { undumpable: ROUND_KEYS + in_key_and_its_copy, dumpable: 0 },
+            "{name}: the list itself, and each half of a key, which is two round keys"
+        );
 
-    let mut session = xts.session().unwrap();
-    session.encrypt(0, &[0; 4096], &mut [0; 4096]).unwrap();
-    for half in [data_key, tweak_key] {
-        let found = occurrences_in_own_memory(half);
-        assert_eq!(found.dumpable, 0, "a plain key in memory that dumps take");
+        let mut session = xts.session().unwrap();
+        session.encrypt(0, &[0; 3 * 4096], &mut [0; 3 * 4096]).unwrap();
+        session.decrypt(0, &[0; 4096], &mut [0; 4096]).unwrap();
+        let mut other_lengths = kernel.set_key(&key).unwrap();
+        let units = DataUnits::new(0, 2, 555).unwrap();
+        // SAFETY: both arrays have the length of the units.
+        unsafe { other_lengths.encrypt(units, [0; 1110].as_ptr(), [0; 1110].as_mut_ptr()) }.unwrap();
+        let found = round_keys.occurrences_in_own_memory();
+        assert_eq!(found.dumpable, 0, "{name}: a round key in memory that dumps take");
         // Software AES stores round keys transformed, so only hardware AES shows that the scan sees them.
         #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("aes") {
-            assert!(found.undumpable > without_session.undumpable, "{found:?}");
+            assert!(found.undumpable >= without_session.undumpable + 2 * ROUND_KEYS, "{name}: {found:?}");
         }
+
+        drop((session, other_lengths));
+        assert_eq!(round_keys.occurrences_in_own_memory(), without_session, "{name}");
     }
-    drop(session);
-    assert_eq!(occurrences_in_own_memory(data_key), without_session);
-    assert_eq!(occurrences_in_own_memory(tweak_key), without_session);
+}
+
+/// Of both halves of a key, 15 each.
+const ROUND_KEYS: usize = 2 * 15;
+
+/// All round keys of a key, in secret memory, worked out there byte by byte (FIPS 197, 5.2).
+struct RoundKeys(SecretBytes);
+
+impl RoundKeys {
+    const BYTES: usize = 16;
+
+    fn of(key: &SecretBytes) -> Self {
+        let mut secret = SecretBytes::zeroed(ROUND_KEYS * Self::BYTES).unwrap();
+        let halves = key.expose().chunks(KEY_BYTES / 2);
+        for (expanded, half) in secret.expose_mut().chunks_mut(15 * Self::BYTES).zip(halves) {
+            expanded[..32].copy_from_slice(half);
+            let mut constant = 1;
+            for word in 8..expanded.len() / 4 {
+                for at in 4 * word..4 * word + 4 {
+                    let before = match word % 8 {
+                        0 => s_box(expanded[4 * (word - 1) + (at + 1) % 4]),
+                        4 => s_box(expanded[at - 4]),
+                        _ => expanded[at - 4],
+                    };
+                    let constant = if word % 8 == 0 && at % 4 == 0 { constant } else { 0 };
+                    expanded[at] = expanded[at - 32] ^ before ^ constant;
+                }
+                if word % 8 == 0 {
+                    constant <<= 1;
+                }
+            }
+        }
+        Self(secret)
+    }
+
+    /// How often any of them lies in writable memory of this process that core dumps leave out, and that they take.
+    fn occurrences_in_own_memory(&self) -> Occurrences {
+        const PAGE_BYTES: usize = 4096;
+        let memory = File::open("/proc/self/mem").unwrap();
+        // Read page by page through secret memory that is left out of the scan: a buffer would hold finds again.
+        let mut page = SecretBytes::zeroed(PAGE_BYTES).unwrap();
+        let page_address = page.expose().as_ptr().addr() as u64;
+
+        let mut found = Occurrences { undumpable: 0, dumpable: 0 };
+        for region in writable_regions() {
+            for address in region.addresses.step_by(PAGE_BYTES).filter(|&address| address != page_address) {
+                if memory.read_exact_at(page.expose_mut(), address).is_err() {
+                    continue;
+                }
+                let count = page.expose().windows(Self::BYTES).filter(|window| self.has(window)).count();
+                if region.in_dumps {
+                    found.dumpable += count;
+                } else {
+                    found.undumpable += count;
+                }
+            }
+        }
+        found
+    }
+
+    fn has(&self, block: &[u8]) -> bool {
+        block.iter().any(|&byte| byte != 0)
+            && self.0.expose().chunks(Self::BYTES).any(|round_key| round_key == block)
+    }
+}
+
+/// FIPS 197, 5.1.1: the inverse in GF(2^8), which is the power of 254, and an affine map.
+fn s_box(byte: u8) -> u8 {
+    fn product(mut one: u8, mut other: u8) -> u8 {
+        let mut product = 0;
+        while other != 0 {
+            product ^= one * (other & 1);
+            one = (one << 1) ^ (0x1b * (one >> 7));
+            other >>= 1;
+        }
+        product
+    }
+    let inverse = (0..254).fold(1, |power, _| product(power, byte));
+    (1..5).fold(inverse ^ 0x63, |sum, turns| sum ^ inverse.rotate_left(turns))
+}
+
+#[test]
+fn the_round_keys_looked_for_are_those_of_the_standard() {
+    // FIPS 197, A.3, and the same key for the other half.
+    let half: [u8; 32] = [
+        0x60, 0x3d, 0xeb, 0x10, 0x15, 0xca, 0x71, 0xbe, 0x2b, 0x73, 0xae, 0xf0, 0x85, 0x7d, 0x77, 0x81, 0x1f,
+        0x35, 0x2c, 0x07, 0x3b, 0x61, 0x08, 0xd7, 0x2d, 0x98, 0x10, 0xa3, 0x09, 0x14, 0xdf, 0xf4,
+    ];
+    let key = SecretBytes::from_slice_and_wipe(&mut [half; 2].concat()).unwrap();
+    let round_keys = RoundKeys::of(&key);
+    for half in round_keys.0.expose().chunks(15 * 16) {
+        assert_eq!(half[59 * 4..], [0x70, 0x6c, 0x63, 0x1e]);
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Occurrences {
     undumpable: usize,
     dumpable: usize,
-}
-
-/// How often `needle` lies in writable memory of this process that core dumps leave out, and that they take.
-fn occurrences_in_own_memory(needle: &[u8]) -> Occurrences {
-    const PAGE_BYTES: usize = 4096;
-    let memory = File::open("/proc/self/mem").unwrap();
-    // Read page by page through secret memory that is left out of the scan: a buffer would hold finds again.
-    let mut page = SecretBytes::zeroed(PAGE_BYTES).unwrap();
-    let page_address = page.expose().as_ptr().addr() as u64;
-
-    let mut found = Occurrences { undumpable: 0, dumpable: 0 };
-    for region in writable_regions() {
-        for address in region.addresses.step_by(PAGE_BYTES).filter(|&address| address != page_address) {
-            if memory.read_exact_at(page.expose_mut(), address).is_err() {
-                continue;
-            }
-            let count = page.expose().windows(needle.len()).filter(|window| *window == needle).count();
-            if region.in_dumps {
-                found.dumpable += count;
-            } else {
-                found.undumpable += count;
-            }
-        }
-    }
-    found
 }
 
 struct Region {

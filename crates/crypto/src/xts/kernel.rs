@@ -9,6 +9,8 @@
 use strongroom_memory::secret::SecretBytes;
 
 use super::aws_lc::AwsLc;
+#[cfg(all(target_arch = "x86_64", not(feature = "fips")))]
+use super::vaes;
 use crate::error::CryptoError;
 
 /// One AES block, the least length of a data unit (IEEE 1619-2018, 5.1).
@@ -17,17 +19,29 @@ pub const MIN_UNIT_BYTES: usize = 16;
 /// Greatest length of a data unit: 2^20 AES blocks (IEEE 1619-2018, 5.1; NIST SP 800-38E, 4).
 pub const MAX_UNIT_BYTES: usize = 16 << 20;
 
-/// All kernels of this build, the fastest first. The last runs on every machine.
-static KERNELS: [&dyn XtsKernel; 1] = [&AwsLc];
+/// All kernels of this build, the fastest first. The last runs on every machine. With the feature `fips` the validated module's
+/// is the only one.
+static KERNELS: &[&dyn XtsKernel] = &[
+    #[cfg(all(target_arch = "x86_64", not(feature = "fips")))]
+    &vaes::VAES_512,
+    #[cfg(all(target_arch = "x86_64", not(feature = "fips")))]
+    &vaes::VAES_256,
+    &AwsLc,
+];
 
 /// The kernels that this machine can run, the fastest first.
 pub fn available() -> impl Iterator<Item = &'static dyn XtsKernel> {
-    KERNELS.into_iter().filter(|kernel| kernel.is_supported())
+    KERNELS.iter().copied().filter(|kernel| kernel.is_supported())
 }
 
 /// The kernel for this machine.
-pub(super) fn fastest() -> &'static dyn XtsKernel {
+pub fn fastest() -> &'static dyn XtsKernel {
     available().next().unwrap_or(&AwsLc)
+}
+
+/// The library's kernel, which runs on every machine and is what the others are checked against.
+pub(crate) fn fall_back() -> &'static dyn XtsKernel {
+    &AwsLc
 }
 
 /// An implementation of AES-256-XTS. Stateless: keys are set up per thread, see [`set_key`](Self::set_key).
@@ -38,11 +52,12 @@ pub trait XtsKernel: Send + Sync {
     /// Whether this machine's processor has what the kernel needs.
     fn is_supported(&self) -> bool;
 
-    /// Expands a 64-byte key with two different halves into round keys in secret memory.
+    /// Expands a 64-byte key with two different halves into round keys in secret memory. Panics on a machine that
+    /// does not support the kernel.
     ///
     /// # Errors
-    /// [`CryptoError::Secret`] or [`CryptoError::Library`]; the latter also for a key that
-    /// [`Xts::new`](super::Xts::new) would have refused.
+    /// [`CryptoError::Secret`] or [`CryptoError::Library`]; for a key that [`Xts::new`](super::Xts::new) would have
+    /// refused, its errors or the latter.
     fn set_key(&self, key: &SecretBytes) -> Result<Box<dyn KeyedXts>, CryptoError>;
 }
 
@@ -105,6 +120,16 @@ impl DataUnits {
         } else {
             Err(units.out_of_range())
         }
+    }
+
+    /// The tweak of the first unit.
+    pub fn first(&self) -> u128 {
+        self.first
+    }
+
+    /// How many units.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// Length of one unit.

@@ -13,6 +13,8 @@
 
 mod aws_lc;
 pub mod kernel;
+#[cfg(all(target_arch = "x86_64", not(feature = "fips")))]
+mod vaes;
 
 use std::fmt;
 
@@ -70,11 +72,7 @@ impl Xts {
         unit: UnitSize,
         kernel: &'static dyn XtsKernel,
     ) -> Result<Self, CryptoError> {
-        check_key(Algorithm::Aes256Xts, key, KEY_BYTES)?;
-        let (data_key, tweak_key) = key.expose().split_at(KEY_BYTES / 2);
-        if data_key.ct_eq(tweak_key).into() {
-            return Err(CryptoError::EqualXtsKeyHalves);
-        }
+        check_xts_key(key)?;
         Ok(Self { key: key.duplicate()?, unit, kernel })
     }
 
@@ -90,6 +88,20 @@ impl Xts {
     pub fn session(&self) -> Result<XtsSession, CryptoError> {
         Ok(XtsSession { keyed: self.kernel.set_key(&self.key)?, unit: self.unit })
     }
+}
+
+/// The data key and the tweak key of a key for AES-256-XTS.
+///
+/// # Errors
+/// [`CryptoError::KeyLength`], and [`CryptoError::EqualXtsKeyHalves`] (FIPS 140 IG C.I).
+fn check_xts_key(key: &SecretBytes) -> Result<(&[u8; 32], &[u8; 32]), CryptoError> {
+    check_key(Algorithm::Aes256Xts, key, KEY_BYTES)?;
+    let (halves, _) = key.expose().as_chunks();
+    let [data_key, tweak_key] = halves else { unreachable!("64 bytes are two halves") };
+    if data_key.ct_eq(tweak_key).into() {
+        return Err(CryptoError::EqualXtsKeyHalves);
+    }
+    Ok((data_key, tweak_key))
 }
 
 impl fmt::Debug for Xts {

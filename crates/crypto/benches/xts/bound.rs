@@ -1,0 +1,69 @@
+//! What the processor's AES units can do at all: independent streams of AES rounds in registers, with nothing loaded, stored or
+//! tweaked. AES-256 has 14 rounds a block, so no XTS can be faster.
+
+/// AES rounds enough for some data.
+#[derive(Clone, Copy)]
+pub struct Bound {
+    /// As many bytes as the rounds would encrypt with AES-256.
+    pub bytes: usize,
+    /// Does the rounds. Made only where the processor can.
+    pub run: fn(),
+}
+
+/// The rounds in the widest registers of this processor.
+pub fn widest() -> Option<Bound> {
+    #[cfg(target_arch = "x86_64")]
+    return x86_64::widest();
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64 {
+    use std::arch::is_x86_feature_detected;
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    use super::Bound;
+
+    /// Enough to keep two units of a latency of four or five busy.
+    const STREAMS: usize = 12;
+    /// Registers that each stream encrypts.
+    const BLOCKS: usize = 100;
+
+    pub fn widest() -> Option<Bound> {
+        let vaes = is_x86_feature_detected!("vaes");
+        let bound = |register_bytes, run| Some(Bound { bytes: register_bytes * STREAMS * BLOCKS, run });
+        if vaes && is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has both.
+            bound(64, || unsafe { rounds_512() })
+        } else if vaes && is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has both.
+            bound(32, || unsafe { rounds_256() })
+        } else if is_x86_feature_detected!("aes") {
+            // SAFETY: the processor has it.
+            bound(16, || unsafe { rounds_128() })
+        } else {
+            None
+        }
+    }
+
+    macro_rules! rounds {
+        ($name:ident, $features:literal, $zero:ident, $round:ident) => {
+            #[target_feature(enable = $features)]
+            fn $name() {
+                let key = black_box($zero());
+                let mut streams = black_box([$zero(); STREAMS]);
+                for _ in 0..BLOCKS * 14 {
+                    for stream in &mut streams {
+                        *stream = $round(*stream, key);
+                    }
+                }
+                black_box(streams);
+            }
+        };
+    }
+    rounds!(rounds_512, "vaes,avx512f", _mm512_setzero_si512, _mm512_aesenc_epi128);
+    rounds!(rounds_256, "vaes,avx2", _mm256_setzero_si256, _mm256_aesenc_epi128);
+    rounds!(rounds_128, "aes", _mm_setzero_si128, _mm_aesenc_si128);
+}
