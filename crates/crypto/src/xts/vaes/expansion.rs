@@ -9,17 +9,9 @@ use super::state::RoundKeys;
 macro_rules! keep {
     ($from:literal, $round:literal) => {
         concat!(
-            "vinserti128 ymm3, ymm",
-            $from,
-            ", xmm",
-            $from,
-            ", 1\n",
-            "vmovdqa [{into} + 64 * ",
-            $round,
-            "], ymm3\n",
-            "vmovdqa [{into} + 64 * ",
-            $round,
-            " + 32], ymm3\n",
+            "vinserti128 ymm3, ymm", $from, ", xmm", $from, ", 1\n",
+            "vmovdqa [{into} + 64 * ", $round, "], ymm3\n",
+            "vmovdqa [{into} + 64 * ", $round, " + 32], ymm3\n",
         )
     };
 }
@@ -30,35 +22,13 @@ macro_rules! keep {
 macro_rules! next {
     ($of:literal, $between:literal, $constant:literal, $word:literal, $round:literal) => {
         concat!(
-            "vaeskeygenassist xmm2, xmm",
-            $between,
-            ", ",
-            $constant,
-            "\n",
-            "vpshufd xmm2, xmm2, ",
-            $word,
-            "\n",
-            "vpslldq xmm3, xmm",
-            $of,
-            ", 4\n",
-            "vpxor xmm",
-            $of,
-            ", xmm",
-            $of,
-            ", xmm3\n",
-            "vpslldq xmm3, xmm",
-            $of,
-            ", 8\n",
-            "vpxor xmm",
-            $of,
-            ", xmm",
-            $of,
-            ", xmm3\n",
-            "vpxor xmm",
-            $of,
-            ", xmm",
-            $of,
-            ", xmm2\n",
+            "vaeskeygenassist xmm2, xmm", $between, ", ", $constant, "\n",
+            "vpshufd xmm2, xmm2, ", $word, "\n",
+            "vpslldq xmm3, xmm", $of, ", 4\n",
+            "vpxor xmm", $of, ", xmm", $of, ", xmm3\n",
+            "vpslldq xmm3, xmm", $of, ", 8\n",
+            "vpxor xmm", $of, ", xmm", $of, ", xmm3\n",
+            "vpxor xmm", $of, ", xmm", $of, ", xmm2\n",
             keep!($of, $round),
         )
     };

@@ -17,11 +17,14 @@
 //! returns. What it cannot promise: while a call runs, an interrupt saves its registers in the kernel's memory, and a signal on
 //! the thread's stack, as with any cipher.
 
+// A line of text is a line here, which the formatter does not know.
 #[macro_use]
+#[rustfmt::skip]
 mod text;
 
 mod batch;
 mod blocks;
+#[rustfmt::skip]
 mod expansion;
 mod state;
 

@@ -20,8 +20,8 @@ macro_rules! xor3_by_ternary {
 macro_rules! xor3_by_two {
     ($r:literal, $to:literal, $one:literal, $two:literal) => {
         concat!(
-            "vpxor ", $r, $to, ", ", $r, $to, ", ", $r, $one, "\n", "vpxor ", $r, $to, ", ", $r, $to, ", ",
-            $r, $two, "\n",
+            "vpxor ", $r, $to, ", ", $r, $to, ", ", $r, $one, "\n",
+            "vpxor ", $r, $to, ", ", $r, $to, ", ", $r, $two, "\n",
         )
     };
 }
@@ -70,38 +70,10 @@ macro_rules! next_stride {
     ({$r:literal $xor:literal $xor3:ident $repeat:literal $spread:literal $up:literal $down:literal},
         ($data:literal $tweaks:literal $last:literal $at:literal)) => {
         concat!(
-            "vpsrldq ",
-            $r,
-            "13, ",
-            $r,
-            $tweaks,
-            ", ",
-            $down,
-            "\n",
-            "vpslldq ",
-            $r,
-            $tweaks,
-            ", ",
-            $r,
-            $tweaks,
-            ", ",
-            $up,
-            "\n",
-            "vpclmulqdq ",
-            $r,
-            "13, ",
-            $r,
-            "13, [r8 + {reduction}], 0x00\n",
-            $xor,
-            " ",
-            $r,
-            $tweaks,
-            ", ",
-            $r,
-            $tweaks,
-            ", ",
-            $r,
-            "13\n",
+            "vpsrldq ", $r, "13, ", $r, $tweaks, ", ", $down, "\n",
+            "vpslldq ", $r, $tweaks, ", ", $r, $tweaks, ", ", $up, "\n",
+            "vpclmulqdq ", $r, "13, ", $r, "13, [r8 + {reduction}], 0x00\n",
+            $xor, " ", $r, $tweaks, ", ", $r, $tweaks, ", ", $r, "13\n",
         )
     };
 }
@@ -111,31 +83,10 @@ macro_rules! next_stride {
 macro_rules! first_stride {
     ({$r:literal $xor:literal $xor3:ident $($_:literal)*}, ($data:literal $tweaks:literal $last:literal $at:literal)) => {
         concat!(
-            "vpsrlvq ",
-            $r,
-            "13, ",
-            $r,
-            "15, [r8 + {right} + ",
-            $at,
-            "]\n",
-            "vpsllvq ",
-            $r,
-            $tweaks,
-            ", ",
-            $r,
-            "15, [r8 + {left} + ",
-            $at,
-            "]\n",
-            "vpclmulqdq ",
-            $r,
-            "14, ",
-            $r,
-            "13, [r8 + {reduction}], 0x01\n",
-            "vpslldq ",
-            $r,
-            "13, ",
-            $r,
-            "13, 8\n",
+            "vpsrlvq ", $r, "13, ", $r, "15, [r8 + {right} + ", $at, "]\n",
+            "vpsllvq ", $r, $tweaks, ", ", $r, "15, [r8 + {left} + ", $at, "]\n",
+            "vpclmulqdq ", $r, "14, ", $r, "13, [r8 + {reduction}], 0x01\n",
+            "vpslldq ", $r, "13, ", $r, "13, 8\n",
             $xor3!($r, $tweaks, "13", "14"),
         )
     };
