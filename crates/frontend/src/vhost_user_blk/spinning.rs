@@ -94,6 +94,8 @@ fn microseconds(duration: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::iter::repeat_n;
+
     use super::*;
 
     /// Runs waits of these lengths as a queue does; a wait that is slept through takes longer by the waking. Says how many microseconds
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn short_waits_are_spun_through() {
-        let (_, sleeps) = run(&mut Spinning::default(), [8; 10_000]);
+        let (_, sleeps) = run(&mut Spinning::default(), repeat_n(8, 10_000));
         assert_eq!(sleeps, u64::from(SHORT_WAITS_MIN));
         // A long one now and then changes nothing.
         let (_, sleeps) =
@@ -133,12 +135,12 @@ mod tests {
 
     #[test]
     fn idle_queues_do_not_spin() {
-        let (spun_us, sleeps) = run(&mut Spinning::default(), [1_000_000; 1000]);
+        let (spun_us, sleeps) = run(&mut Spinning::default(), repeat_n(1_000_000, 1000));
         assert_eq!((spun_us, sleeps), (0, 1000));
         // Nor does one that was busy before.
         let mut spinning = Spinning::default();
-        run(&mut spinning, [3; 1000]);
-        let (spun_us, _) = run(&mut spinning, [10_000; 1000]);
+        run(&mut spinning, repeat_n(3, 1000));
+        let (spun_us, _) = run(&mut spinning, repeat_n(10_000, 1000));
         assert!(spun_us <= 4 * WINDOW.as_micros() as u64, "{spun_us}");
     }
 
@@ -147,8 +149,8 @@ mod tests {
         // A disk that takes as long as the window, and one that takes a little less.
         for wait_us in [70, 45, 30] {
             let mut spinning = Spinning::default();
-            run(&mut spinning, [wait_us; 20_000]);
-            let (spun_us, sleeps) = run(&mut spinning, [wait_us; 100_000]);
+            run(&mut spinning, repeat_n(wait_us, 20_000));
+            let (spun_us, sleeps) = run(&mut spinning, repeat_n(wait_us, 100_000));
             assert!(spun_us < 100_000 * wait_us / 100, "{spun_us} us of {wait_us} us waits");
             assert!(sleeps > 99_000, "{sleeps}");
         }
@@ -157,10 +159,10 @@ mod tests {
     #[test]
     fn what_begins_to_pay_is_noticed() {
         let mut spinning = Spinning::default();
-        run(&mut spinning, [70; 200_000]);
-        let (_, sleeps) = run(&mut spinning, [5; 100_000]);
+        run(&mut spinning, repeat_n(70, 200_000));
+        let (_, sleeps) = run(&mut spinning, repeat_n(5, 100_000));
         assert!(sleeps <= u64::from(SHORT_WAITS_MAX), "{sleeps}");
-        let (_, sleeps) = run(&mut spinning, [5; 100_000]);
+        let (_, sleeps) = run(&mut spinning, repeat_n(5, 100_000));
         assert_eq!(sleeps, 0);
     }
 }
