@@ -2,6 +2,7 @@
 //!
 //! - [`vhost_user`]: a vhost-user-blk front end and driver of our own, and a load generator that verifies every sector.
 //!   `strongroom-lab vhost-user-verify` runs it against any server.
+//! - [`datapath`]: how fast a worker serves its disk, beside other servers. `strongroom-lab datapath` runs it.
 //! - [`first_writes`]: how fast a disk is that has never been written, ours and QEMU's. `strongroom-lab first-writes`
 //!   runs it.
 //! - [`kmip_load`]: how often any KMIP server releases a key, and how fast. `strongroom-lab kmip-load` runs it.
@@ -14,6 +15,7 @@
 //! **May not enter:** anything that Strongroom itself needs to run.
 #![forbid(unsafe_code)]
 
+pub mod datapath;
 pub mod first_writes;
 pub mod kmip_load;
 pub mod latency;

@@ -1,0 +1,472 @@
+//! Guests that load disks which are served over vhost-user, and take little of the processor for it.
+//!
+//! Each queue has a thread, as a guest's processor has. It submits all that it may, tells the device of it once, takes all
+//! answers that are there, and sleeps until it is called if there are none; what it asks of the device is what Linux's
+//! driver asks. The one who waits for the threads watches the server meanwhile.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::time::ClockId;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use strongroom_types::SECTOR_BYTES;
+use thiserror::Error;
+
+use crate::latency::Latencies;
+use crate::vhost_user::front_end::{FrontEnd, FrontEndError, Settings};
+use crate::vhost_user::guest::Pages;
+use crate::vhost_user::prepared::{Kind, PreparedError, PreparedQueue};
+
+/// How often a signal is looked for.
+const SIGNAL_PERIOD: Duration = Duration::from_millis(200);
+/// For the last answers, after nothing more is asked for.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a server cannot be loaded.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The front end.
+    #[error(transparent)]
+    FrontEnd(#[from] FrontEndError),
+    /// A queue.
+    #[error(transparent)]
+    Queue(#[from] PreparedError),
+    /// A disk that is smaller than one request.
+    #[error("the disk has {0} bytes, too few for one request")]
+    Small(u64),
+    /// The server went away.
+    #[error("the server went away")]
+    Gone,
+    /// Nothing was answered for too long.
+    #[error("requests were not answered within {DRAIN_TIMEOUT:?}")]
+    Stalled,
+    /// What the two sides tell each other by.
+    #[error("an event cannot be told: {0}")]
+    Event(#[from] Errno),
+    /// A person wants it to end.
+    #[error("a signal asked for the end")]
+    Signal,
+}
+
+/// In which order a disk is gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// At random, any block at any time.
+    Random,
+    /// One block after another, from the start again behind the end. Each queue has a part of the disk.
+    Sequential,
+}
+
+/// What is asked of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// In which order.
+    pub order: Order,
+    /// How many of a hundred requests are reads, at random.
+    pub reads_percent: u8,
+    /// How much each transfers, in bytes.
+    pub block_bytes: u32,
+    /// Requests of each queue that are in flight.
+    pub depth: u16,
+}
+
+/// What guests are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Guests {
+    /// Queues of each.
+    pub queues: u16,
+    /// What their memory consists of.
+    pub pages: Pages,
+    /// How long a queue's thread looks for answers before it sleeps.
+    pub spin: Duration,
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// Requests that were answered while it was counted.
+    pub operations: u64,
+    /// What they transferred.
+    pub bytes: u64,
+    /// How long it was counted.
+    pub elapsed: Duration,
+    /// Of each request.
+    pub latencies: Latencies,
+    /// Processor time of the guests' threads.
+    pub client_cpu: Duration,
+    /// How often the device was kicked.
+    pub kicks: u64,
+    /// How often a thread slept.
+    pub sleeps: u64,
+}
+
+impl Loaded {
+    fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.elapsed = self.elapsed.max(other.elapsed);
+        self.latencies.add(&other.latencies);
+        self.client_cpu += other.client_cpu;
+        self.kicks += other.kicks;
+        self.sleeps += other.sleeps;
+    }
+}
+
+/// Guests, each with a disk.
+pub struct GuestLoad {
+    front_ends: Vec<FrontEnd>,
+    queues: Vec<QueueLoad>,
+    pattern: Pattern,
+    spin: Duration,
+    stop: Arc<AtomicBool>,
+}
+
+struct QueueLoad {
+    queue: PreparedQueue,
+    call: OwnedFd,
+    /// Its part of the disk, in blocks.
+    first_block: u64,
+    blocks: u64,
+    next_block: u64,
+    chance: Chance,
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Phase {
+    WarmUp,
+    Counted,
+    /// Nothing more is asked for.
+    Over,
+    /// Nothing more is waited for.
+    Abandoned,
+}
+
+struct Progress {
+    phase: AtomicU8,
+    /// Counts threads that have ended.
+    ended: OwnedFd,
+}
+
+impl GuestLoad {
+    /// Guests for all that have connected already. `stop` ends a run early.
+    pub fn new(
+        front_ends: Vec<FrontEnd>,
+        pattern: Pattern,
+        guests: Guests,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self, LoadError> {
+        let mut queues = Vec::new();
+        for front_end in &front_ends {
+            let disk_bytes = front_end.disk().sectors * SECTOR_BYTES;
+            let disk_blocks = disk_bytes / u64::from(pattern.block_bytes);
+            if disk_blocks == 0 {
+                return Err(LoadError::Small(disk_bytes));
+            }
+            let shares = match pattern.order {
+                Order::Random => 1,
+                Order::Sequential => u64::from(guests.queues).min(disk_blocks),
+            };
+            for index in 0..guests.queues {
+                let queue = front_end.prepare(index, pattern.block_bytes)?;
+                let blocks = disk_blocks / shares;
+                let first_block = u64::from(index) % shares * blocks;
+                let call = queue.call_file()?;
+                let chance = Chance(queues.len() as u64);
+                queues.push(QueueLoad { queue, call, first_block, blocks, next_block: 0, chance });
+            }
+        }
+        Ok(Self { front_ends, queues, pattern, spin: guests.spin, stop })
+    }
+
+    /// Connects to the server at `socket`.
+    pub fn connect(socket: &Path, pattern: Pattern, guests: Guests) -> Result<FrontEnd, FrontEndError> {
+        FrontEnd::connect(socket, settings(pattern, guests))
+    }
+
+    /// Loads the disks for `warm_up`, which is not counted, and then for `duration`, which is. `at_edge` is called when
+    /// that begins, and when it ends.
+    pub fn run<T>(
+        &mut self,
+        warm_up: Duration,
+        duration: Duration,
+        at_edge: &mut dyn FnMut() -> T,
+    ) -> Result<(Loaded, [T; 2]), LoadError> {
+        let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?;
+        let progress = Progress { phase: AtomicU8::new(Phase::WarmUp as u8), ended };
+        let (pattern, spin) = (self.pattern, self.spin);
+        let Self { front_ends, queues, stop, .. } = self;
+        let calls: Vec<OwnedFd> = queues
+            .iter()
+            .map(|queue| queue.call.try_clone())
+            .collect::<Result<_, _>>()
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
+        let watch = Watch { front_ends, calls: &calls, progress: &progress, stop };
+        thread::scope(|scope| {
+            let threads: Vec<_> = queues
+                .iter_mut()
+                .map(|queue| {
+                    let progress = &progress;
+                    scope.spawn(move || {
+                        let counted = queue.drive(pattern, spin, progress);
+                        // A count that does not overflow.
+                        let _ = rustix::io::write(&progress.ended, &1_u64.to_ne_bytes());
+                        counted
+                    })
+                })
+                .collect();
+            let watched = watch.through(warm_up, duration, at_edge);
+            if watched.is_err() {
+                watch.enter(Phase::Abandoned);
+            }
+            let mut all = Loaded::default();
+            let mut failed = None;
+            for thread in threads {
+                match thread.join() {
+                    Ok(Ok(counted)) => all.add(&counted),
+                    Ok(Err(error)) => failed = Some(error),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            match (watched, failed) {
+                // A queue says more than that the threads have ended.
+                (Ok(_) | Err(LoadError::Gone), Some(error)) => Err(error.into()),
+                (watched, _) => watched.map(|edges| (all, edges)),
+            }
+        })
+    }
+
+    /// What the guests were agreed on with.
+    pub fn front_ends(&self) -> &[FrontEnd] {
+        &self.front_ends
+    }
+}
+
+/// A guest as Linux is on a disk of QEMU's: contents lie side by side, as buffers of a program that asks for direct I/O
+/// do.
+fn settings(pattern: Pattern, guests: Guests) -> Settings {
+    let queue_size = (2 * pattern.depth).next_power_of_two().max(128);
+    Settings {
+        splits_regions: false,
+        slot_content_bytes: u64::from(pattern.block_bytes),
+        pages: guests.pages,
+        queue_size,
+        ..Settings::new(guests.queues, pattern.depth)
+    }
+}
+
+struct Watch<'run> {
+    front_ends: &'run [FrontEnd],
+    calls: &'run [OwnedFd],
+    progress: &'run Progress,
+    stop: &'run AtomicBool,
+}
+
+impl Watch<'_> {
+    fn through<T>(
+        &self,
+        warm_up: Duration,
+        duration: Duration,
+        at_edge: &mut dyn FnMut() -> T,
+    ) -> Result<[T; 2], LoadError> {
+        self.wait(warm_up)?;
+        self.enter(Phase::Counted);
+        let first = at_edge();
+        self.wait(duration)?;
+        self.enter(Phase::Over);
+        let edges = [first, at_edge()];
+        let end = Instant::now();
+        let mut ended = 0;
+        while ended < self.calls.len() {
+            if end.elapsed() > DRAIN_TIMEOUT {
+                return Err(LoadError::Stalled);
+            }
+            if self.look(SIGNAL_PERIOD)? {
+                rustix::io::read(&self.progress.ended, &mut [0_u8; 8])?;
+                ended += 1;
+            }
+        }
+        Ok(edges)
+    }
+
+    /// All threads go on to a phase, those that sleep too.
+    fn enter(&self, phase: Phase) {
+        self.progress.phase.store(phase as u8, Ordering::Release);
+        if phase != Phase::Counted {
+            for call in self.calls {
+                let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+            }
+        }
+    }
+
+    fn wait(&self, duration: Duration) -> Result<(), LoadError> {
+        let until = Instant::now() + duration;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if self.look(left.min(SIGNAL_PERIOD))? {
+                return Err(LoadError::Gone);
+            }
+        }
+    }
+
+    /// Waits for so long at most; `true` if a thread has ended.
+    fn look(&self, timeout: Duration) -> Result<bool, LoadError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(LoadError::Signal);
+        }
+        let mut files = vec![PollFd::new(&self.progress.ended, PollFlags::IN)];
+        let sockets = self.front_ends.iter().map(FrontEnd::socket);
+        files.extend(sockets.map(|socket| PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::RDHUP)));
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs().cast_signed(), tv_nsec: timeout.subsec_nanos().into() };
+        match poll(&mut files, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if files[1..].iter().any(|file| !file.revents().is_empty()) {
+            return Err(LoadError::Gone);
+        }
+        Ok(!files[0].revents().is_empty())
+    }
+}
+
+impl QueueLoad {
+    fn drive(
+        &mut self,
+        pattern: Pattern,
+        spin: Duration,
+        progress: &Progress,
+    ) -> Result<Loaded, PreparedError> {
+        let depth = usize::from(pattern.depth);
+        let mut free: Vec<u16> = (0..pattern.depth).collect();
+        let mut answered = Vec::with_capacity(depth);
+        let mut sent = vec![Instant::now(); depth];
+        let mut count = Count::default();
+        loop {
+            let now = Instant::now();
+            let phase = progress.phase.load(Ordering::Acquire);
+            count.turn(phase, now, &self.queue);
+            if phase == Phase::Abandoned as u8 {
+                return Ok(count.counted);
+            }
+            if phase < Phase::Over as u8 && !free.is_empty() {
+                for slot in free.drain(..) {
+                    let (kind, sector) = self.next(pattern);
+                    self.queue.submit(slot, kind, sector)?;
+                    sent[usize::from(slot)] = now;
+                }
+                self.queue.publish()?;
+            }
+            if free.len() == depth {
+                count.counted.bytes = count.counted.operations * u64::from(pattern.block_bytes);
+                return Ok(count.counted);
+            }
+            self.queue.take_answered(&mut answered)?;
+            if answered.is_empty() {
+                if spin.is_zero() || !self.spins(spin)? {
+                    self.queue.sleep()?;
+                }
+                continue;
+            }
+            if count.runs() {
+                let now = Instant::now();
+                for slot in &answered {
+                    count.counted.latencies.record(now - sent[usize::from(*slot)]);
+                }
+                count.counted.operations += answered.len() as u64;
+            }
+            free.append(&mut answered);
+        }
+    }
+
+    /// Looks for answers for a while; whether there are some.
+    fn spins(&self, spin: Duration) -> Result<bool, PreparedError> {
+        let since = Instant::now();
+        while since.elapsed() < spin {
+            if self.queue.has_answers()? {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(false)
+    }
+
+    fn next(&mut self, pattern: Pattern) -> (Kind, u64) {
+        let block = match pattern.order {
+            Order::Random => self.chance.below(self.blocks),
+            Order::Sequential => {
+                let block = self.next_block;
+                self.next_block = if block + 1 == self.blocks { 0 } else { block + 1 };
+                block
+            }
+        };
+        let is_read = match pattern.reads_percent {
+            0 => false,
+            100.. => true,
+            percent => self.chance.below(100) < u64::from(percent),
+        };
+        let kind = if is_read { Kind::Read } else { Kind::Write };
+        (kind, (self.first_block + block) * (u64::from(pattern.block_bytes) / SECTOR_BYTES))
+    }
+}
+
+/// What a thread counts.
+#[derive(Default)]
+struct Count {
+    since: Option<(Instant, Duration)>,
+    counted: Loaded,
+    is_over: bool,
+}
+
+impl Count {
+    fn runs(&self) -> bool {
+        self.since.is_some() && !self.is_over
+    }
+
+    fn turn(&mut self, phase: u8, now: Instant, queue: &PreparedQueue) {
+        match self.since {
+            None if phase == Phase::Counted as u8 => {
+                self.since = Some((now, thread_time()));
+                (self.counted.kicks, self.counted.sleeps) = (queue.kicks(), queue.sleeps());
+            }
+            Some((start, client_cpu)) if phase > Phase::Counted as u8 && !self.is_over => {
+                self.is_over = true;
+                self.counted.elapsed = now - start;
+                self.counted.client_cpu = thread_time().saturating_sub(client_cpu);
+                self.counted.kicks = queue.kicks() - self.counted.kicks;
+                self.counted.sleeps = queue.sleeps() - self.counted.sleeps;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Processor time of the calling thread.
+fn thread_time() -> Duration {
+    ClockId::CLOCK_THREAD_CPUTIME_ID.now().map_or(Duration::ZERO, Duration::from)
+}
+
+/// Random numbers that take a nanosecond each (SplitMix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+}
