@@ -19,5 +19,6 @@ pub mod datapath;
 pub mod first_writes;
 pub mod kmip_load;
 pub mod latency;
+mod markdown;
 pub mod study;
 pub mod vhost_user;

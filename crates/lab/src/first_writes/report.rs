@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use super::figures::{Figures, Spread};
 use super::processes::Memory;
 use super::result::{FileSystemResult, Phase, SubjectResult};
+use crate::markdown::{thousands, write_table};
 
 const RANDOM: [(Phase, &str); 4] = [
     (Phase::FirstUntilFull, "first writes until the log is full"),
@@ -70,9 +71,8 @@ fn table(f: &mut Formatter<'_>, title: &str, head: &[&str], rows: &[Row]) -> fmt
     if rows.is_empty() {
         return Ok(());
     }
-    writeln!(f, "{title}\n\n| {} |", head.join(" | "))?;
-    writeln!(f, "|{}", "---|".repeat(head.len()))?;
-    rows.iter().try_for_each(|row| writeln!(f, "| {} |", row.join(" | ")))?;
+    writeln!(f, "{title}\n")?;
+    write_table(f, head, rows)?;
     writeln!(f)
 }
 
@@ -193,19 +193,6 @@ fn memory(rounds: &[Memory]) -> String {
     )
 }
 
-/// A whole number with commas, as in 12,345.
-fn thousands(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,10 +211,6 @@ mod tests {
 
     #[test]
     fn numbers_are_easy_to_read() {
-        assert_eq!(
-            [0.4, 12.0, 123.6, 1234.0, 1_234_567.0].map(thousands),
-            ["0", "12", "124", "1,234", "1,234,567"]
-        );
         assert_eq!(whole(Spread::of([1000.0, 3000.0])), "2,000 (1,000 to 3,000)");
         assert_eq!((whole(None), whole(Spread::of([7.0]))), ("-".to_owned(), "7".to_owned()));
     }

@@ -5,8 +5,26 @@
 //!
 //! **May not enter:** anything that knows what a subject is made of.
 
+mod error;
+mod machine;
+mod pace;
+mod plan;
+mod report;
+mod runner;
 mod sample;
+mod statistics;
+mod store;
 mod subject;
+mod watch;
 
+pub use error::StudyError;
+pub use machine::Machine;
+pub use pace::{Pace, PaceLimits};
+pub use plan::{Plan, PlannedWorkload, Step};
+pub use report::{Baseline, Report, ReportSettings};
+pub use runner::Study;
 pub use sample::{Metric, Sample};
+pub use statistics::{Comparison, Interval, Verdict};
+pub use store::{Measurement, Store};
 pub use subject::{Session, Subject, SubjectError, Workload};
+pub use watch::{Disk, Watch};

@@ -29,6 +29,8 @@ pub enum Metric {
     ClientCpuUsPerOperation,
     /// Share of the machine's processors that was busy, 0 to 1, whoever kept them so.
     MachineBusyShare,
+    /// Share of the machine's processors that its host gave to others, 0 to 1.
+    StolenShare,
     /// Share of the time in which the disk had something to do, 0 to 1.
     DiskBusyShare,
     /// How long something took that is done once, in milliseconds.
@@ -39,6 +41,25 @@ impl Metric {
     /// Whether more of it is better.
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::OperationsPerSecond | Self::MegabytesPerSecond)
+    }
+
+    /// The head of its column, with its unit.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::OperationsPerSecond => "IOPS",
+            Self::MegabytesPerSecond => "MB/s",
+            Self::LatencyMeanUs => "mean, us",
+            Self::LatencyP50Us => "p50, us",
+            Self::LatencyP99Us => "p99, us",
+            Self::LatencyP999Us => "p99.9, us",
+            Self::LatencyMaxUs => "longest, us",
+            Self::ServerCpuUsPerOperation => "server CPU per operation, us",
+            Self::ClientCpuUsPerOperation => "client CPU per operation, us",
+            Self::MachineBusyShare => "machine busy",
+            Self::StolenShare => "stolen",
+            Self::DiskBusyShare => "disk busy",
+            Self::ElapsedMs => "ms",
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use super::Sample;
+use super::{Metric, Sample};
 
 /// Why a subject cannot be measured, told so that a person can act on it.
 pub type SubjectError = Box<dyn Error + Send + Sync>;
@@ -12,6 +12,17 @@ pub type SubjectError = Box<dyn Error + Send + Sync>;
 pub trait Workload {
     /// Its name, unique within the study, such as `4 KiB random read, depth 32`.
     fn name(&self) -> &str;
+
+    /// By what the subjects are compared first.
+    fn headline(&self) -> Metric {
+        Metric::OperationsPerSecond
+    }
+
+    /// Whether the load is to drive something to its limit. One operation at a time does not, and is not to: it measures
+    /// latency.
+    fn must_saturate(&self) -> bool {
+        false
+    }
 }
 
 /// One of the ways that are compared.

@@ -1,0 +1,260 @@
+//! What a study says: medians with their intervals, ratios with their verdicts, and what to think of them.
+
+mod saturation;
+mod table;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+pub use saturation::{Saturated, Usage};
+
+use super::{Comparison, Interval, Machine, Measurement, Metric, Plan, PlannedWorkload, Store};
+
+/// What a report shows.
+#[derive(Clone, Debug)]
+pub struct ReportSettings {
+    /// With whom everybody is compared.
+    pub baselines: Vec<Baseline>,
+    /// What is shown beside the headline, as far as it was measured.
+    pub columns: Vec<Metric>,
+    /// The least difference that matters.
+    pub least_difference: f64,
+}
+
+impl ReportSettings {
+    /// With whom everybody is compared; the rest as in most studies.
+    pub fn new(baselines: Vec<Baseline>) -> Self {
+        let columns = vec![Metric::LatencyP50Us, Metric::LatencyP99Us, Metric::ServerCpuUsPerOperation];
+        Self { baselines, columns, least_difference: 0.03 }
+    }
+}
+
+/// With whom everybody is compared: the best of these subjects at each workload, by its headline.
+#[derive(Clone, Debug)]
+pub struct Baseline {
+    /// What a table calls it, such as `raw` or `the best peer`.
+    pub title: String,
+    /// Names of subjects. What is not measured is passed over.
+    pub subjects: Vec<String>,
+}
+
+/// All that a study says. As JSON it holds every raw value.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What was measured.
+    pub plan: Plan,
+    /// On which machine.
+    pub machine: Machine,
+    /// Whether all of the plan was measured.
+    pub is_complete: bool,
+    /// The least difference that matters.
+    pub least_difference: f64,
+    /// In the plan's order.
+    pub workloads: Vec<WorkloadReport>,
+    #[serde(skip)]
+    columns: Vec<Metric>,
+}
+
+/// What a study says of one workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkloadReport {
+    /// Its name.
+    pub name: String,
+    /// By what the subjects are compared first.
+    pub headline: Metric,
+    /// Whether the load was to drive something to its limit.
+    pub must_saturate: bool,
+    /// With whom everybody is compared, in the order of the settings.
+    pub baselines: Vec<Chosen>,
+    /// One for each subject that was measured, in the plan's order.
+    pub rows: Vec<Row>,
+}
+
+/// The best of a baseline's subjects.
+#[derive(Clone, Debug, Serialize)]
+pub struct Chosen {
+    /// The baseline's title.
+    pub title: String,
+    /// Who it is here.
+    pub subject: String,
+    /// Whether there were others to choose from.
+    pub of_several: bool,
+}
+
+/// What a study says of one subject at one workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The subject.
+    pub subject: String,
+    /// What was measured, round by round, and the median.
+    pub metrics: BTreeMap<Metric, Figures>,
+    /// Compared with each baseline; not with itself.
+    pub comparisons: Vec<RowComparison>,
+    /// What the load drove to its limit.
+    pub saturated: Vec<Saturated>,
+    /// Who used the machine.
+    pub usage: Option<Usage>,
+    /// Measurements that failed at first and were made again.
+    pub failed: Vec<String>,
+}
+
+/// A metric's values.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// In the order of the rounds.
+    pub rounds: Vec<f64>,
+    /// Their median.
+    #[serde(flatten)]
+    pub interval: Interval,
+}
+
+/// A comparison with a baseline.
+#[derive(Clone, Debug, Serialize)]
+pub struct RowComparison {
+    /// Its place in [`WorkloadReport::baselines`].
+    pub baseline: usize,
+    /// By what.
+    pub metric: Metric,
+    /// What was found.
+    #[serde(flatten)]
+    pub comparison: Comparison,
+}
+
+impl Report {
+    /// Of what a store holds, be it all or not.
+    pub fn of(store: &Store, settings: &ReportSettings) -> Self {
+        let plan = store.plan().clone();
+        let workload = |workload| workload_report(&plan, workload, store, settings);
+        Self {
+            workloads: plan.workloads.iter().map(workload).collect(),
+            machine: store.machine().clone(),
+            is_complete: store.steps_left().is_empty(),
+            least_difference: settings.least_difference,
+            columns: settings.columns.clone(),
+            plan,
+        }
+    }
+
+    /// What it says of a workload.
+    pub fn workload(&self, name: &str) -> Option<&WorkloadReport> {
+        self.workloads.iter().find(|workload| workload.name == name)
+    }
+}
+
+impl WorkloadReport {
+    /// What it says of a subject.
+    pub fn row(&self, subject: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.subject == subject)
+    }
+}
+
+impl Row {
+    /// A metric's median, if it was measured.
+    pub fn median(&self, metric: Metric) -> Option<f64> {
+        self.metrics.get(&metric).map(|figures| figures.interval.median)
+    }
+
+    /// How it compares with a baseline by a metric.
+    pub fn comparison(&self, baseline: usize, metric: Metric) -> Option<&Comparison> {
+        let mut comparisons = self.comparisons.iter();
+        let found = comparisons.find(|found| found.baseline == baseline && found.metric == metric);
+        found.map(|found| &found.comparison)
+    }
+}
+
+/// A subject's measurements at a workload, in the order of the rounds.
+type Rounds<'store> = Vec<&'store Measurement>;
+
+fn workload_report(
+    plan: &Plan,
+    workload: &PlannedWorkload,
+    store: &Store,
+    settings: &ReportSettings,
+) -> WorkloadReport {
+    let rounds = |subject: &String| -> Rounds<'_> {
+        let found = store.measurements().iter();
+        found.filter(|found| found.workload == workload.name && found.subject == *subject).collect()
+    };
+    let subjects = workload.subjects.iter().map(|subject| &plan.subjects[*subject]);
+    let measured: Vec<(&String, Rounds<'_>)> =
+        subjects.map(|subject| (subject, rounds(subject))).filter(|(_, rounds)| !rounds.is_empty()).collect();
+    let baselines: Vec<Chosen> = settings
+        .baselines
+        .iter()
+        .filter_map(|baseline| choose(baseline, workload.headline, &measured))
+        .collect();
+    let row = |(subject, rounds): &(&String, Rounds<'_>)| Row {
+        subject: (*subject).clone(),
+        metrics: figures(rounds),
+        comparisons: comparisons(subject, rounds, &baselines, &measured, workload, settings),
+        saturated: saturation::saturated(rounds),
+        usage: Usage::of(rounds, store.machine().processors),
+        failed: rounds.iter().filter_map(|found| found.failed_before.clone()).collect(),
+    };
+    WorkloadReport {
+        name: workload.name.clone(),
+        headline: workload.headline,
+        must_saturate: workload.must_saturate,
+        rows: measured.iter().map(row).collect(),
+        baselines,
+    }
+}
+
+fn values(rounds: &[&Measurement], metric: Metric) -> Vec<f64> {
+    rounds.iter().filter_map(|found| found.sample.get(metric)).collect()
+}
+
+fn figures(rounds: &[&Measurement]) -> BTreeMap<Metric, Figures> {
+    let metrics = rounds.iter().flat_map(|found| found.sample.0.keys().copied());
+    let mut figures = BTreeMap::new();
+    for metric in metrics {
+        let values = values(rounds, metric);
+        if let Some(interval) = Interval::of(&values) {
+            figures.entry(metric).or_insert(Figures { rounds: values, interval });
+        }
+    }
+    figures
+}
+
+/// The best of a baseline's subjects, by the median.
+fn choose(baseline: &Baseline, headline: Metric, measured: &[(&String, Rounds<'_>)]) -> Option<Chosen> {
+    let of_it = measured.iter().filter(|(subject, _)| baseline.subjects.contains(subject));
+    let medians = of_it.filter_map(|(subject, rounds)| {
+        let median = Interval::of(&values(rounds, headline))?.median;
+        Some((*subject, if headline.more_is_better() { median } else { -median }))
+    });
+    let (subject, _) = medians.max_by(|(_, one), (_, other)| one.total_cmp(other))?;
+    let (title, of_several) = (baseline.title.clone(), baseline.subjects.len() > 1);
+    Some(Chosen { title, subject: subject.clone(), of_several })
+}
+
+fn comparisons(
+    subject: &str,
+    rounds: &[&Measurement],
+    baselines: &[Chosen],
+    measured: &[(&String, Rounds<'_>)],
+    workload: &PlannedWorkload,
+    settings: &ReportSettings,
+) -> Vec<RowComparison> {
+    let mut comparisons = Vec::new();
+    let others = baselines.iter().enumerate().filter(|(_, chosen)| chosen.subject != subject);
+    for (baseline, chosen) in others {
+        let Some((_, theirs)) = measured.iter().find(|(name, _)| **name == chosen.subject) else { continue };
+        let mut metrics = vec![workload.headline];
+        metrics.extend(settings.columns.iter().filter(|metric| **metric != workload.headline));
+        for metric in metrics {
+            let pairs: Vec<(f64, f64)> =
+                rounds.iter().filter_map(|ours| pair(ours, theirs, metric)).collect();
+            let comparison = Comparison::of(&pairs, metric.more_is_better(), settings.least_difference);
+            comparisons.extend(comparison.map(|comparison| RowComparison { baseline, metric, comparison }));
+        }
+    }
+    comparisons
+}
+
+/// The same metric of the same round.
+fn pair(ours: &Measurement, theirs: &[&Measurement], metric: Metric) -> Option<(f64, f64)> {
+    let theirs = theirs.iter().find(|theirs| theirs.round == ours.round)?;
+    Some((ours.sample.get(metric)?, theirs.sample.get(metric)?))
+}

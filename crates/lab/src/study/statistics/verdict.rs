@@ -1,0 +1,80 @@
+//! Whether two subjects differ.
+
+use serde::{Deserialize, Serialize};
+
+use super::bootstrap::{Interval, VALUES_FOR_A_BOOTSTRAP};
+use super::wilcoxon::signed_rank_p;
+
+/// How likely a difference may be chance that is called one.
+const SIGNIFICANCE: f64 = 0.05;
+
+/// What is said of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Better, by the least difference that matters or more.
+    Better,
+    /// Worse, by as much.
+    Worse,
+    /// If there is a difference, it is smaller than the least that matters.
+    NoDifference,
+    /// It cannot be told.
+    Undecided {
+        /// How many more rounds would tell, if they are like those that there are; none if no reasonable number would.
+        rounds_more: Option<u32>,
+    },
+}
+
+/// No reasonable number of rounds is above this.
+const ROUNDS_MORE_MAX: f64 = 500.0;
+
+/// One subject compared with another, by what was measured in the same rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// How many rounds both have.
+    pub rounds: usize,
+    /// The ratio of one to the other within a round.
+    pub ratio: Interval,
+    /// How likely a ratio as far from 1 is, if there is no difference (Wilcoxon's signed-rank test, two-sided).
+    pub p: f64,
+    /// What follows.
+    pub verdict: Verdict,
+}
+
+impl Comparison {
+    /// Compares, in each round, the first of a pair with the second. `least` is the least difference that matters, such
+    /// as 0.03. Nothing if there is no round in which both are more than zero.
+    pub fn of(pairs: &[(f64, f64)], more_is_better: bool, least: f64) -> Option<Self> {
+        let positive = pairs.iter().filter(|(one, other)| *one > 0.0 && *other > 0.0);
+        let logarithms: Vec<f64> = positive.map(|(one, other)| (one / other).ln()).collect();
+        let interval = Interval::of(&logarithms)?;
+        let p = signed_rank_p(&logarithms);
+        let rounds = logarithms.len();
+        let verdict = verdict(rounds, interval, p, more_is_better, (1.0 + least).ln());
+        Some(Self { rounds, ratio: interval.map(f64::exp), p, verdict })
+    }
+}
+
+fn verdict(rounds: usize, logarithm: Interval, p: f64, more_is_better: bool, least: f64) -> Verdict {
+    if p <= SIGNIFICANCE && logarithm.median.abs() >= least {
+        let is_better = (logarithm.median > 0.0) == more_is_better;
+        return if is_better { Verdict::Better } else { Verdict::Worse };
+    }
+    let is_small = logarithm.low >= -least && logarithm.high <= least;
+    if rounds >= VALUES_FOR_A_BOOTSTRAP && is_small {
+        return Verdict::NoDifference;
+    }
+    Verdict::Undecided { rounds_more: rounds_more(rounds, logarithm, least) }
+}
+
+/// An interval shrinks with the root of the number of rounds. It has shrunk enough when it no longer holds 1, for a
+/// difference that matters, or when it lies within the least that does.
+fn rounds_more(rounds: usize, logarithm: Interval, least: f64) -> Option<u32> {
+    let size = logarithm.median.abs();
+    let half = (logarithm.high - logarithm.low) / 2.0;
+    let enough = if size >= least { size } else { least - size };
+    let needed = (rounds as f64 * (half / enough).powi(2)).max(VALUES_FOR_A_BOOTSTRAP as f64);
+    // At least one pair of rounds, and always whole pairs.
+    let more = ((needed - rounds as f64) / 2.0).ceil().max(1.0) * 2.0;
+    (more <= ROUNDS_MORE_MAX).then_some(more as u32)
+}
