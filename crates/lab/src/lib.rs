@@ -7,6 +7,8 @@
 //!   runs it.
 //! - [`kmip_load`]: how often any KMIP server releases a key, and how fast. `strongroom-lab kmip-load` runs it.
 //! - [`study`]: what is compared is measured in the same run.
+//! - [`service`]: a server that runs; [`processes`]: what it takes of processor and memory; [`programs`]: what is told of
+//!   one that fails.
 //! - [`latency`]: how long requests took.
 //!
 //! **Promise:** the lab knows the programs it studies only by their public interfaces, so that it judges another's as
@@ -20,5 +22,8 @@ pub mod first_writes;
 pub mod kmip_load;
 pub mod latency;
 mod markdown;
+pub mod processes;
+pub mod programs;
+pub mod service;
 pub mod study;
 pub mod vhost_user;

@@ -10,7 +10,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::datapath::guest_load::{GuestLoad, Guests, Order, Pattern};
-use strongroom_lab::first_writes::processes;
+use strongroom_lab::processes;
 use strongroom_lab::vhost_user::guest::Pages;
 
 /// Loads one or more vhost-user-blk servers, and says how many requests they answered and what that took of the processor.
