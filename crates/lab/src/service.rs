@@ -99,7 +99,8 @@ impl Service {
         Ok(())
     }
 
-    fn process_ids(&self) -> impl Iterator<Item = ProcessId> {
+    /// Its processes, as they were when it was connected to.
+    pub fn process_ids(&self) -> impl Iterator<Item = ProcessId> {
         std::iter::once(self.child.id()).chain(self.others.iter().map(|(id, _)| *id))
     }
 

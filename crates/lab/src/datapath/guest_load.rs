@@ -26,6 +26,8 @@ use crate::vhost_user::prepared::{Kind, PreparedError, PreparedQueue};
 const SIGNAL_PERIOD: Duration = Duration::from_millis(200);
 /// For the last answers, after nothing more is asked for.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// To write a disk once.
+const FILL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Why a server cannot be loaded.
 #[derive(Debug, Error)]
@@ -198,9 +200,36 @@ impl GuestLoad {
         duration: Duration,
         at_edge: &mut dyn FnMut() -> T,
     ) -> Result<(Loaded, [T; 2]), LoadError> {
+        let asked = Asked { pattern: self.pattern, stride: 1, count_max: u64::MAX };
+        self.drive(asked, &mut |watch| watch.through(warm_up, duration, at_edge))
+    }
+
+    /// Writes each block of the disks once, or of `stride` blocks that follow each other only the first.
+    pub fn fill(&mut self, stride: u64) -> Result<(), LoadError> {
+        let pattern = Pattern { order: Order::Sequential, reads_percent: 0, ..self.pattern };
+        let asked = Asked { pattern, stride, count_max: self.blocks_max().div_ceil(stride) };
+        self.drive(asked, &mut |watch| watch.until_ended(FILL_TIMEOUT)).map(drop)
+    }
+
+    /// Reads the first block of each disk.
+    pub fn read_first(&mut self) -> Result<(), LoadError> {
+        let pattern = Pattern { order: Order::Sequential, reads_percent: 100, depth: 1, ..self.pattern };
+        let asked = Asked { pattern, stride: 1, count_max: 1 };
+        self.drive(asked, &mut |watch| watch.until_ended(DRAIN_TIMEOUT)).map(drop)
+    }
+
+    fn blocks_max(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.blocks).max().unwrap_or(0)
+    }
+
+    fn drive<T>(
+        &mut self,
+        asked: Asked,
+        through: &mut dyn FnMut(&Watch<'_>) -> Result<T, LoadError>,
+    ) -> Result<(Loaded, T), LoadError> {
         let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?;
         let progress = Progress { phase: AtomicU8::new(Phase::WarmUp as u8), ended };
-        let (pattern, spin) = (self.pattern, self.spin);
+        let spin = self.spin;
         let Self { front_ends, queues, stop, .. } = self;
         let calls: Vec<OwnedFd> = queues
             .iter()
@@ -214,14 +243,14 @@ impl GuestLoad {
                 .map(|queue| {
                     let progress = &progress;
                     scope.spawn(move || {
-                        let counted = queue.drive(pattern, spin, progress);
+                        let counted = queue.drive(asked, spin, progress);
                         // A count that does not overflow.
                         let _ = rustix::io::write(&progress.ended, &1_u64.to_ne_bytes());
                         counted
                     })
                 })
                 .collect();
-            let watched = watch.through(warm_up, duration, at_edge);
+            let watched = through(&watch);
             if watched.is_err() {
                 watch.enter(Phase::Abandoned);
             }
@@ -261,6 +290,16 @@ fn settings(pattern: Pattern, guests: Guests) -> Settings {
     }
 }
 
+/// What a run asks for.
+#[derive(Clone, Copy)]
+struct Asked {
+    pattern: Pattern,
+    /// How far apart blocks are that follow each other, in blocks.
+    stride: u64,
+    /// How many requests of each queue.
+    count_max: u64,
+}
+
 struct Watch<'run> {
     front_ends: &'run [FrontEnd],
     calls: &'run [OwnedFd],
@@ -281,10 +320,16 @@ impl Watch<'_> {
         self.wait(duration)?;
         self.enter(Phase::Over);
         let edges = [first, at_edge()];
-        let end = Instant::now();
+        self.until_ended(DRAIN_TIMEOUT)?;
+        Ok(edges)
+    }
+
+    /// Waits until all threads have ended.
+    fn until_ended(&self, within: Duration) -> Result<(), LoadError> {
+        let start = Instant::now();
         let mut ended = 0;
         while ended < self.calls.len() {
-            if end.elapsed() > DRAIN_TIMEOUT {
+            if start.elapsed() > within {
                 return Err(LoadError::Stalled);
             }
             if self.look(SIGNAL_PERIOD)? {
@@ -292,7 +337,7 @@ impl Watch<'_> {
                 ended += 1;
             }
         }
-        Ok(edges)
+        Ok(())
     }
 
     /// All threads go on to a phase, those that sleep too.
@@ -340,12 +385,10 @@ impl Watch<'_> {
 }
 
 impl QueueLoad {
-    fn drive(
-        &mut self,
-        pattern: Pattern,
-        spin: Duration,
-        progress: &Progress,
-    ) -> Result<Loaded, PreparedError> {
+    fn drive(&mut self, asked: Asked, spin: Duration, progress: &Progress) -> Result<Loaded, PreparedError> {
+        let Asked { pattern, stride, count_max } = asked;
+        self.next_block = 0;
+        let mut left = count_max;
         let depth = usize::from(pattern.depth);
         let mut free: Vec<u16> = (0..pattern.depth).collect();
         let mut answered = Vec::with_capacity(depth);
@@ -358,9 +401,11 @@ impl QueueLoad {
             if phase == Phase::Abandoned as u8 {
                 return Ok(count.counted);
             }
-            if phase < Phase::Over as u8 && !free.is_empty() {
-                for slot in free.drain(..) {
-                    let (kind, sector) = self.next(pattern);
+            if phase < Phase::Over as u8 && !free.is_empty() && left > 0 {
+                let count = left.min(free.len() as u64);
+                left -= count;
+                for slot in free.drain(free.len() - count as usize..) {
+                    let (kind, sector) = self.next(pattern, stride);
                     self.queue.submit(slot, kind, sector)?;
                     sent[usize::from(slot)] = now;
                 }
@@ -400,12 +445,12 @@ impl QueueLoad {
         Ok(false)
     }
 
-    fn next(&mut self, pattern: Pattern) -> (Kind, u64) {
+    fn next(&mut self, pattern: Pattern, stride: u64) -> (Kind, u64) {
         let block = match pattern.order {
             Order::Random => self.chance.below(self.blocks),
             Order::Sequential => {
                 let block = self.next_block;
-                self.next_block = if block + 1 == self.blocks { 0 } else { block + 1 };
+                self.next_block = if block + stride >= self.blocks { 0 } else { block + stride };
                 block
             }
         };
