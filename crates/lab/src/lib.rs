@@ -6,9 +6,11 @@
 //! - [`first_writes`]: how fast a disk is that has never been written, ours and QEMU's. `strongroom-lab first-writes`
 //!   runs it.
 //! - [`kmip_load`]: how often any KMIP server releases a key, and how fast. `strongroom-lab kmip-load` runs it.
-//! - [`study`]: what is compared is measured in the same run.
 //! - [`service`]: a server that runs; [`processes`]: what it takes of processor and memory; [`programs`]: what is told of
 //!   one that fails.
+//! - [`study`]: what is compared is measured in the same run: interleaved, kept as it goes, told with intervals and
+//!   verdicts.
+//! - [`prove`]: the same measures what is known beforehand, and must find it. `strongroom-lab prove` runs it.
 //! - [`latency`]: how long requests took.
 //!
 //! **Promise:** the lab knows the programs it studies only by their public interfaces, so that it judges another's as
@@ -24,6 +26,7 @@ pub mod latency;
 mod markdown;
 pub mod processes;
 pub mod programs;
+pub mod prove;
 pub mod service;
 pub mod study;
 pub mod vhost_user;

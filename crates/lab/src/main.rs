@@ -3,6 +3,7 @@
 
 mod first_writes_command;
 mod kmip_load_command;
+mod prove_command;
 mod vhost_user_load;
 mod vhost_user_verify;
 
@@ -24,7 +25,10 @@ enum Command {
     FirstWrites(first_writes_command::Arguments),
     KmipLoad(kmip_load_command::Arguments),
     VhostUserLoad(vhost_user_load::Arguments),
+    Prove(prove_command::Arguments),
     VhostUserVerify(vhost_user_verify::Arguments),
+    #[command(hide = true)]
+    Work(prove_command::WorkArguments),
 }
 
 fn main() -> ExitCode {
@@ -32,7 +36,9 @@ fn main() -> ExitCode {
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
         Command::VhostUserLoad(arguments) => vhost_user_load::run(&arguments),
+        Command::Prove(arguments) => prove_command::run(&arguments),
         Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments).map_err(Into::into),
+        Command::Work(arguments) => prove_command::work(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

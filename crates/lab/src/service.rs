@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,6 +88,11 @@ impl Service {
             }
             thread::sleep(CONNECT_PERIOD);
         }
+    }
+
+    /// Waits until the server accepts connections, of whatever protocol.
+    pub fn await_socket(&mut self, stop: &AtomicBool) -> Result<(), ProgramError> {
+        self.connect(stop, |socket| Ok::<_, io::Error>(UnixStream::connect(socket).ok().map(drop)))
     }
 
     fn see_processes(&mut self) -> Result<(), ProgramError> {

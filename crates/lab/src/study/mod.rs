@@ -21,7 +21,7 @@ pub use error::StudyError;
 pub use machine::Machine;
 pub use pace::{Pace, PaceLimits};
 pub use plan::{Plan, PlannedWorkload, Step};
-pub use report::{Baseline, Report, ReportSettings};
+pub use report::{Baseline, Report, ReportSettings, Row, Saturated, Usage, WorkloadReport};
 pub use runner::Study;
 pub use sample::{Metric, Sample};
 pub use statistics::{Comparison, Interval, Verdict};

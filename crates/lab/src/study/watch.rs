@@ -186,7 +186,7 @@ fn watch(
     disk: Option<&Disk>,
     ended: &Receiver<()>,
 ) -> io::Result<Option<(Reading, Reading)>> {
-    if ended.recv_timeout(warm_up).is_ok() {
+    if !warm_up.is_zero() && ended.recv_timeout(warm_up).is_ok() {
         return Ok(None);
     }
     let start = Reading::now(disk)?;

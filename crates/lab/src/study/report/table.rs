@@ -94,7 +94,10 @@ impl WorkloadReport {
         let mut notes = Vec::new();
         for row in self.rows.iter().filter(|row| !row.failed.is_empty()) {
             let (subject, count) = (&row.subject, row.failed.len());
-            notes.push(format!("{subject}: {count} measurements failed at first: {}", row.failed.join("; ")));
+            notes.push(format!(
+                "{subject}: {count} of its measurements failed at first: {}",
+                row.failed.join("; ")
+            ));
         }
         notes
     }
@@ -110,12 +113,11 @@ fn shown(interval: Interval, number: impl Fn(f64) -> String) -> String {
 }
 
 fn compared(comparison: &Comparison) -> String {
+    // What is compared in a table is how fast something is.
     let verdict = match comparison.verdict {
         Verdict::Better => "faster".to_owned(),
         Verdict::Worse => "slower".to_owned(),
-        Verdict::NoDifference => "no difference found".to_owned(),
-        Verdict::Undecided { rounds_more: Some(more) } => format!("undecided, {more} rounds more"),
-        Verdict::Undecided { rounds_more: None } => "undecided".to_owned(),
+        verdict => verdict.to_string(),
     };
     format!("{}, {verdict}", shown(comparison.ratio, |ratio| format!("{ratio:.2}")))
 }

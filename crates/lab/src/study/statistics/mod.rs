@@ -5,6 +5,8 @@
 //! counted out, ties included.
 
 mod bootstrap;
+#[cfg(test)]
+mod tests;
 mod verdict;
 mod wilcoxon;
 

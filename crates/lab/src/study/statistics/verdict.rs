@@ -1,5 +1,7 @@
 //! Whether two subjects differ.
 
+use std::fmt::{self, Display, Formatter};
+
 use serde::{Deserialize, Serialize};
 
 use super::bootstrap::{Interval, VALUES_FOR_A_BOOTSTRAP};
@@ -23,6 +25,18 @@ pub enum Verdict {
         /// How many more rounds would tell, if they are like those that there are; none if no reasonable number would.
         rounds_more: Option<u32>,
     },
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Better => write!(f, "better"),
+            Self::Worse => write!(f, "worse"),
+            Self::NoDifference => write!(f, "no difference found"),
+            Self::Undecided { rounds_more: Some(more) } => write!(f, "undecided, {more} rounds more"),
+            Self::Undecided { rounds_more: None } => write!(f, "undecided"),
+        }
+    }
 }
 
 /// No reasonable number of rounds is above this.

@@ -1,0 +1,146 @@
+//! A server of NBD, driven by fio.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::study::{Known, Load};
+use crate::service::Service;
+use crate::study::{Metric, Sample, Session, Subject, SubjectError, Watch};
+
+/// A server, started by a command that is made for its socket.
+pub(super) struct NbdServer {
+    pub name: String,
+    /// Sockets and outputs are here.
+    pub directory: PathBuf,
+    pub command: Box<dyn Fn(&Path) -> Command>,
+    /// Names of the workloads that it is for.
+    pub workloads: Vec<String>,
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Subject<Known> for NbdServer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn supports(&self, known: &Known) -> bool {
+        self.workloads.contains(&known.name)
+    }
+
+    fn open(&mut self, known: &Known) -> Result<Box<dyn Session + '_>, SubjectError> {
+        let Load::Nbd { block_bytes, depth } = known.load else {
+            return Err("it is no work for a server".into());
+        };
+        let socket = self.directory.join("socket");
+        // What a server that was killed leaves behind is in the next one's way.
+        if socket.exists() {
+            fs::remove_file(&socket)?;
+        }
+        let command = (self.command)(&socket);
+        let mut service = Service::start(&self.name, command, &socket, &self.directory.join("server.log"))?;
+        service.await_socket(&self.stop)?;
+        Ok(Box::new(Loaded { service, socket, output: self.directory.join("fio.json"), block_bytes, depth }))
+    }
+}
+
+/// A server and its load. The server is ended with it.
+struct Loaded {
+    service: Service,
+    socket: PathBuf,
+    output: PathBuf,
+    block_bytes: u32,
+    depth: u32,
+}
+
+impl Session for Loaded {
+    fn measure(&mut self, warm_up: Duration, duration: Duration) -> Result<Sample, SubjectError> {
+        // On its own, so that what the server takes is counted for the same requests as all the rest.
+        if !warm_up.is_zero() {
+            self.fio(warm_up)?;
+        }
+        let watch = Watch::start(None)?;
+        let before = self.service.processor_time()?;
+        let job = self.fio(duration)?;
+        let server = self.service.processor_time()?.saturating_sub(before);
+        let mut sample = Sample::default();
+        watch.stop(&mut sample)?;
+        let Direction { iops, bw_bytes, total_ios, ref lat_ns, ref clat_ns } = job.read;
+        if total_ios == 0 {
+            return Err("it answered nothing in all the time; choose a longer duration".into());
+        }
+        sample.set(Metric::OperationsPerSecond, iops);
+        sample.set(Metric::MegabytesPerSecond, bw_bytes / 1e6);
+        sample.set(Metric::LatencyMeanUs, lat_ns.mean / 1e3);
+        sample.set(Metric::LatencyMaxUs, lat_ns.max / 1e3);
+        let percentiles = clat_ns.percentile.iter().flatten();
+        for (name, ns) in percentiles {
+            match name.as_str() {
+                "50.000000" => sample.set(Metric::LatencyP50Us, ns / 1e3),
+                "99.000000" => sample.set(Metric::LatencyP99Us, ns / 1e3),
+                _ => {}
+            }
+        }
+        sample.set(Metric::ServerCpuUsPerOperation, server.as_secs_f64() * 1e6 / total_ios as f64);
+        let client_us = (job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime * 1e3;
+        sample.set(Metric::ClientCpuUsPerOperation, client_us / total_ios as f64);
+        Ok(sample)
+    }
+}
+
+impl Loaded {
+    fn fio(&self, duration: Duration) -> Result<Job, SubjectError> {
+        let mut command = Command::new("fio");
+        command.args(["--name=load", "--ioengine=nbd", "--rw=randread", "--size=64M", "--time_based"]);
+        command.args(["--randseed=7", "--output-format=json"]);
+        command.arg(format!("--output={}", self.output.display()));
+        command.arg(format!("--uri=nbd+unix:///?socket={}", self.socket.display()));
+        command.arg(format!("--bs={}", self.block_bytes)).arg(format!("--iodepth={}", self.depth));
+        command.arg(format!("--runtime={}ms", duration.as_millis()));
+        let output = command.stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("cannot run fio: {error}; install it"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(format!("fio ended with {}: {said}", output.status).into());
+        }
+        let told: Told = serde_json::from_slice(&fs::read(&self.output)?)?;
+        told.jobs.into_iter().next().ok_or_else(|| "fio tells of no job".into())
+    }
+}
+
+/// What fio tells (fio(1), *JSON output*), as far as it is used.
+#[derive(Deserialize)]
+struct Told {
+    jobs: Vec<Job>,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    read: Direction,
+    /// In milliseconds.
+    job_runtime: f64,
+    /// Of one processor, in hundredths.
+    usr_cpu: f64,
+    sys_cpu: f64,
+}
+
+#[derive(Deserialize)]
+struct Direction {
+    iops: f64,
+    bw_bytes: f64,
+    total_ios: u64,
+    lat_ns: Latency,
+    clat_ns: Latency,
+}
+
+#[derive(Deserialize)]
+struct Latency {
+    mean: f64,
+    max: f64,
+    percentile: Option<std::collections::BTreeMap<String, f64>>,
+}
