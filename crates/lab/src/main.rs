@@ -1,6 +1,7 @@
 //! `strongroom-lab`: studies and load generators that a person runs.
 #![forbid(unsafe_code)]
 
+mod datapath_command;
 mod first_writes_command;
 mod kmip_load_command;
 mod prove_command;
@@ -22,6 +23,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Datapath(datapath_command::Arguments),
     FirstWrites(first_writes_command::Arguments),
     KmipLoad(kmip_load_command::Arguments),
     VhostUserLoad(vhost_user_load::Arguments),
@@ -33,6 +35,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
+        Command::Datapath(arguments) => datapath_command::run(&arguments),
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
         Command::VhostUserLoad(arguments) => vhost_user_load::run(&arguments),

@@ -115,11 +115,15 @@ impl Disks {
         }
     }
 
+    /// Whether that disk is there already.
+    pub fn is_prepared(&self, server: &Server, wanted: Use) -> bool {
+        server.has_no_file() || self.path(server, wanted).with_extension("ready").exists()
+    }
+
     /// The disk that `server` serves for this; what is missing is made, and what is there already is taken as it is.
     pub fn prepare(&self, server: &Server, wanted: Use) -> Result<PathBuf, SubjectError> {
         let path = self.path(server, wanted);
-        let marker = path.with_extension("ready");
-        if server.has_no_file() || marker.exists() {
+        if self.is_prepared(server, wanted) {
             return Ok(path);
         }
         remove(&path)?;
@@ -141,6 +145,7 @@ impl Disks {
         }
         let directory = File::open(&self.directory).map_err(|error| file("sync", &self.directory, error))?;
         rustix::fs::syncfs(&directory).map_err(|errno| file("sync", &self.directory, errno.into()))?;
+        let marker = path.with_extension("ready");
         File::create(&marker).map_err(|error| file("make", &marker, error))?;
         Ok(path)
     }

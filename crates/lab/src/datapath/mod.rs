@@ -2,6 +2,7 @@
 //!
 //! - [`workload`]: what is asked of all of them; the rows of the report.
 //! - [`peers`]: the programs that serve, by their command lines; [`disks`]: the disks that they serve.
+//! - [`comparison`]: who is compared, at what, and with whom.
 //! - [`subjects`]: servers and files as the [runner](crate::study) drives them.
 //! - [`guest_load`]: guests that load a server over vhost-user; [`fio`]: the load of files and NBD servers.
 //!
@@ -9,6 +10,7 @@
 //! before; all that serve plain blocks of a file serve the same one, and so do all that open LUKS. Every server of a kind has the same
 //! client.
 
+pub mod comparison;
 pub mod disks;
 pub mod fio;
 pub mod guest_load;

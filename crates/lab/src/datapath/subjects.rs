@@ -1,6 +1,5 @@
 //! The servers and files that are compared, as the runner drives them.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -105,9 +104,13 @@ impl<'study> ServedDisks<'study> {
     }
 
     /// Makes what disks it needs for a workload.
-    pub fn prepare(&self, workload: &DiskWorkload) -> Result<(), SubjectError> {
+    pub fn prepare(&self, workload: &DiskWorkload, progress: &dyn Fn(&str)) -> Result<(), SubjectError> {
         for wanted in uses(workload.task) {
-            self.disks.prepare(&self.server, wanted)?;
+            if !self.disks.is_prepared(&self.server, wanted) {
+                let mib = self.disks.bytes(wanted) >> 20;
+                progress(&format!("making and writing a disk of {mib} MiB for {}", self.name));
+                self.disks.prepare(&self.server, wanted)?;
+            }
         }
         Ok(())
     }
@@ -221,10 +224,7 @@ impl Subject<DiskWorkload> for ServedDisks<'_> {
         Ok(match workload.task {
             Task::Load { client: Client::VhostUser, .. } => Box::new(self.open_for_guests(workload.task)?),
             Task::Load { client: Client::Nbd, .. } => Box::new(self.open_for_fio(workload.task)?),
-            task => {
-                self.prepare(workload)?;
-                Box::new(OnceSession { served: self, task })
-            }
+            task => Box::new(OnceSession { served: self, task }),
         })
     }
 }
@@ -414,12 +414,4 @@ impl OnceSession<'_> {
 
 fn not_supported(name: &str) -> SubjectError {
     format!("{name} cannot do that").into()
-}
-
-/// The raw file's buffers are huge as far as the system gives huge pages on request.
-pub fn huge_pages_on_request() -> bool {
-    let mut text = String::new();
-    let read = File::open("/sys/kernel/mm/transparent_hugepage/enabled")
-        .and_then(|mut file| file.read_to_string(&mut text));
-    read.is_ok() && !text.contains("[never]")
 }
