@@ -135,7 +135,11 @@ pub fn study<'study>(
         !config.groups.is_empty() && config.groups.iter().all(|group| *group == Group::Encryption);
     let mut subjects: Vec<Box<dyn Subject<DiskWorkload> + 'study>> = Vec::new();
     if is_there("fio") && !only_ours {
-        subjects.push(Box::new(RawFile::new(Buffers::Plain, disks)?));
+        let raw = RawFile::new(Buffers::Plain, disks)?;
+        if rows.iter().any(|row| raw.supports(row)) {
+            raw.prepare(progress)?;
+        }
+        subjects.push(Box::new(raw));
         if config.form != Form::Brief {
             subjects.push(Box::new(RawFile::new(Buffers::Huge, disks)?));
         }

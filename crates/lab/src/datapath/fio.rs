@@ -141,7 +141,10 @@ pub fn load(
     let mut noted = Noted { servers: servers.to_vec(), steps: Vec::new() };
     let output = run(command, warm_up + duration + TIMEOUT, stop, &mut |fio| noted.step(fio))?;
     let end = Instant::now();
-    let mixed = &output.jobs.first().ok_or_else(|| nonsense("it has no jobs"))?.mixed;
+    // fio may say something else first.
+    let json = output.find('{').map(|start| &output[start..]).unwrap_or_default();
+    let answer: Answer = serde_json::from_str(json).map_err(|error| nonsense(&error.to_string()))?;
+    let mixed = &answer.jobs.first().ok_or_else(|| nonsense("it has no jobs"))?.mixed;
     let mut sample = Sample::default();
     sample.set(Metric::OperationsPerSecond, mixed.iops);
     sample.set(Metric::MegabytesPerSecond, mixed.bw_bytes / 1e6);
@@ -196,13 +199,13 @@ impl Noted {
     }
 }
 
-/// Runs fio to its end; `each_step` is called with its number meanwhile.
+/// Runs fio to its end, and says what it printed; `each_step` is called with its number meanwhile.
 fn run(
     mut command: Command,
     within: Duration,
     stop: &AtomicBool,
     each_step: &mut dyn FnMut(ProcessId),
-) -> Result<Answer, ProgramError> {
+) -> Result<String, ProgramError> {
     let line = line_of(&command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().map_err(|error| ProgramError::Program {
@@ -229,9 +232,7 @@ fn run(
         let said = format!("{} {}", stderr.trim(), stdout.trim()).trim().to_owned();
         return Err(ProgramError::Command { command: line, status, said });
     }
-    // fio may say something else first.
-    let json = stdout.find('{').map(|start| &stdout[start..]).unwrap_or_default();
-    serde_json::from_str(json).map_err(|error| nonsense(&error.to_string()))
+    Ok(stdout)
 }
 
 fn nonsense(why: &str) -> ProgramError {

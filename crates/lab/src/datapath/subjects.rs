@@ -46,6 +46,32 @@ impl<'study> RawFile<'study> {
     }
 }
 
+impl RawFile<'_> {
+    const WANTED: Use = Use::Load { medium: Medium::Disk, index: 0, disks: 1 };
+    const LIKE: Server = Server::StorageDaemon(Content::Clear);
+
+    /// Makes the file.
+    pub fn prepare(&self, progress: &dyn Fn(&str)) -> Result<(), SubjectError> {
+        prepare(self.disks, &Self::LIKE, Self::WANTED, self.name, progress)
+    }
+}
+
+/// Makes what a server serves, and says so.
+fn prepare(
+    disks: &Disks,
+    server: &Server,
+    wanted: Use,
+    name: &str,
+    progress: &dyn Fn(&str),
+) -> Result<(), SubjectError> {
+    if !disks.is_prepared(server, wanted) {
+        let mib = disks.bytes(wanted) >> 20;
+        progress(&format!("making and writing a disk of {mib} MiB for {name}"));
+        disks.prepare(server, wanted)?;
+    }
+    Ok(())
+}
+
 impl Subject<DiskWorkload> for RawFile<'_> {
     fn name(&self) -> &str {
         self.name
@@ -57,9 +83,8 @@ impl Subject<DiskWorkload> for RawFile<'_> {
 
     fn open(&mut self, workload: &DiskWorkload) -> Result<Box<dyn Session + '_>, SubjectError> {
         let Task::Load { pattern, .. } = workload.task else { return Err(not_supported(self.name)) };
-        let wanted = Use::Load { medium: Medium::Disk, index: 0, disks: 1 };
-        let path = self.disks.prepare(&Server::StorageDaemon(Content::Clear), wanted)?;
-        Ok(Box::new(FileSession { raw: self, path, pattern, bytes: self.disks.bytes(wanted) }))
+        let path = self.disks.prepare(&Self::LIKE, Self::WANTED)?;
+        Ok(Box::new(FileSession { raw: self, path, pattern, bytes: self.disks.bytes(Self::WANTED) }))
     }
 }
 
@@ -105,14 +130,8 @@ impl<'study> ServedDisks<'study> {
 
     /// Makes what disks it needs for a workload.
     pub fn prepare(&self, workload: &DiskWorkload, progress: &dyn Fn(&str)) -> Result<(), SubjectError> {
-        for wanted in uses(workload.task) {
-            if !self.disks.is_prepared(&self.server, wanted) {
-                let mib = self.disks.bytes(wanted) >> 20;
-                progress(&format!("making and writing a disk of {mib} MiB for {}", self.name));
-                self.disks.prepare(&self.server, wanted)?;
-            }
-        }
-        Ok(())
+        let mut wanted = uses(workload.task).into_iter();
+        wanted.try_for_each(|wanted| prepare(self.disks, &self.server, wanted, &self.name, progress))
     }
 
     fn start(&self, wanted: Use, client: Client, queues: u16, index: u16) -> Result<Service, SubjectError> {
