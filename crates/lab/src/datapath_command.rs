@@ -13,7 +13,7 @@ use strongroom_lab::datapath::comparison::{
     ComparisonConfig, Form, finish, missing, programs, report_settings, rows, study, unfinished,
 };
 use strongroom_lab::datapath::disks::{Disks, Sizes};
-use strongroom_lab::datapath::workload::Group;
+use strongroom_lab::datapath::workload::{Group, MAP_RUNS};
 use strongroom_lab::study::{Machine, Metric, Pace, PaceLimits, Report, Store, Workload};
 use strongroom_lab::vhost_user::guest::Pages;
 use time::OffsetDateTime;
@@ -174,6 +174,7 @@ impl Arguments {
             sizes: Sizes {
                 disk,
                 one_of_several: (disk / SEVERAL_DISKS).next_multiple_of(1 << 20),
+                map_runs: MAP_RUNS,
                 memory: self.memory_mib.unwrap_or(memory_mib) << 20,
             },
             pages: if self.small_pages { Pages::Small } else { Pages::Huge },
@@ -188,7 +189,7 @@ impl Arguments {
         }
         let (rounds, seconds) = match form {
             Form::Brief => (2, 1.0),
-            Form::Quick => (4, 0.8),
+            Form::Quick => (6, 0.7),
             Form::Full => (6, 3.0),
         };
         let duration = Duration::try_from_secs_f64(self.seconds.unwrap_or(seconds))?;
@@ -198,19 +199,21 @@ impl Arguments {
 
 /// A line for each subject, for people who read it on a terminal.
 fn brief(report: &Report) -> String {
-    let mut text = format!("{:28}", "");
+    let mut text = format!("{:26}", "");
     for workload in &report.workloads {
-        text += &format!("{:>44}", workload.name);
+        text += &format!("{:>36}", workload.name.trim_start_matches("disk: "));
     }
     let Some(first) = report.workloads.first() else { return text };
     for row in &first.rows {
-        text += &format!("\n{:28}", row.subject);
+        text += &format!("\n{:26}", row.subject);
         for workload in &report.workloads {
-            let median = workload.row(&row.subject).and_then(|row| row.median(workload.headline));
-            let raw = workload.rows.first().and_then(|row| row.median(workload.headline));
+            let headline = |subject| workload.row(subject)?.median(workload.headline);
             let unit = if workload.headline == Metric::OperationsPerSecond { "IOPS" } else { "MB/s" };
-            let (Some(median), Some(raw)) = (median, raw) else { continue };
-            text += &format!("{:>32.0} {unit} ({:.2})", median, median / raw);
+            if let (Some(median), Some(raw)) =
+                (headline(row.subject.as_str()), headline(first.rows[0].subject.as_str()))
+            {
+                text += &format!("{median:>24.0} {unit} ({:.2})", median / raw);
+            }
         }
     }
     text

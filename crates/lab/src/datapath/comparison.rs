@@ -58,20 +58,20 @@ pub fn rows(form: Form, groups: &[Group]) -> Vec<DiskWorkload> {
         Form::Brief => BRIEF_ROWS.contains(&row.name()),
     });
     if !groups.is_empty() {
-        // Whoever names a group wants all of it.
         let mut chosen = if form == Form::Brief { rows } else { all() };
         chosen.retain(|row| {
-            let is_in = row.groups.iter().any(|group| groups.contains(group));
-            is_in && (form != Form::Quick || row.quick || !has_quick_rows(groups))
+            row.groups.iter().any(|group| {
+                let is_quick = row.quick || form != Form::Quick || SLOW_GROUPS.contains(group);
+                groups.contains(group) && is_quick
+            })
         });
         return chosen;
     }
     rows
 }
 
-fn has_quick_rows(groups: &[Group]) -> bool {
-    all().iter().any(|row| row.quick && row.groups.iter().any(|group| groups.contains(group)))
-}
+/// Of these the quick form has nothing, or no more than what others are compared with: who asks for them gets all.
+const SLOW_GROUPS: [Group; 2] = [Group::Scaling, Group::Once];
 
 const BRIEF_ROWS: [&str; 2] =
     ["disk: 4 KiB random write, depth 32", "disk: 512 KiB sequential read, depth 8"];
@@ -140,7 +140,7 @@ pub fn study<'study>(
             raw.prepare(progress)?;
         }
         subjects.push(Box::new(raw));
-        if config.form != Form::Brief {
+        if config.form != Form::Brief && huge_pages_on_request() {
             subjects.push(Box::new(RawFile::new(Buffers::Huge, disks)?));
         }
     }
@@ -159,6 +159,13 @@ pub fn study<'study>(
     }
     let rows = rows.into_iter().filter(|row| row.task != Task::Map || is_there("nbdinfo")).collect();
     Ok(Study { name: "datapath".to_owned(), settings: settings(config), subjects, workloads: rows, pace })
+}
+
+/// Whether the system gives huge pages to who asks for them.
+fn huge_pages_on_request() -> bool {
+    // Where it does not say, it has none.
+    let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    enabled.is_ok_and(|text| !text.contains("[never]"))
 }
 
 fn settings(config: &ComparisonConfig) -> BTreeMap<String, String> {
@@ -272,6 +279,7 @@ mod tests {
                 && quick.iter().all(|name| !name.contains("disks"))
         );
         assert!(names(Form::Quick, &[Group::Memory]).len() < names(Form::Full, &[Group::Memory]).len());
+        assert_eq!(names(Form::Quick, &[Group::Scaling]).len(), 8);
         // A group that is not in the quick form at all is given whole.
         assert_eq!(names(Form::Quick, &[Group::Once]).len(), 3);
     }

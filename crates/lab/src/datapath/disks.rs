@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::fio::{self, Target};
 use super::guest_load::{GuestLoad, Guests, LoadError, Order, Pattern};
 use super::peers::{Content, ServedDisk, Server, create_luks, create_volume};
-use super::workload::{Client, MAP_EXTENTS, Medium};
+use super::workload::{Client, Medium};
 use crate::programs::{ProgramError, make_secret};
 use crate::service::Service;
 use crate::study::SubjectError;
@@ -35,6 +35,8 @@ pub struct Sizes {
     pub one_of_several: u64,
     /// In memory, and on tmpfs.
     pub memory: u64,
+    /// How many runs of data, as many bytes as a block each, the disk has whose map is asked for.
+    pub map_runs: u64,
 }
 
 /// What a disk is for.
@@ -111,7 +113,7 @@ impl Disks {
             Use::Load { medium: Medium::Memory, .. } => self.sizes.memory,
             Use::Load { disks: 1, .. } | Use::Open => self.sizes.disk,
             Use::Load { .. } => self.sizes.one_of_several,
-            Use::Map => 2 * MAP_EXTENTS * BLOCK_BYTES,
+            Use::Map => 2 * self.sizes.map_runs * BLOCK_BYTES,
         }
     }
 
@@ -140,7 +142,9 @@ impl Disks {
                     self.fill(&Server::StorageDaemon(Content::Encrypted), &path, wanted)?;
                 }
             }
-            _ if wanted == Use::Map => sparse_file(&path).map_err(|error| file("write", &path, error))?,
+            _ if wanted == Use::Map => {
+                sparse_file(&path, self.sizes.map_runs).map_err(|error| file("write", &path, error))?
+            }
             _ => fio::fill(Target::CachedFile(&path), self.bytes(wanted), &self.stop)?,
         }
         let directory = File::open(&self.directory).map_err(|error| file("sync", &self.directory, error))?;
@@ -168,7 +172,7 @@ impl Disks {
             // Only a LUKS header differs.
             Use::Open if kind == "luks" => (&self.directory, format!("{kind}-open-{mib}")),
             Use::Open => (&self.directory, format!("{kind}-0-{mib}")),
-            Use::Map => (&self.directory, format!("{kind}-map")),
+            Use::Map => (&self.directory, format!("{kind}-map-{}", self.sizes.map_runs)),
         };
         directory.join(name)
     }
@@ -227,11 +231,11 @@ pub fn failed(service: &Service, error: LoadError) -> ProgramError {
 }
 
 /// A file whose every second block is a hole.
-fn sparse_file(path: &Path) -> io::Result<()> {
+fn sparse_file(path: &Path, runs: u64) -> io::Result<()> {
     let file = File::options().write(true).create_new(true).open(path)?;
-    file.set_len(2 * MAP_EXTENTS * BLOCK_BYTES)?;
+    file.set_len(2 * runs * BLOCK_BYTES)?;
     let block = [0xA5; BLOCK_BYTES as usize];
-    (0..MAP_EXTENTS).try_for_each(|index| file.write_all_at(&block, 2 * index * BLOCK_BYTES))?;
+    (0..runs).try_for_each(|index| file.write_all_at(&block, 2 * index * BLOCK_BYTES))?;
     file.sync_all()
 }
 

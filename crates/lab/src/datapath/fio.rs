@@ -268,3 +268,51 @@ impl Drop for Ended {
         let _ = self.0.wait();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_of_the_counted_time_alone() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        // fio works for 3 s: a second in which it gets ready, one to warm up, one that is counted. The server is busy from
+        // the second one on, and in the last one twice as much.
+        let steps = (0..=300_u64).map(|step| {
+            let ms = 10 * step;
+            let server = ms.saturating_sub(1000) / 4 + ms.saturating_sub(2000) / 4;
+            (at(ms), [Duration::from_millis(ms / 5), Duration::from_millis(server)])
+        });
+        let noted = Noted { servers: Vec::new(), steps: steps.collect() };
+        let [fio, server] = noted.rates(at(3050), Duration::from_secs(1)).unwrap();
+        assert!((fio - 0.2).abs() < 0.01 && (server - 0.5).abs() < 0.01, "{fio} {server}");
+        assert_eq!(noted.rates(at(3000), Duration::ZERO), None);
+        let empty = Noted { servers: Vec::new(), steps: Vec::new() };
+        assert_eq!(empty.rates(at(3000), Duration::from_secs(1)), None);
+    }
+
+    #[test]
+    fn what_fio_says_of_a_wrong_option_is_told() {
+        let mut command = Target::File(Path::new("/dev/null"), Buffers::Plain).command();
+        command.arg("--no-such-option");
+        let stop = AtomicBool::new(false);
+        let error = run(command, TIMEOUT, &stop, &mut |_| {}).unwrap_err().to_string();
+        assert!(error.starts_with("fio --name=load") && error.contains("no-such-option"), "{error}");
+    }
+
+    #[test]
+    fn a_signal_ends_fio() {
+        let mut command = Target::CachedFile(Path::new("/dev/null")).command();
+        command.args(["--rw=read", "--size=4096", "--time_based", "--runtime=60"]);
+        let mut stopped = 0;
+        let stop = AtomicBool::new(false);
+        let error = run(command, TIMEOUT, &stop, &mut |fio| {
+            stopped = fio;
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(matches!(error, Err(ProgramError::Signal)));
+        // It was waited for: nobody has its number.
+        assert!(processor_time(stopped).is_err());
+    }
+}

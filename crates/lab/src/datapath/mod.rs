@@ -4,6 +4,7 @@
 //! - [`peers`]: the programs that serve, by their command lines; [`disks`]: the disks that they serve.
 //! - [`comparison`]: who is compared, at what, and with whom.
 //! - [`subjects`]: servers and files as the [runner](crate::study) drives them.
+//! - `once`: what is done once, and timed.
 //! - [`guest_load`]: guests that load a server over vhost-user; [`fio`]: the load of files and NBD servers.
 //!
 //! What is served from a file has the same size everywhere, lies on the same file system, and was written all over
@@ -14,6 +15,8 @@ pub mod comparison;
 pub mod disks;
 pub mod fio;
 pub mod guest_load;
+mod once;
 pub mod peers;
+mod queue_load;
 pub mod subjects;
 pub mod workload;

@@ -286,3 +286,54 @@ pub fn version(program: &str) -> Option<String> {
     let text = String::from_utf8_lossy(&output.stdout);
     text.lines().next().map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::programs::line_of;
+
+    fn served(server: &Server, medium: Medium, client: Client) -> String {
+        let path = Path::new;
+        let (image, socket, secret) = (path("/d/image"), path("/s/socket"), path("/d/secret"));
+        let disk = ServedDisk { image, bytes: 4096, medium, client, socket, secret, queues: 2 };
+        line_of(&server.serve(&disk))
+    }
+
+    #[test]
+    fn servers_are_told_what_to_serve_and_never_the_secret_itself() {
+        let line = served(&Server::StorageDaemon(Content::Encrypted), Medium::Disk, Client::VhostUser);
+        assert!(line.contains("cache.direct=on,aio=io_uring") && line.contains("num-queues=2"), "{line}");
+        assert!(line.contains("secret,id=secret,file=/d/secret") && line.contains("driver=luks"), "{line}");
+        let on_disk = served(&Server::Nbdkit(Content::Encrypted), Medium::Disk, Client::Nbd);
+        let on_tmpfs = served(&Server::Nbdkit(Content::Encrypted), Medium::Memory, Client::Nbd);
+        assert!(on_disk.contains("--filter=luks file /d/image") && on_disk.contains("passphrase=+/d/secret"));
+        assert!(on_disk.contains("cache=none") && !on_tmpfs.contains("cache=none"), "{on_disk}, {on_tmpfs}");
+        let build = Build { program: "strongroom".into(), name: "strongroom" };
+        let line =
+            |content, client| served(&Server::Strongroom(build.clone(), content), Medium::Disk, client);
+        assert_eq!(
+            line(Content::Encrypted, Client::VhostUser),
+            "strongroom volume expose /d/image --key-file /d/secret --vhost-user unix:/s/socket"
+        );
+        assert_eq!(
+            line(Content::Memory, Client::Nbd),
+            "strongroom volume expose-memory --size 4096 --unencrypted --nbd unix:/s/socket"
+        );
+    }
+
+    #[test]
+    fn who_serves_files_serves_them_where_its_clients_reach_it() {
+        use Client::{Nbd, VhostUser};
+        let daemon = Server::StorageDaemon(Content::Clear);
+        assert!(daemon.serves(Medium::Disk, VhostUser) && !daemon.serves(Medium::Disk, Nbd));
+        assert!(Server::StorageDaemon(Content::Nothing).serves(Medium::Memory, VhostUser));
+        assert!(!Server::QemuNbd(Content::Clear).serves(Medium::Disk, VhostUser));
+        assert!(Server::Nbdkit(Content::Clear).serves(Medium::Memory, Nbd));
+        assert!(!Server::Nbdkit(Content::Memory).serves(Medium::Disk, Nbd));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_has_no_version() {
+        assert_eq!(version("/no/such/program"), None);
+    }
+}

@@ -4,14 +4,15 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::disks::{Disks, Use, connect, failed, remove};
+use super::disks::{Disks, Use, connect, failed};
 use super::fio::{self, Buffers, Target};
 use super::guest_load::{GuestLoad, Guests, Loaded, Order, Pattern};
-use super::peers::{Content, ServedDisk, Server, create_luks, create_volume};
-use super::workload::{Client, DiskWorkload, MAP_EXTENTS, Medium, Task};
-use crate::programs::{ProgramError, run};
+use super::once::OnceSession;
+use super::peers::{Content, ServedDisk, Server};
+use super::workload::{Client, DiskWorkload, Medium, Task};
+use crate::programs::ProgramError;
 use crate::service::Service;
 use crate::study::{Disk, Metric, Sample, Session, Subject, SubjectError, Watch};
 use crate::vhost_user::guest::Pages;
@@ -113,9 +114,9 @@ impl Session for FileSession<'_> {
 
 /// A server and its disks.
 pub struct ServedDisks<'study> {
-    name: String,
-    server: Server,
-    disks: &'study Disks,
+    pub(super) name: String,
+    pub(super) server: Server,
+    pub(super) disks: &'study Disks,
     device: Option<Disk>,
     pages: Pages,
     spin: Duration,
@@ -134,7 +135,13 @@ impl<'study> ServedDisks<'study> {
         wanted.try_for_each(|wanted| prepare(self.disks, &self.server, wanted, &self.name, progress))
     }
 
-    fn start(&self, wanted: Use, client: Client, queues: u16, index: u16) -> Result<Service, SubjectError> {
+    pub(super) fn start(
+        &self,
+        wanted: Use,
+        client: Client,
+        queues: u16,
+        index: u16,
+    ) -> Result<Service, SubjectError> {
         let image = self.disks.prepare(&self.server, wanted)?;
         let socket = self.disks.socket(index);
         // One that was killed has left its socket there.
@@ -160,7 +167,7 @@ impl<'study> ServedDisks<'study> {
         self.device.as_ref().filter(|_| medium == Medium::Disk)
     }
 
-    fn guests(&self, queues: u16) -> Guests {
+    pub(super) fn guests(&self, queues: u16) -> Guests {
         Guests { queues, pages: self.pages, spin: self.spin }
     }
 
@@ -186,7 +193,7 @@ impl<'study> ServedDisks<'study> {
         Ok(GuestSession { load, running, device: self.device_of(medium) })
     }
 
-    fn connect(
+    pub(super) fn connect(
         &self,
         running: &mut Running,
         pattern: Pattern,
@@ -243,7 +250,7 @@ impl Subject<DiskWorkload> for ServedDisks<'_> {
         Ok(match workload.task {
             Task::Load { client: Client::VhostUser, .. } => Box::new(self.open_for_guests(workload.task)?),
             Task::Load { client: Client::Nbd, .. } => Box::new(self.open_for_fio(workload.task)?),
-            task => Box::new(OnceSession { served: self, task }),
+            task => Box::new(OnceSession::new(self, task)),
         })
     }
 }
@@ -262,7 +269,7 @@ fn uses(task: Task) -> Vec<Use> {
 
 /// Servers that run; they are asked to end when they are not needed any more, so that the next one finds its volume in
 /// order.
-struct Running(Vec<Service>);
+pub(super) struct Running(pub(super) Vec<Service>);
 
 impl Running {
     fn processor_time(&self) -> Result<Duration, ProgramError> {
@@ -353,7 +360,7 @@ impl Session for NbdSession<'_> {
 }
 
 /// Whether an NBD server answers: one that hands its socket on listens before it serves.
-fn greeted(socket: &Path) -> io::Result<Option<()>> {
+pub(super) fn greeted(socket: &Path) -> io::Result<Option<()>> {
     let Ok(mut connection) = UnixStream::connect(socket) else { return Ok(None) };
     connection.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut greeting = [0; 8];
@@ -361,76 +368,7 @@ fn greeted(socket: &Path) -> io::Result<Option<()>> {
     if &greeting == NBD_GREETING { Ok(Some(())) } else { Err(io::Error::other("it does not speak NBD")) }
 }
 
-/// Something that is done once.
-struct OnceSession<'study> {
-    served: &'study ServedDisks<'study>,
-    task: Task,
-}
-
-impl Session for OnceSession<'_> {
-    fn measure(&mut self, _: Duration, _: Duration) -> Result<Sample, SubjectError> {
-        let elapsed = match self.task {
-            Task::Create => self.create()?,
-            Task::Open => self.open()?,
-            Task::Map => self.map()?,
-            Task::Load { .. } => return Err(not_supported(&self.served.name)),
-        };
-        let mut sample = Sample::default();
-        sample.set(Metric::ElapsedMs, elapsed.as_secs_f64() * 1e3);
-        Ok(sample)
-    }
-}
-
-impl OnceSession<'_> {
-    fn create(&self) -> Result<Duration, SubjectError> {
-        let disks = self.served.disks;
-        let (path, bytes, secret) = (disks.scratch(), disks.sizes.disk, disks.secret());
-        remove(&path)?;
-        let start = Instant::now();
-        match &self.served.server {
-            Server::Strongroom(build, content) => {
-                let key = (*content == Content::Encrypted).then_some(secret);
-                create_volume(&build.program, &path, bytes, key)?;
-            }
-            _ => create_luks(&path, bytes, secret, None)?,
-        }
-        let elapsed = start.elapsed();
-        remove(&path)?;
-        Ok(elapsed)
-    }
-
-    fn open(&self) -> Result<Duration, SubjectError> {
-        let served = self.served;
-        let pattern = Pattern { order: Order::Random, reads_percent: 100, block_bytes: 4096, depth: 1 };
-        let service = served.start(Use::Open, Client::VhostUser, 1, 0)?;
-        let started = service.started();
-        let mut running = Running(vec![service]);
-        let mut load = served.connect(&mut running, pattern, served.guests(1))?;
-        load.read_first().map_err(|error| failed(&running.0[0], error))?;
-        let elapsed = started.elapsed();
-        drop(load);
-        Ok(elapsed)
-    }
-
-    fn map(&self) -> Result<Duration, SubjectError> {
-        let served = self.served;
-        let service = served.start(Use::Map, Client::Nbd, 1, 0)?;
-        let mut running = Running(vec![service]);
-        running.0[0].connect(&served.disks.stop, greeted)?;
-        let uri = format!("nbd+unix:///?socket={}", served.disks.socket(0).display());
-        let start = Instant::now();
-        let map = run(std::process::Command::new("nbdinfo").args(["--map", &uri]))?;
-        let elapsed = start.elapsed();
-        let extents = map.iter().filter(|byte| **byte == b'\n').count() as u64;
-        if extents < 2 * MAP_EXTENTS - 1 {
-            return Err(
-                format!("{} told of {extents} extents, not of {}", served.name, 2 * MAP_EXTENTS).into()
-            );
-        }
-        Ok(elapsed)
-    }
-}
-
-fn not_supported(name: &str) -> SubjectError {
+/// A row that a subject was never to be asked for.
+pub(super) fn not_supported(name: &str) -> SubjectError {
     format!("{name} cannot do that").into()
 }

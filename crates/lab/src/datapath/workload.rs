@@ -60,12 +60,12 @@ pub enum Task {
     Create,
     /// From the start of the server's program to the first answered read.
     Open,
-    /// Where a disk holds something: [`MAP_EXTENTS`] blocks with holes between them, asked over NBD.
+    /// Where a disk holds something: [`MAP_RUNS`] blocks with holes between them, asked over NBD.
     Map,
 }
 
 /// How many runs of data the disk has whose map is asked for; as many holes are between them.
-pub const MAP_EXTENTS: u64 = 50_000;
+pub const MAP_RUNS: u64 = 50_000;
 
 /// A row of the report.
 #[derive(Clone, Debug)]
@@ -105,12 +105,15 @@ pub fn all() -> Vec<DiskWorkload> {
     let disk: &[Group] = &[Disk];
     let disk_and_encryption: &[Group] = &[Disk, Encryption];
     let memory_and_encryption: &[Group] = &[Memory, Encryption];
+    // What two queues and several disks are compared with.
+    let disk_alone: &[Group] = &[Disk, Encryption, Scaling];
+    let memory_alone: &[Group] = &[Memory, Encryption, Scaling];
     let nbd: &[Group] = &[Group::Nbd];
     let random = |reads_percent, kib: u32, depth| pattern(Order::Random, reads_percent, kib, depth);
     let sequential = |reads_percent, kib, depth| pattern(Order::Sequential, reads_percent, kib, depth);
     let mut rows = Rows(Vec::new());
     for (groups, quick, pattern) in [
-        (disk_and_encryption, true, random(100, 4, 32)),
+        (disk_alone, true, random(100, 4, 32)),
         (disk_and_encryption, true, random(0, 4, 32)),
         (disk, false, random(70, 4, 32)),
         (disk, true, random(100, 4, 1)),
@@ -121,13 +124,13 @@ pub fn all() -> Vec<DiskWorkload> {
     ] {
         rows.load(groups, quick, Medium::Disk, VhostUser, pattern, 1, 1);
     }
-    for (quick, pattern) in [
-        (true, random(100, 4, 32)),
-        (true, random(0, 4, 32)),
-        (true, sequential(100, 512, 8)),
-        (false, sequential(0, 512, 8)),
+    for (groups, quick, pattern) in [
+        (memory_alone, true, random(100, 4, 32)),
+        (memory_and_encryption, true, random(0, 4, 32)),
+        (memory_and_encryption, true, sequential(100, 512, 8)),
+        (memory_and_encryption, false, sequential(0, 512, 8)),
     ] {
-        rows.load(memory_and_encryption, quick, Medium::Memory, VhostUser, pattern, 1, 1);
+        rows.load(groups, quick, Medium::Memory, VhostUser, pattern, 1, 1);
     }
     rows.load(nbd, true, Medium::Memory, Nbd, random(100, 4, 32), 1, 1);
     rows.load(nbd, true, Medium::Memory, Nbd, random(0, 4, 32), 1, 1);
