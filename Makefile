@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu measure measure-first-writes measure-kmip measure-vms kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes
+.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu measure measure-first-writes measure-kmip measure-vms prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -81,6 +81,10 @@ measure-first-writes: build ## first writes beside overwriting and beside qcow2,
 measure-kmip: ## how often the key server releases a key, beside PyKMIP's and kmip-go's; on a quiet machine, some minutes
 	scripts/install-packages test
 	@scripts/measure-kmip
+
+prove: ## the instrument that measures finds what is known beforehand; on a quiet machine, some six minutes
+	scripts/install-packages test
+	cargo run --release --package strongroom-lab -- prove $(or $(CARGO_TARGET_DIR),target)/prove
 
 measure-vms: build ## VMs' life cycle with and without encryption, an inventory of 8,000, and 120 at once beside libvirt; on a quiet machine, some ten minutes
 	scripts/install-packages full

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::prove::claims::{claims, report_settings};
 use strongroom_lab::prove::study::{Proof, ProofConfig, study};
 use strongroom_lab::prove::work;
-use strongroom_lab::study::{Machine, Pace, Report, Store};
+use strongroom_lab::study::{Machine, Pace, Report, Store, version_of};
 
 /// Puts the instrument to the test: it measures what is known beforehand, and must find it.
 ///
@@ -93,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut study = study(&directory, &config, &stop).map_err(|error| error.to_string())?;
     let plan = study.plan();
     eprintln!("{plan}");
-    let machine = Machine::describe(&directory, versions())?;
+    let machine = Machine::describe(&directory, versions(&config))?;
     let mut store = Store::open(&directory, &plan, &machine)?;
     study.run(&mut store, &|text| eprintln!("{text}"), &stop)?;
     let report = Report::of(&store, &report_settings());
@@ -123,12 +122,12 @@ pub fn work(arguments: &WorkArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn versions() -> BTreeMap<String, String> {
-    let version = |program: &str| {
-        let output = Command::new(program).arg("--version").output().ok()?;
-        Some((program.to_owned(), String::from_utf8_lossy(&output.stdout).lines().next()?.to_owned()))
-    };
-    ["nbdkit", "fio"].into_iter().filter_map(version).collect()
+/// The programs that are measured. One that is not there is told of when it is to be measured.
+fn versions(config: &ProofConfig) -> BTreeMap<String, String> {
+    let builds = config.programs.iter().flat_map(|(program, slower)| [program.clone(), slower.clone()]);
+    let programs = ["nbdkit", "fio"].into_iter().map(PathBuf::from).chain(builds);
+    let version = |program: PathBuf| Some((program.display().to_string(), version_of(&program).ok()?));
+    programs.filter_map(version).collect()
 }
 
 #[allow(clippy::print_stdout)]

@@ -90,12 +90,14 @@ impl Service {
         }
     }
 
-    /// Waits until the server accepts connections, of whatever protocol.
+    /// Waits until the server accepts connections, of whatever protocol. Those of its processes that begin after that
+    /// are to be seen later.
     pub fn await_socket(&mut self, stop: &AtomicBool) -> Result<(), ProgramError> {
         self.connect(stop, |socket| Ok::<_, io::Error>(UnixStream::connect(socket).ok().map(drop)))
     }
 
-    fn see_processes(&mut self) -> Result<(), ProgramError> {
+    /// Sees which processes it has now: these are measured, and ended with it.
+    pub fn see_processes(&mut self) -> Result<(), ProgramError> {
         let family = processes::family(self.child.id()).map_err(|error| self.process("find", 0, error))?;
         self.others.clear();
         for id in family.into_iter().skip(1) {

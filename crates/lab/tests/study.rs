@@ -137,9 +137,9 @@ fn a_study_that_is_killed_at_any_step_goes_on_from_there() {
     let directory = tempfile::tempdir().unwrap();
     let all = study(4, || Ok(())).plan().steps().len();
     let mut done = 0;
-    for attempt in 0.. {
+    for attempt in 0_usize.. {
         // None, one or two are measured before the kill.
-        let measured = (attempt % 3) as usize;
+        let measured = attempt % 3;
         if done + measured >= all {
             break;
         }
@@ -228,6 +228,12 @@ fn a_store_is_one_runs_alone_and_its_lines_are_whole() {
     fs::write(&samples, lines.join("\n") + "\n").unwrap();
     let error = Store::open(directory.path(), &plan, &machine()).unwrap_err().to_string();
     assert!(error.contains("its list of measurements is not the same"), "{error}");
+    // A file of the same name that is somebody else's stays as it is.
+    fs::remove_file(directory.path().join("plan.json")).unwrap();
+    fs::write(&samples, "theirs").unwrap();
+    let error = Store::open(directory.path(), &plan, &machine()).unwrap_err().to_string();
+    assert!(error.contains("its plan, which is missing, is not the same"), "{error}");
+    assert_eq!(fs::read_to_string(&samples).unwrap(), "theirs");
 }
 
 #[test]
@@ -302,6 +308,42 @@ fn a_signal_ends_it_between_measurements() {
     );
     let report = Report::of(&store, &ReportSettings::new(Vec::new()));
     assert!(!report.is_complete && report.to_string().contains("**Not complete**"));
+}
+
+#[test]
+fn ratios_are_taken_within_a_round() {
+    /// Twice as fast each time.
+    struct Growing(&'static str, f64);
+    impl Subject<Named> for Growing {
+        fn name(&self) -> &str {
+            self.0
+        }
+        fn supports(&self, _workload: &Named) -> bool {
+            true
+        }
+        fn open(&mut self, _workload: &Named) -> Result<Box<dyn Session + '_>, SubjectError> {
+            self.1 *= 2.0;
+            Ok(Box::new(Now(self.1)))
+        }
+    }
+    struct Now(f64);
+    impl Session for Now {
+        fn measure(&mut self, _warm_up: Duration, _duration: Duration) -> Result<Sample, SubjectError> {
+            Ok(Sample(BTreeMap::from([(Metric::OperationsPerSecond, self.0)])))
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let subjects: Vec<Box<dyn Subject<Named>>> =
+        vec![Box::new(Growing("a", 1000.0)), Box::new(Growing("b", 800.0))];
+    let mut study = Study { subjects, workloads: vec![Named("read", false)], ..study(8, || Ok(())) };
+    let store = run(directory.path(), &mut study).unwrap();
+    let baseline = Baseline { title: "a".to_owned(), subjects: vec!["a".to_owned()] };
+    let report = Report::of(&store, &ReportSettings::new(vec![baseline]));
+    let b = report.workload("read").unwrap().row("b").unwrap();
+    let comparison = b.comparison(0, Metric::OperationsPerSecond).unwrap();
+    let close = |ratio: f64| (ratio - 0.8).abs() < 1e-9;
+    assert!(close(comparison.ratio.low) && close(comparison.ratio.high), "{comparison:?}");
+    assert_eq!((comparison.rounds, comparison.verdict), (8, Verdict::Worse));
 }
 
 #[test]

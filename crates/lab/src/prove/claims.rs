@@ -43,7 +43,10 @@ pub fn report_settings() -> ReportSettings {
         Baseline { title: "the first".to_owned(), subjects },
         Baseline { title: "the second".to_owned(), subjects: again },
     ]);
-    ReportSettings { columns: vec![Metric::LatencyMeanUs, Metric::ServerCpuUsPerOperation], ..settings }
+    ReportSettings {
+        columns: vec![Metric::OperationsPerSecond, Metric::LatencyMeanUs, Metric::ServerCpuUsPerOperation],
+        ..settings
+    }
 }
 
 /// Judges what a study found, as far as it was measured.

@@ -21,6 +21,10 @@ pub(super) struct NbdServer {
     pub command: Box<dyn Fn(&Path) -> Command>,
     /// Names of the workloads that it is for.
     pub workloads: Vec<String>,
+    /// Whether its disk is to be written before it is read: what was never written is not deciphered either.
+    pub is_to_be_written: bool,
+    /// Whether it listens before all its processes are there; with its first answer, they are.
+    pub has_late_processes: bool,
     pub stop: Arc<AtomicBool>,
 }
 
@@ -45,7 +49,17 @@ impl Subject<Known> for NbdServer {
         let command = (self.command)(&socket);
         let mut service = Service::start(&self.name, command, &socket, &self.directory.join("server.log"))?;
         service.await_socket(&self.stop)?;
-        Ok(Box::new(Loaded { service, socket, output: self.directory.join("fio.json"), block_bytes, depth }))
+        let output = self.directory.join("fio.json");
+        let mut loaded = Loaded { service, socket, output, block_bytes, depth };
+        if self.is_to_be_written {
+            loaded.fio(&["--rw=write", "--bs=1M", "--end_fsync=1"])?;
+            self.is_to_be_written = false;
+        }
+        if self.has_late_processes {
+            loaded.fio(&["--rw=randread", "--bs=4k", "--number_ios=1"])?;
+            loaded.service.see_processes()?;
+        }
+        Ok(Box::new(loaded))
     }
 }
 
@@ -62,11 +76,12 @@ impl Session for Loaded {
     fn measure(&mut self, warm_up: Duration, duration: Duration) -> Result<Sample, SubjectError> {
         // On its own, so that what the server takes is counted for the same requests as all the rest.
         if !warm_up.is_zero() {
-            self.fio(warm_up)?;
+            self.load(warm_up)?;
         }
-        let watch = Watch::start(None)?;
+        // The middle half of the time: fio takes a moment to begin.
+        let watch = Watch::after(duration * 3 / 10, duration / 2, None);
         let before = self.service.processor_time()?;
-        let job = self.fio(duration)?;
+        let job = self.load(duration)?;
         let server = self.service.processor_time()?.saturating_sub(before);
         let mut sample = Sample::default();
         watch.stop(&mut sample)?;
@@ -94,14 +109,17 @@ impl Session for Loaded {
 }
 
 impl Loaded {
-    fn fio(&self, duration: Duration) -> Result<Job, SubjectError> {
+    fn load(&self, duration: Duration) -> Result<Job, SubjectError> {
+        let (block, depth) = (format!("--bs={}", self.block_bytes), format!("--iodepth={}", self.depth));
+        let runtime = format!("--runtime={}ms", duration.as_millis());
+        self.fio(&["--rw=randread", "--randseed=7", "--time_based", &block, &depth, &runtime])
+    }
+
+    fn fio(&self, arguments: &[&str]) -> Result<Job, SubjectError> {
         let mut command = Command::new("fio");
-        command.args(["--name=load", "--ioengine=nbd", "--rw=randread", "--size=64M", "--time_based"]);
-        command.args(["--randseed=7", "--output-format=json"]);
+        command.args(["--name=load", "--ioengine=nbd", "--size=64M", "--output-format=json"]).args(arguments);
         command.arg(format!("--output={}", self.output.display()));
         command.arg(format!("--uri=nbd+unix:///?socket={}", self.socket.display()));
-        command.arg(format!("--bs={}", self.block_bytes)).arg(format!("--iodepth={}", self.depth));
-        command.arg(format!("--runtime={}ms", duration.as_millis()));
         let output = command.stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("cannot run fio: {error}; install it"))?;
         if !output.status.success() {

@@ -115,7 +115,8 @@ pub fn study(
         for (name, program) in [(PROGRAM, program.clone()), (SLOWER_PROGRAM, slower.clone())] {
             let volume = volume.clone();
             let command = move |socket: &Path| expose(&program, &volume, socket);
-            subjects.push(server(directory, name, &[PROGRAMS], stop, command));
+            let served = server(directory, name, &[PROGRAMS], stop, command);
+            subjects.push(Box::new(NbdServer { is_to_be_written: true, has_late_processes: true, ..served }));
         }
     }
     let mut workloads = workloads();
@@ -135,7 +136,7 @@ fn workloads() -> Vec<Known> {
     vec![
         known(DELAY, nbd(4, 1), Metric::LatencyMeanUs),
         known(RATE, nbd(64, 4), Metric::MegabytesPerSecond),
-        known(SAME_SERVER, nbd(4, 16), Metric::OperationsPerSecond),
+        known(SAME_SERVER, nbd(4, 16), Metric::ServerCpuUsPerOperation),
         known(WORK, Load::Work, Metric::ServerCpuUsPerOperation),
         known(PROGRAMS, nbd(4, 16), Metric::ServerCpuUsPerOperation),
     ]
@@ -143,17 +144,18 @@ fn workloads() -> Vec<Known> {
 
 fn servers(directory: &Path, config: &ProofConfig, stop: &Arc<AtomicBool>) -> Vec<Box<dyn Subject<Known>>> {
     let delay = vec!["--filter=delay".to_owned(), format!("rdelay={}ms", config.delay.as_millis())];
-    // Tokens of a tenth of a second at most, so that the rate holds from the beginning.
-    let rate = [format!("rate={}", config.rate_bits), "burstiness=0.1".to_owned()];
+    // What a server may save up while nobody asks: little beside a measurement, and more than it is late at times.
+    let rate = [format!("rate={}", config.rate_bits), "burstiness=0.02".to_owned()];
     let rate: Vec<String> = ["--filter=rate".to_owned()].into_iter().chain(rate).collect();
-    let servers: [(&str, Vec<String>, &[(Proof, &str)]); 5] = [
+    type Of = &'static [(Proof, &'static str)];
+    let servers: [(&str, Vec<String>, Of); 5] = [
         (PLAIN, vec![], &[(Proof::Delay, DELAY), (Proof::Rate, RATE), (Proof::Same, SAME_SERVER)]),
         (AGAIN, vec![], &[(Proof::Same, SAME_SERVER)]),
         (DELAYED, delay.clone(), &[(Proof::Delay, DELAY)]),
         (DELAYED_AGAIN, delay, &[(Proof::Delay, DELAY)]),
         (LIMITED, rate, &[(Proof::Rate, RATE)]),
     ];
-    let mut subjects = Vec::new();
+    let mut subjects: Vec<Box<dyn Subject<Known>>> = Vec::new();
     for (name, arguments, of) in servers {
         let workloads: Vec<&str> = of
             .iter()
@@ -161,8 +163,8 @@ fn servers(directory: &Path, config: &ProofConfig, stop: &Arc<AtomicBool>) -> Ve
             .map(|(_, workload)| *workload)
             .collect();
         if !workloads.is_empty() {
-            subjects
-                .push(server(directory, name, &workloads, stop, move |socket| nbdkit(socket, &arguments)));
+            let command = move |socket: &Path| nbdkit(socket, &arguments);
+            subjects.push(Box::new(server(directory, name, &workloads, stop, command)));
         }
     }
     subjects
@@ -174,14 +176,16 @@ fn server(
     workloads: &[&str],
     stop: &Arc<AtomicBool>,
     command: impl Fn(&Path) -> Command + 'static,
-) -> Box<dyn Subject<Known>> {
-    Box::new(NbdServer {
+) -> NbdServer {
+    NbdServer {
         name: name.to_owned(),
         directory: directory.to_owned(),
         command: Box::new(command),
         workloads: workloads.iter().map(|workload| (*workload).to_owned()).collect(),
+        is_to_be_written: false,
+        has_late_processes: false,
         stop: Arc::clone(stop),
-    })
+    }
 }
 
 /// 64 MiB of memory; filters before the plugin, their parameters behind it.
@@ -227,8 +231,10 @@ fn make_volume(program: &Path, volume: &Path) -> Result<(), SubjectError> {
     Ok(())
 }
 
+/// Ends when this process does, however that comes: the volume must be free when the study goes on.
 fn expose(program: &Path, volume: &Path, socket: &Path) -> Command {
-    let mut command = Command::new(program);
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--"]).arg(program);
     command.args(["volume", "expose"]).arg(volume).arg("--key-file").arg(volume.with_extension("key"));
     command.arg("--nbd").arg(format!("unix:{}", socket.display()));
     command

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::fs::statfs;
 use serde::{Deserialize, Serialize};
@@ -62,7 +64,7 @@ pub struct Machine {
     pub disk_queue: String,
     /// Load averages of 1, 5 and 15 minutes.
     pub load_averages: String,
-    /// The programs that are compared, each with its version.
+    /// The programs that are compared, each with its version ([`version_of`]).
     pub programs: BTreeMap<String, String>,
 }
 
@@ -113,6 +115,20 @@ impl Machine {
         .into_iter()
         .find_map(|(what, differs)| differs.then_some(what))
     }
+}
+
+/// Which program that is: the first line that it answers to `--version`, its size, and when it was written. Two builds
+/// of the same version differ in these. A name without a slash is looked for where the shell looks.
+pub fn version_of(program: &Path) -> io::Result<String> {
+    let is_name = program.components().count() == 1;
+    let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
+    let mut places = std::env::split_paths(&path).map(|place| place.join(program));
+    let file = places.find(|file| file.is_file()).unwrap_or_else(|| program.to_owned());
+    let facts = fs::metadata(&file)?;
+    let answer = Command::new(&file).arg("--version").stdin(Stdio::null()).output()?;
+    let answer = String::from_utf8_lossy(&answer.stdout);
+    let written = OffsetDateTime::from(facts.modified()?).format(&Rfc3339).unwrap_or_default();
+    Ok(format!("{}, {} bytes of {written}", answer.lines().next().unwrap_or_default(), facts.len()))
 }
 
 /// What a file of the kernel says, without the end of its line; nothing if it is not there.
@@ -191,6 +207,15 @@ mod tests {
         let text = serde_json::to_string(&machine).unwrap();
         assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), machine);
         assert!(Machine::describe(Path::new("/no/such/directory"), BTreeMap::new()).is_err());
+    }
+
+    #[test]
+    fn a_program_is_known_by_more_than_its_version() {
+        let by_name = version_of(Path::new("cat")).unwrap();
+        assert!(by_name.starts_with("cat (GNU coreutils) ") && by_name.contains(" bytes of "), "{by_name}");
+        assert!(
+            version_of(Path::new("/no/such/program")).is_err() && version_of(Path::new("no-such")).is_err()
+        );
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod subject;
 mod watch;
 
 pub use error::StudyError;
-pub use machine::Machine;
+pub use machine::{Machine, version_of};
 pub use pace::{Pace, PaceLimits};
 pub use plan::{Plan, PlannedWorkload, Step};
 pub use report::{Baseline, Report, ReportSettings, Row, Saturated, Usage, WorkloadReport};

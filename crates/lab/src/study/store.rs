@@ -64,25 +64,29 @@ impl Store {
     pub fn open(directory: &Path, plan: &Plan, machine: &Machine) -> Result<Self, StudyError> {
         plan.check()?;
         fs::create_dir_all(directory).map_err(failed("make", directory))?;
-        let (mut samples, measurements) = open_samples(directory)?;
+        let path = directory.join(SAMPLES);
+        let (mut samples, text) = open_samples(&path)?;
         let other = |what: String| StudyError::OtherStudy { path: directory.to_owned(), what };
         let (plan_path, machine_path) = (directory.join("plan.json"), directory.join("machine.json"));
         let begun_plan = read_json::<Plan>(&plan_path)?;
         let begun_machine = read_json::<Machine>(&machine_path)?;
-        if let Some(begun) = &begun_plan {
-            plan.goes_on(begun).map_err(other)?;
+        match &begun_plan {
+            Some(begun) => plan.goes_on(begun).map_err(other)?,
+            None if text.is_empty() => {}
+            None => return Err(other("plan, which is missing,".to_owned())),
         }
         if let Some(what) = begun_machine.as_ref().and_then(|begun| begun.differs(machine)) {
             return Err(other(format!("machine's {what}")));
         }
+        // What stands behind the last end of a line was not written to its end.
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let measurements = parse(&path, &text[..whole])?;
         let steps = plan.steps();
         let are_theirs = measurements.iter().zip(&steps).all(|(found, step)| found.is_of(plan, step));
-        if !are_theirs
-            || measurements.len() > steps.len()
-            || (begun_plan.is_none() && !measurements.is_empty())
-        {
+        if !are_theirs || measurements.len() > steps.len() {
             return Err(other("list of measurements".to_owned()));
         }
+        samples.set_len(whole as u64).map_err(failed("write", &path))?;
         // The machine first: who finds a plan finds it too.
         let machine = match begun_machine {
             Some(begun) => begun,
@@ -94,7 +98,7 @@ impl Store {
         if begun_plan.as_ref() != Some(plan) {
             write_json(&plan_path, plan)?;
         }
-        samples.seek(SeekFrom::End(0)).map_err(failed("write", directory))?;
+        samples.seek(SeekFrom::End(0)).map_err(failed("write", &path))?;
         Ok(Self { directory: directory.to_owned(), plan: plan.clone(), machine, samples, measurements })
     }
 
@@ -135,27 +139,26 @@ impl Store {
 
 const SAMPLES: &str = "samples.jsonl";
 
-/// Opens the measurements for this process alone, and reads those that are there.
-fn open_samples(directory: &Path) -> Result<(File, Vec<Measurement>), StudyError> {
-    let path = directory.join(SAMPLES);
+/// Opens the measurements for this process alone, and reads what is there.
+fn open_samples(path: &Path) -> Result<(File, Vec<u8>), StudyError> {
     let mut options = OpenOptions::new();
-    let open = options.read(true).write(true).create(true).truncate(false).open(&path);
-    let mut samples = open.map_err(failed("open", &path))?;
+    let open = options.read(true).write(true).create(true).truncate(false).open(path);
+    let mut samples = open.map_err(failed("open", path))?;
     if flock(&samples, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Err(StudyError::InUse { path: directory.to_owned() });
+        return Err(StudyError::InUse { path: path.to_owned() });
     }
     let mut text = Vec::new();
-    samples.read_to_end(&mut text).map_err(failed("read", &path))?;
-    // What stands behind the last end of a line was not written to its end.
-    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-    samples.set_len(whole as u64).map_err(failed("write", &path))?;
-    let lines = text[..whole].split_inclusive(|byte| *byte == b'\n').enumerate();
+    samples.read_to_end(&mut text).map_err(failed("read", path))?;
+    Ok((samples, text))
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Vec<Measurement>, StudyError> {
+    let lines = text.split_inclusive(|byte| *byte == b'\n').enumerate();
     let parse = |(index, line): (usize, &[u8])| {
-        let (path, line_number) = (path.clone(), index + 1);
+        let (path, line_number) = (path.to_owned(), index + 1);
         serde_json::from_slice(line).map_err(|error| StudyError::Record { path, line: line_number, error })
     };
-    let measurements = lines.map(parse).collect::<Result<_, _>>()?;
-    Ok((samples, measurements))
+    lines.map(parse).collect()
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StudyError> {

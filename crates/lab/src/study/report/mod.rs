@@ -188,7 +188,7 @@ fn workload_report(
         subject: (*subject).clone(),
         metrics: figures(rounds),
         comparisons: comparisons(subject, rounds, &baselines, &measured, workload, settings),
-        saturated: saturation::saturated(rounds),
+        saturated: saturation::saturated(rounds, store.machine().processors),
         usage: Usage::of(rounds, store.machine().processors),
         failed: rounds.iter().filter_map(|found| found.failed_before.clone()).collect(),
     };

@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use super::super::pace::ROUNDS_FOR_A_VERDICT;
 use super::super::{Comparison, Interval, Metric, Verdict};
+use super::saturation::SATURATED_SHARE;
 use super::{Report, Row, WorkloadReport};
 use crate::markdown::{figure, write_table};
 
@@ -13,7 +15,7 @@ impl Display for Report {
         writeln!(
             f,
             "{} x {}, Linux {}, {day}; {} interleaved rounds of {:.1} s after {:.1} s of warm-up; load average {} at \
-             the beginning. Medians with their intervals of 95 %, ratios within a round.\n",
+             the beginning. Medians, in brackets {}; ratios within a round.\n",
             machine.processors,
             machine.processor,
             machine.kernel,
@@ -21,6 +23,11 @@ impl Display for Report {
             pace.duration.as_secs_f64(),
             pace.warm_up.as_secs_f64(),
             machine.load_averages.split(' ').next().unwrap_or_default(),
+            if pace.rounds < ROUNDS_FOR_A_VERDICT {
+                "the lowest and the highest"
+            } else {
+                "intervals of 95 %"
+            },
         )?;
         if !self.is_complete {
             writeln!(f, "**Not complete**: not all rounds are measured yet.\n")?;
@@ -135,13 +142,14 @@ fn percent(share: f64) -> String {
 
 fn limits(row: &Row) -> String {
     if row.saturated.is_empty() {
-        return "**load did not saturate**".to_owned();
+        let is_taken = row.median(Metric::MachineBusyShare).is_some_and(|share| share >= SATURATED_SHARE);
+        return if is_taken { "**others had the machine**" } else { "**load did not saturate**" }.to_owned();
     }
     row.saturated.iter().map(|what| what.name()).collect::<Vec<_>>().join(", ")
 }
 
 fn others(row: &Row) -> String {
-    match row.usage {
+    match &row.usage {
         None => "-".to_owned(),
         Some(usage) if usage.foreign_rounds == 0 => percent(usage.foreign_share),
         Some(usage) => {
