@@ -60,7 +60,7 @@ fn measure(
     let mut study = study(&config, rows, PACE, &disks, &|_| {}).expect("a study");
     let machine = Machine::describe(&directory, programs(&config).expect("programs")).expect("a machine");
     let mut store = Store::open(&directory.join("store"), &study.plan(), &machine).expect("a store");
-    study.run(&mut store, &|text| println!("{text}"), stop)?;
+    study.run(&mut store, &|_| {}, stop)?;
     Ok(Report::of(&store, &report_settings(&config)))
 }
 
