@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::fio::{self, Target};
@@ -21,6 +21,11 @@ use crate::vhost_user::guest::Pages;
 /// How long QEMU is to derive a key, in milliseconds: it is not what is measured.
 const DERIVATION_MS: u32 = 100;
 const BLOCK_BYTES: u64 = 4096;
+
+/// Before the number of the process whose directory it is.
+const MEMORY_DIRECTORY: &str = "/dev/shm/strongroom-lab-";
+/// A process may have several such directories.
+static DISKS_MADE: AtomicU32 = AtomicU32::new(0);
 
 /// How disks are written the first time.
 const FILLING: Pattern =
@@ -72,7 +77,9 @@ impl Disks {
     /// Disks in `directory`, and in a directory on tmpfs that goes with them.
     pub fn new(directory: &Path, sizes: Sizes, stop: Arc<AtomicBool>) -> Result<Self, ProgramError> {
         fs::create_dir_all(directory).map_err(|error| file("make", directory, error))?;
-        let memory_directory = PathBuf::from(format!("/dev/shm/strongroom-lab-{}", std::process::id()));
+        remove_abandoned();
+        let number = DISKS_MADE.fetch_add(1, Ordering::Relaxed);
+        let memory_directory = PathBuf::from(format!("{MEMORY_DIRECTORY}{}-{number}", std::process::id()));
         fs::create_dir(&memory_directory).map_err(|error| file("make", &memory_directory, error))?;
         let secret = directory.join("secret");
         let disks = Self { directory: directory.to_owned(), memory_directory, secret, sizes, stop };
@@ -147,8 +154,11 @@ impl Disks {
             }
             _ => fio::fill(Target::CachedFile(&path), self.bytes(wanted), &self.stop)?,
         }
-        let directory = File::open(&self.directory).map_err(|error| file("sync", &self.directory, error))?;
-        rustix::fs::syncfs(&directory).map_err(|errno| file("sync", &self.directory, errno.into()))?;
+        // A volume is synced by its own program at its end.
+        if path.is_file() {
+            let synced = File::open(&path).and_then(|image| image.sync_all());
+            synced.map_err(|error| file("sync", &path, error))?;
+        }
         let marker = path.with_extension("ready");
         File::create(&marker).map_err(|error| file("make", &marker, error))?;
         Ok(path)
@@ -210,6 +220,20 @@ impl Disks {
 impl Drop for Disks {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.memory_directory);
+    }
+}
+
+/// Removes what runs that were killed have left in memory.
+fn remove_abandoned() {
+    let Some((parent, prefix)) = MEMORY_DIRECTORY.rsplit_once('/') else { return };
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner =
+            name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next()?.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+            // Another run may be at it too.
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
