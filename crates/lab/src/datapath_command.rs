@@ -189,7 +189,7 @@ impl Arguments {
         }
         let (rounds, seconds) = match form {
             Form::Brief => (2, 1.0),
-            Form::Quick => (6, 0.7),
+            Form::Quick => (6, 0.6),
             Form::Full => (6, 3.0),
         };
         let duration = Duration::try_from_secs_f64(self.seconds.unwrap_or(seconds))?;

@@ -214,9 +214,14 @@ impl DriverRing {
     /// Takes an entry of the used ring, which the device has made before: a head, and how many bytes it wrote. It is for
     /// whoever puts heads in with [`Self::make_available`], and knows which are in flight.
     pub fn take_entry(&mut self) -> Result<(u32, u32), RingError> {
+        let entry = self.next_entry()?;
+        self.next_used = self.next_used.wrapping_add(1);
+        Ok(entry)
+    }
+
+    fn next_entry(&self) -> Result<(u32, u32), RingError> {
         let entry = at(self.place.used, 4 + 8 * u64::from(self.next_used % self.size));
         let entry = u64::from_le_bytes(self.memory.read(entry)?);
-        self.next_used = self.next_used.wrapping_add(1);
         Ok((entry as u32, (entry >> 32) as u32))
     }
 
@@ -225,12 +230,13 @@ impl DriverRing {
         if self.used_ahead()? == 0 {
             return Ok(None);
         }
-        let (head, written_bytes) = self.take_entry()?;
+        let (head, written_bytes) = self.next_entry()?;
         let chain = self.chains.get_mut(head as usize).map(std::mem::take).unwrap_or_default();
         if chain.is_empty() {
             return Err(RingError::NotInFlight(head));
         }
         self.free.extend(chain.into_iter().rev());
+        self.next_used = self.next_used.wrapping_add(1);
         Ok(Some(Used { head: head as u16, written_bytes }))
     }
 
