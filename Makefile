@@ -6,6 +6,8 @@
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
 
+programs = $(or $(CARGO_TARGET_DIR),target)/release
+
 help: ## list these
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 32
 
@@ -68,9 +70,10 @@ test-newer-qemu: ## guests again, under the newest QEMU that Debian 12 has
 	STRONGROOM_QEMU=$$(scripts/newer-qemu) cargo test --package strongroom-hypervisor --features full \
 	  --test machines --test guests
 
-measure: build ## the figures of docs/PERFORMANCE.md, on a quiet machine; some fifteen minutes
+measure: build ## this program beside the raw file and QEMU's and nbdkit's servers, on a quiet machine; ten minutes, docs/LAB.md
 	scripts/install-packages test
-	@scripts/measure-nbd
+	cargo build --release --package strongroom-lab
+	@$(programs)/strongroom-lab datapath --program $(programs)/strongroom
 
 measure-first-writes: build ## first writes beside overwriting and beside qcow2, on ext4, XFS and btrfs; as root, long
 	scripts/measure-first-writes

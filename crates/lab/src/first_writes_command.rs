@@ -10,12 +10,13 @@ use clap::Args;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_lab::first_writes::error::StudyError;
-use strongroom_lab::first_writes::product::{ImageFormat, StorageDaemon, Strongroom, make_secret};
+use strongroom_lab::first_writes::product::{ImageFormat, StorageDaemon, Strongroom};
 use strongroom_lab::first_writes::report::Tables;
 use strongroom_lab::first_writes::result::FileSystemResult;
 use strongroom_lab::first_writes::session::Place;
 use strongroom_lab::first_writes::steps::{STEPS, Step};
 use strongroom_lab::first_writes::study::{Study, StudyConfig, Subject};
+use strongroom_lab::programs::make_secret;
 use strongroom_lab::vhost_user::front_end::Settings;
 
 /// Measures first writes beside overwriting, of Strongroom's volumes and QEMU's images.

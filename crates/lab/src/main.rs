@@ -1,9 +1,11 @@
 //! `strongroom-lab`: studies and load generators that a person runs.
 #![forbid(unsafe_code)]
 
+mod datapath_command;
 mod first_writes_command;
 mod kmip_load_command;
 mod prove_command;
+mod vhost_user_load;
 mod vhost_user_verify;
 
 use std::error::Error;
@@ -21,8 +23,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Datapath(datapath_command::Arguments),
     FirstWrites(first_writes_command::Arguments),
     KmipLoad(kmip_load_command::Arguments),
+    VhostUserLoad(vhost_user_load::Arguments),
     Prove(prove_command::Arguments),
     VhostUserVerify(vhost_user_verify::Arguments),
     #[command(hide = true)]
@@ -31,8 +35,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
+        Command::Datapath(arguments) => datapath_command::run(&arguments),
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
+        Command::VhostUserLoad(arguments) => vhost_user_load::run(&arguments),
         Command::Prove(arguments) => prove_command::run(&arguments),
         Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments).map_err(Into::into),
         Command::Work(arguments) => prove_command::work(&arguments),

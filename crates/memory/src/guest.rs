@@ -112,6 +112,14 @@ impl GuestRegion {
         Ok(Self { address, length, host })
     }
 
+    /// Asks for huge pages, as far as the file's kind and this system give them: before anything is touched, since pages
+    /// that are there stay as they are.
+    pub fn wish_huge_pages(&self) -> Result<(), GuestError> {
+        // SAFETY: the range is the mapping that this region owns; the advice changes no content.
+        unsafe { madvise(self.host.as_ptr().cast(), self.length as usize, Advice::LinuxHugepage) }
+            .map_err(GuestError::Map)
+    }
+
     fn end(&self) -> u64 {
         self.address.0 + self.length
     }

@@ -157,6 +157,14 @@ pub(crate) fn plain_over(
     Ok(PlainBlocks { disk, tags, chain })
 }
 
+/// The plain blocks of a disk that is no layer of a volume: nothing of it is in files, and it has no tags.
+pub(crate) fn plain_over_alone(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) -> Arc<dyn Disk<Plain>> {
+    match ciphers {
+        Ciphers::Of(keyed) => Arc::new(CryptDisk::new(blocks, Arc::new(keyed.blocks))),
+        Ciphers::Unencrypted => Arc::new(CleartextDisk::new(blocks)),
+    }
+}
+
 /// What the stages of all layers have in common.
 struct Assembly {
     /// None in a clear volume, which has no tags.

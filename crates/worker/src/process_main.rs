@@ -19,7 +19,7 @@ use crate::layers::{Ciphers, StackError};
 use crate::process::{ProcessError, prepare_for_keys};
 use crate::sandbox::{Confinement, SandboxError, confine};
 use crate::service::{Service, ServiceError, Serving};
-use crate::stack::Stack;
+use crate::stack::{Stack, memory_disk};
 
 /// Why a worker ended early.
 #[derive(Debug, Error)]
@@ -89,13 +89,15 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
     confine(&Confinement { user, ..Confinement::default() })?;
     let service = service.start_threads()?;
     socket.send(&Report::Ready { program: env!("CARGO_PKG_VERSION").to_owned() }, &[])?;
-    Worker { service, ciphers: None, serving: None }.follow(socket)
+    Worker { service, ciphers: None, serving: None, in_memory: None }.follow(socket)
 }
 
 struct Worker {
     service: Service,
     ciphers: Option<Ciphers>,
     serving: Option<(Serving, Stack, Destaging)>,
+    /// What serves a disk in memory, in place of a volume.
+    in_memory: Option<Serving>,
 }
 
 impl Worker {
@@ -129,6 +131,11 @@ impl Worker {
                     self.serve(layer, sessions, files.collect())?;
                     socket.send(&Report::Serving, &[])?;
                 }
+                Order::ServeMemory { size_bytes } => {
+                    let disk = memory_disk(size_bytes, self.take_ciphers()?)?;
+                    self.in_memory = Some(self.service.serve(disk, None, Vec::new())?);
+                    socket.send(&Report::Serving, &[])?;
+                }
                 Order::Grow { size_bytes } => {
                     let report = match self.grow(size_bytes) {
                         Ok(()) => Report::Grown,
@@ -146,14 +153,17 @@ impl Worker {
         }
     }
 
+    fn take_ciphers(&mut self) -> Result<Ciphers, WorkerError> {
+        self.ciphers.take().ok_or_else(|| missing("the keys"))
+    }
+
     fn serve(
         &mut self,
         layer: OpenLayer,
         sessions: Option<Value>,
         session_files: Vec<OwnedFd>,
     ) -> Result<(), WorkerError> {
-        let ciphers = self.ciphers.take().ok_or_else(|| missing("the keys"))?;
-        let stack = Stack::new(layer, ciphers)?;
+        let stack = Stack::new(layer, self.take_ciphers()?)?;
         let destaging = stack.destage(&self.service.destage_lanes)?;
         let serving = self.service.serve(stack.disk(), sessions, session_files)?;
         self.serving = Some((serving, stack, destaging));
@@ -193,6 +203,9 @@ impl Worker {
 
     /// Drains, flushes, and lets go of the volume; says what went wrong.
     fn end(self) -> Result<(), String> {
+        if let Some(serving) = self.in_memory {
+            return serving.stop();
+        }
         match self.serving {
             Some((serving, _stack, destaging)) => {
                 let stopped = serving.stop();

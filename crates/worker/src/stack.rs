@@ -13,15 +13,16 @@ use std::sync::Arc;
 use strongroom_datastore::file::chain::ChainDisk;
 use strongroom_datastore::file::tags::TagsDisk;
 use strongroom_datastore::file::{FileDisk, LayerFacts, OpenLayer, OpenVolume};
+use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_io::{
     Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Sealed, Thread,
 };
 use strongroom_ring::Lanes;
-use strongroom_types::{Extent, VolumeSize};
+use strongroom_types::{Extent, KeyEpoch, VolumeSize};
 
 use crate::destaging::{Destaging, DestagingError};
-use crate::layers::{Ciphers, PlainBlocks, StackError, plain_blocks_over, plain_over};
+use crate::layers::{Ciphers, PlainBlocks, StackError, plain_blocks_over, plain_over, plain_over_alone};
 
 /// The unit that clients address: NBD knows bytes, and a guest's sectors are made of them.
 const UNIT_BYTES: u32 = 1;
@@ -104,6 +105,12 @@ impl Stack {
     pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
         self.files.iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
     }
+}
+
+/// An empty disk in memory, with the same stages above it as a volume has. Its blocks are gone with the last of it.
+pub fn memory_disk(size: VolumeSize, ciphers: Ciphers) -> Result<Arc<dyn Disk<Plain>>, StackError> {
+    let plain = plain_over_alone(Arc::new(MemoryDisk::new(size, KeyEpoch::FIRST)), ciphers);
+    Ok(Arc::new(BlocksizeDisk::new(plain, size.bytes(), UNIT_BYTES, RangeLocks::new())?))
 }
 
 /// Puts the stages of a volume together. It takes the volume, because one volume has one set of range locks; the

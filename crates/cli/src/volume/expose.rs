@@ -266,7 +266,7 @@ fn parse_group(text: &str) -> Result<Gid, String> {
 }
 
 /// This very program, called as a worker.
-fn worker_program(log: &[OsString]) -> Result<Program, CliError> {
+pub fn worker_program(log: &[OsString]) -> Result<Program, CliError> {
     let failed = |error| CliError::File { action: "open", path: "/proc/self/exe".into(), error };
     let path = std::env::current_exe().map_err(failed)?;
     let mut arguments = log.to_vec();

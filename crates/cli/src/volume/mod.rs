@@ -7,6 +7,7 @@ mod delete;
 pub mod describe;
 mod export;
 pub mod expose;
+mod expose_memory;
 pub mod image_format;
 mod import;
 mod info;
@@ -39,6 +40,8 @@ pub enum VolumeCommand {
     Info(info::InfoArguments),
     /// Let QEMU, or any other NBD client, use a volume
     Expose(Box<expose::ExposeArguments>),
+    /// Let clients use an empty disk in memory, for tests and measuring
+    ExposeMemory(expose_memory::ExposeMemoryArguments),
     /// Make a volume larger, also while it is exposed
     Resize(resize::ResizeArguments),
     /// Move an exposed volume to the program that is installed now
@@ -64,6 +67,7 @@ impl VolumeCommand {
             Self::List(arguments) => arguments.run(output),
             Self::Info(arguments) => arguments.run(output),
             Self::Expose(arguments) => arguments.run(output, log),
+            Self::ExposeMemory(arguments) => arguments.run(output, log),
             Self::Resize(arguments) => arguments.run(output),
             Self::Upgrade(arguments) => arguments.run(output),
             Self::Rekey(arguments) => return arguments.run(output),

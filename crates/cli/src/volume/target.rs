@@ -96,7 +96,7 @@ impl FromStr for NbdAddress {
 
 /// The path of a socket, as it was written.
 #[derive(Clone, Debug)]
-struct UnixAddress(PathBuf);
+pub struct UnixAddress(pub PathBuf);
 
 impl FromStr for UnixAddress {
     type Err = String;
@@ -195,7 +195,7 @@ fn read_secret(path: &Path) -> io::Result<SecretBytes> {
     Ok(secret)
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, CliError> {
+pub fn absolute(path: &Path) -> Result<PathBuf, CliError> {
     let failed = |error| CliError::File { action: "find", path: path.to_owned(), error };
     std::path::absolute(path).map_err(failed)
 }

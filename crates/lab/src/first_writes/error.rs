@@ -2,16 +2,18 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitStatus;
-use std::time::Duration;
 
 use thiserror::Error;
 
 use super::writer::WriterError;
+use crate::programs::{ProgramError, its_log};
 
 /// Why a study ended. Each says of which server, program or file.
 #[derive(Debug, Error)]
 pub enum StudyError {
+    /// A server or another program.
+    #[error(transparent)]
+    Program(ProgramError),
     /// A server did not do what it was asked.
     #[error("{server}: {error}{}", its_log(said))]
     Server {
@@ -20,48 +22,6 @@ pub enum StudyError {
         /// What happened.
         error: WriterError,
         /// The end of what it printed.
-        said: String,
-    },
-    /// A server ended, or did not begin.
-    #[error("{server} ended with {status}{}", its_log(said))]
-    Ended {
-        /// Which.
-        server: String,
-        /// How.
-        status: ExitStatus,
-        /// The end of what it printed.
-        said: String,
-    },
-    /// A server takes too long.
-    #[error("{server} did not {what} within {within:?}{}", its_log(said))]
-    Late {
-        /// Which.
-        server: String,
-        /// To do what.
-        what: &'static str,
-        /// How long it was waited.
-        within: Duration,
-        /// The end of what it printed.
-        said: String,
-    },
-    /// A program cannot be run.
-    #[error("cannot run {program}: {error}; {next}")]
-    Program {
-        /// Which.
-        program: String,
-        /// Why.
-        error: io::Error,
-        /// What helps.
-        next: &'static str,
-    },
-    /// A program says that it failed.
-    #[error("{command} failed with {status}: {said}")]
-    Command {
-        /// The command line.
-        command: String,
-        /// How.
-        status: ExitStatus,
-        /// What it said.
         said: String,
     },
     /// An answer that is not what it should be.
@@ -82,18 +42,6 @@ pub enum StudyError {
         /// Why.
         error: io::Error,
     },
-    /// A process cannot be asked or told.
-    #[error("cannot {action} process {id} of {server}: {error}; measuring needs root")]
-    Process {
-        /// To do what.
-        action: &'static str,
-        /// Which.
-        id: u32,
-        /// Of which server.
-        server: String,
-        /// Why.
-        error: io::Error,
-    },
     /// Sizes that do not go together.
     #[error("{0}")]
     Sizes(String),
@@ -102,6 +50,11 @@ pub enum StudyError {
     Signal,
 }
 
-fn its_log(said: &str) -> String {
-    if said.is_empty() { String::new() } else { format!("; it said: {said}") }
+impl From<ProgramError> for StudyError {
+    fn from(error: ProgramError) -> Self {
+        match error {
+            ProgramError::Signal => Self::Signal,
+            error => Self::Program(error),
+        }
+    }
 }

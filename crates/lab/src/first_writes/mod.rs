@@ -6,18 +6,16 @@
 //! machine.
 //!
 //! - [`study`] says what is done in which order; [`steps`] how; [`result`] what comes out; [`report`] prints it.
-//! - [`product`]: what makes disks and serves them; [`service`]: such a server, running; [`session`]: it and its guest.
+//! - [`product`]: what makes disks and serves them; [`service`](crate::service): such a server, running; [`session`]: it and its guest.
 //! - [`writer`]: the guest; [`order`]: where it writes; [`latency`](crate::latency), [`figures`]: what it took.
-//! - [`processes`]: what the server took of processor and memory.
+//! - [`processes`](crate::processes): what the server took of processor and memory.
 
 pub mod error;
 pub mod figures;
 pub mod order;
-pub mod processes;
 pub mod product;
 pub mod report;
 pub mod result;
-pub mod service;
 pub mod session;
 pub mod steps;
 pub mod study;

@@ -1,14 +1,13 @@
 //! What is measured: programs that make disks and serve them over vhost-user, by their command lines.
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
 
 use super::error::StudyError;
+use crate::programs::{line_of, option_value, run};
 
 /// Something that makes disks and serves them.
 pub trait Product {
@@ -74,7 +73,7 @@ impl Product for Strongroom {
         let mut command = self.volume("create", place);
         command.args(["--size", &bytes.to_string()]).arg("--key-file").arg(&self.key_file);
         command.args(self.thick.then_some("--thick"));
-        run(&mut command).map(drop)
+        Ok(run(&mut command).map(drop)?)
     }
 
     fn serve(&self, place: &Path, socket: &Path, _: u16) -> Command {
@@ -100,7 +99,7 @@ impl Product for Strongroom {
     fn delete(&self, place: &Path) -> Result<(), StudyError> {
         let mut command = self.volume("delete", place);
         command.arg("--yes");
-        run(&mut command).map(drop)
+        Ok(run(&mut command).map(drop)?)
     }
 }
 
@@ -154,7 +153,7 @@ impl Product for StorageDaemon {
                 return Ok(());
             }
         }
-        run(&mut command).map(drop)
+        Ok(run(&mut command).map(drop)?)
     }
 
     fn serve(&self, place: &Path, socket: &Path, queues: u16) -> Command {
@@ -195,42 +194,6 @@ impl Product for StorageDaemon {
     }
 }
 
-/// A path as QEMU's options have it: a comma would end it.
-fn option_value(path: &Path) -> String {
-    path.display().to_string().replace(',', ",,")
-}
-
-/// Makes a secret that only its owner can read: 64 hexadecimal digits, which are a key to one and a passphrase to the
-/// other.
-pub fn make_secret(path: &Path) -> Result<(), StudyError> {
-    let made = || {
-        let mut bytes = [0; 32];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(digits.as_bytes())
-    };
-    made().map_err(|error| StudyError::File { action: "make", path: path.to_owned(), error })
-}
-
-/// Runs a command to its end: what it printed.
-fn run(command: &mut Command) -> Result<Vec<u8>, StudyError> {
-    let line = line_of(command);
-    let next = "install it, or say where it is";
-    let output =
-        command.output().map_err(|error| StudyError::Program { program: line.clone(), error, next })?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(StudyError::Command { command: line, status: output.status, said });
-    }
-    Ok(output.stdout)
-}
-
-fn line_of(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,34 +207,5 @@ mod tests {
         assert_eq!(log(r#"{"log": {"size_bytes": 16777216}}"#), Some(told));
         let used = LogFacts { used_bytes: Some(4096), ..told };
         assert_eq!(log(r#"{"log": {"size_bytes": 16777216, "used_bytes": 4096, "x": 1}}"#), Some(used));
-    }
-
-    #[test]
-    fn a_comma_in_a_path_is_no_option() {
-        assert_eq!(option_value(Path::new("/a,b/c")), "/a,,b/c");
-    }
-
-    #[test]
-    fn a_failed_command_is_told_of_with_its_words() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo broken >&2; exit 2"]);
-        let text = run(&mut command).unwrap_err().to_string();
-        assert_eq!(text, "sh -c echo broken >&2; exit 2 failed with exit status: 2: broken");
-        let text = run(&mut Command::new("/no/such/program")).unwrap_err().to_string();
-        assert!(
-            text.starts_with("cannot run /no/such/program: ") && text.ends_with("say where it is"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_secret_is_its_owners_alone() {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("secret");
-        make_secret(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read(&path).unwrap().len(), 64);
-        assert!(make_secret(&path).is_err());
     }
 }

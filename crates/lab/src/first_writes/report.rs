@@ -3,9 +3,9 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::figures::{Figures, Spread};
-use super::processes::Memory;
 use super::result::{FileSystemResult, Phase, SubjectResult};
 use crate::markdown::{thousands, write_table};
+use crate::processes::Memory;
 
 const RANDOM: [(Phase, &str); 4] = [
     (Phase::FirstUntilFull, "first writes until the log is full"),

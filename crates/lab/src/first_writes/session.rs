@@ -12,11 +12,11 @@ use strongroom_types::Extent;
 use super::error::StudyError;
 use super::figures::Figures;
 use super::order::Shuffled;
-use super::processes::Memory;
 use super::product::Product;
-use super::service::Service;
 use super::writer::{Timed, Writer, WriterError};
-use crate::vhost_user::front_end::Settings;
+use crate::processes::Memory;
+use crate::service::Service;
+use crate::vhost_user::front_end::{FrontEnd, Settings};
 
 /// The unit of random writes, in bytes.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -81,7 +81,13 @@ impl<'study> Session<'study> {
         let command = product.serve(disk, &socket, place.settings.queues);
         let output = place.directory.join("server.log");
         let mut service = Service::start(product.name(), command, &socket, &output)?;
-        let writer = service.connect(place.settings, &place.stop)?;
+        let connect = |socket: &Path| match FrontEnd::connect(socket, place.settings) {
+            Ok(front_end) => Ok(Some(front_end)),
+            Err(error) if error.is_gone() => Ok(None),
+            Err(error) => Err(WriterError::from(error)),
+        };
+        let front_end = service.connect(&place.stop, connect)?;
+        let writer = Writer::new(front_end, Arc::clone(&place.stop));
         Ok(Self { place, product, disk: disk.to_owned(), service, writer })
     }
 
@@ -150,7 +156,7 @@ impl<'study> Session<'study> {
                 return self.place.sync();
             }
             if start.elapsed() > SETTLE_TIMEOUT {
-                return Err(self.service.late("come to rest", SETTLE_TIMEOUT));
+                return Err(self.service.late("come to rest", SETTLE_TIMEOUT).into());
             }
         }
     }
@@ -163,7 +169,7 @@ impl<'study> Session<'study> {
 
     /// Memory of the process that serves, and of all.
     pub fn memory(&self) -> Result<(Memory, Memory), StudyError> {
-        self.service.memory()
+        Ok(self.service.memory()?)
     }
 
     /// Ends in order: how long the server took for it.
@@ -171,15 +177,22 @@ impl<'study> Session<'study> {
         let Self { service, writer, .. } = self;
         // The guest goes first: a server may wait for that.
         drop(writer);
-        service.end()
+        Ok(service.end()?)
     }
 
     /// Kills the server as it stands.
     pub fn kill(self) -> Result<(), StudyError> {
-        self.service.kill()
+        Ok(self.service.kill()?)
     }
 
     fn ask<T>(&mut self, what: impl FnOnce(&mut Writer) -> Result<T, WriterError>) -> Result<T, StudyError> {
-        what(&mut self.writer).map_err(|error| self.service.failed(error))
+        what(&mut self.writer).map_err(|error| match error {
+            WriterError::Signal => StudyError::Signal,
+            error => StudyError::Server {
+                server: self.service.name().to_owned(),
+                error,
+                said: self.service.said(),
+            },
+        })
     }
 }

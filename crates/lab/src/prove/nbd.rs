@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::study::{Known, Load};
-use crate::first_writes::service::Service;
+use crate::service::Service;
 use crate::study::{Metric, Sample, Session, Subject, SubjectError, Watch};
 
 /// A server, started by a command that is made for its socket.

@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
 use super::study::{Known, Load};
-use crate::first_writes::processes::processor_time;
+use crate::processes::processor_time;
 use crate::study::{Metric, Sample, Session, Subject, SubjectError};
 
 /// What one operation is, in passes of a loop: some 100 microseconds.

@@ -7,6 +7,7 @@ mod wait;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use strongroom_memory::{GuestAddress, GuestError};
@@ -16,8 +17,9 @@ pub use wait::Wake;
 
 use super::connection::{Connection, ConnectionError, RingAddresses, RingFile};
 use super::disk_config::DiskConfig;
-use super::guest::Guest;
+use super::guest::{Guest, Pages};
 use super::inflight::InflightArea;
+use super::prepared::{PreparedError, PreparedQueue, PreparedShape};
 use super::protocol::{device_status, feature, protocol_feature};
 use super::queue::{Queue, QueueError, SLOT_META_BYTES, Slot};
 use super::ring::{DriverRing, RingPlace};
@@ -78,6 +80,9 @@ pub enum FrontEndError {
         /// How many were asked for.
         wanted: u16,
     },
+    /// A prepared queue.
+    #[error(transparent)]
+    Prepared(#[from] PreparedError),
     /// Something that this front end cannot do without.
     #[error("the server does not offer {0}")]
     NotOffered(&'static str),
@@ -106,6 +111,10 @@ pub struct Settings {
     /// Some descriptor's memory goes on from one region into the next. libvhost-user (QEMU 7.2) takes such a chain for
     /// a circle where it fills its indirect table.
     pub splits_regions: bool,
+    /// Memory of a request's content, in bytes: [`CONTENT_BYTES_MAX`] and room for gaps, for who uses [`Queue`].
+    pub slot_content_bytes: u64,
+    /// What the guest's memory consists of.
+    pub pages: Pages,
 }
 
 impl Settings {
@@ -118,6 +127,8 @@ impl Settings {
             without_features: 0,
             without_protocol_features: 0,
             splits_regions: true,
+            slot_content_bytes: SLOT_CONTENT_BYTES,
+            pages: Pages::Small,
         }
     }
 }
@@ -144,7 +155,7 @@ impl fmt::Debug for FrontEnd {
 impl FrontEnd {
     /// Connects to the server at `socket`, as a new guest that finds its disk and starts its queues.
     pub fn connect(socket: &Path, settings: Settings) -> Result<Self, FrontEndError> {
-        let guest = Guest::new(&regions(settings)).map_err(FrontEndError::Guest)?;
+        let guest = Guest::new(&regions(settings), settings.pages).map_err(FrontEndError::Guest)?;
         let mut connection = Connection::open(socket)?;
         let greeting = greet(&mut connection, settings)?;
         let mut front_end = Self {
@@ -244,19 +255,44 @@ impl FrontEnd {
     }
 
     fn new_queue(&self, index: u16) -> Result<Queue, FrontEndError> {
-        let Settings { queue_size, depth, .. } = self.settings;
-        let start = u64::from(index) * queue_bytes(self.settings);
-        let event_index = self.features & feature::RING_EVENT_IDX != 0;
-        let place = RingPlace::at(GuestAddress(start), queue_size);
-        let ring = DriverRing::new(self.guest.memory(), place, queue_size, event_index);
-        let metas = start + RingPlace::bytes(queue_size).next_multiple_of(PAGE_BYTES);
-        let contents = CONTENT_START + u64::from(index) * u64::from(depth) * SLOT_CONTENT_BYTES;
+        let Settings { depth, slot_content_bytes, .. } = self.settings;
+        let ring = self.new_ring(index);
+        let (metas, contents) = self.slot_memory(index);
         let slot = |slot: u64| {
-            let meta = GuestAddress(metas + slot * SLOT_META_BYTES);
-            Slot::new(meta, GuestAddress(contents + slot * SLOT_CONTENT_BYTES))
+            let meta = GuestAddress(metas.0 + slot * SLOT_META_BYTES);
+            Slot::new(meta, GuestAddress(contents.0 + slot * slot_content_bytes))
         };
         let slots = (0..u64::from(depth)).map(slot).collect();
         Ok(Queue::new(self.guest.memory(), ring, slots)?)
+    }
+
+    fn new_ring(&self, index: u16) -> DriverRing {
+        let queue_size = self.settings.queue_size;
+        let start = GuestAddress(u64::from(index) * queue_bytes(self.settings));
+        let event_index = self.features & feature::RING_EVENT_IDX != 0;
+        DriverRing::new(self.guest.memory(), RingPlace::at(start, queue_size), queue_size, event_index)
+    }
+
+    /// Where the memory of a queue's slots begins: [`SLOT_META_BYTES`] for each, and that of their contents.
+    fn slot_memory(&self, index: u16) -> (GuestAddress, GuestAddress) {
+        let Settings { queue_size, depth, slot_content_bytes, .. } = self.settings;
+        let start = u64::from(index) * queue_bytes(self.settings);
+        let metas = start + RingPlace::bytes(queue_size).next_multiple_of(PAGE_BYTES);
+        let contents = CONTENT_START + u64::from(index) * u64::from(depth) * slot_content_bytes;
+        (GuestAddress(metas), GuestAddress(contents))
+    }
+
+    /// A driver of a queue in which nothing is in flight, which from here on belongs to it, and not to
+    /// [`Self::queues`].
+    pub fn prepare(&self, index: u16, content_bytes: u32) -> Result<PreparedQueue, FrontEndError> {
+        if self.features & feature::RING_INDIRECT_DESC == 0 {
+            return Err(FrontEndError::NotOffered("indirect descriptors"));
+        }
+        let (metas, contents) = self.slot_memory(index);
+        let queue = &self.queues[usize::from(index)];
+        let step_bytes = self.settings.slot_content_bytes;
+        let shape = PreparedShape { depth: self.settings.depth, metas, contents, step_bytes, content_bytes };
+        Ok(PreparedQueue::new(self.guest.memory(), self.new_ring(index), queue, shape)?)
     }
 
     /// What it is like.
@@ -294,6 +330,11 @@ impl FrontEnd {
         &mut self.connection
     }
 
+    /// The connection's socket, which the server closes with its end.
+    pub fn socket(&self) -> &UnixStream {
+        self.connection.socket()
+    }
+
     /// What the server keeps of what is in flight, where it does.
     pub fn inflight(&self) -> Option<&InflightArea> {
         self.inflight.as_ref()
@@ -307,13 +348,13 @@ const CONTENT_START: u64 = 1 << 32;
 /// the other.
 fn regions(settings: Settings) -> Vec<(GuestAddress, u64)> {
     let low = u64::from(settings.queues) * queue_bytes(settings);
-    let content = u64::from(settings.queues) * u64::from(settings.depth) * SLOT_CONTENT_BYTES;
+    let content = u64::from(settings.queues) * u64::from(settings.depth) * settings.slot_content_bytes;
     let mut regions = vec![(GuestAddress(0), low)];
     if settings.splits_regions {
-        let half = (content / 2).next_multiple_of(PAGE_BYTES);
+        let half = (content / 2).next_multiple_of(settings.pages.bytes());
         regions.extend([(GuestAddress(CONTENT_START), half), (GuestAddress(CONTENT_START + half), half)]);
     } else {
-        regions.push((GuestAddress(CONTENT_START), content));
+        regions.push((GuestAddress(CONTENT_START), content.next_multiple_of(settings.pages.bytes())));
     }
     regions
 }

@@ -16,6 +16,26 @@ use super::connection::RegionDescription;
 const USER_START: u64 = 0x5_0000_0000_0000;
 const USER_STEP: u64 = 1 << 40;
 
+/// What a guest's memory consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// Pages of 4 KiB.
+    #[default]
+    Small,
+    /// Pages of 2 MiB, where the system has some together (transparent huge pages).
+    Huge,
+}
+
+impl Pages {
+    /// Bytes of a page.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Small => 4096,
+            Self::Huge => 2 << 20,
+        }
+    }
+}
+
 /// A guest's memory. A server that is started anew is given the same.
 pub struct Guest {
     regions: Vec<(RegionDescription, OwnedFd)>,
@@ -29,15 +49,20 @@ impl fmt::Debug for Guest {
 }
 
 impl Guest {
-    /// New memory, zeroed, in regions given by their address and count of bytes.
-    pub fn new(regions: &[(GuestAddress, u64)]) -> io::Result<Self> {
+    /// New memory, zeroed, in regions given by their address and count of bytes, which are rounded up to whole pages.
+    pub fn new(regions: &[(GuestAddress, u64)], pages: Pages) -> io::Result<Self> {
         let mut described = Vec::new();
         let mut mapped = Vec::new();
         for ((guest, bytes), index) in regions.iter().copied().zip(0..) {
+            let bytes = bytes.next_multiple_of(pages.bytes());
             let file = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
             ftruncate(&file, bytes)?;
             fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-            mapped.push(GuestRegion::map(&file, 0, guest, bytes).map_err(io::Error::other)?);
+            let region = GuestRegion::map(&file, 0, guest, bytes).map_err(io::Error::other)?;
+            if pages == Pages::Huge {
+                region.wish_huge_pages().map_err(io::Error::other)?;
+            }
+            mapped.push(region);
             let user = USER_START + index * USER_STEP;
             described.push((RegionDescription { guest: guest.0, bytes, user, file_offset: 0 }, file));
         }
@@ -96,7 +121,7 @@ mod tests {
 
     #[test]
     fn runs_go_on_from_one_region_into_the_next() {
-        let guest = Guest::new(&[(GuestAddress(0), 4096), (GuestAddress(4096), 8192)]).unwrap();
+        let guest = Guest::new(&[(GuestAddress(0), 4096), (GuestAddress(4096), 8192)], Pages::Small).unwrap();
         let runs = [(GuestAddress(4090), 10), (GuestAddress(1), 3)];
         scatter(guest.memory(), &runs, b"0123456789abc").unwrap();
         let mut back = [0; 13];

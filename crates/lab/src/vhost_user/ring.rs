@@ -205,18 +205,32 @@ impl DriverRing {
         }
     }
 
-    /// The next chain that the device has used.
-    pub fn take_used(&mut self) -> Result<Option<Used>, RingError> {
+    /// How many chains the device has used that were not taken yet.
+    pub fn used_ahead(&self) -> Result<u16, RingError> {
         let ahead = self.used_index()?.wrapping_sub(self.next_used);
-        if ahead == 0 {
-            return Ok(None);
-        }
-        if ahead > self.size {
-            return Err(RingError::Index(ahead));
-        }
+        if ahead > self.size { Err(RingError::Index(ahead)) } else { Ok(ahead) }
+    }
+
+    /// Takes an entry of the used ring, which the device has made before: a head, and how many bytes it wrote. It is for
+    /// whoever puts heads in with [`Self::make_available`], and knows which are in flight.
+    pub fn take_entry(&mut self) -> Result<(u32, u32), RingError> {
+        let entry = self.next_entry()?;
+        self.next_used = self.next_used.wrapping_add(1);
+        Ok(entry)
+    }
+
+    fn next_entry(&self) -> Result<(u32, u32), RingError> {
         let entry = at(self.place.used, 4 + 8 * u64::from(self.next_used % self.size));
         let entry = u64::from_le_bytes(self.memory.read(entry)?);
-        let (head, written_bytes) = (entry as u32, (entry >> 32) as u32);
+        Ok((entry as u32, (entry >> 32) as u32))
+    }
+
+    /// The next chain that the device has used.
+    pub fn take_used(&mut self) -> Result<Option<Used>, RingError> {
+        if self.used_ahead()? == 0 {
+            return Ok(None);
+        }
+        let (head, written_bytes) = self.next_entry()?;
         let chain = self.chains.get_mut(head as usize).map(std::mem::take).unwrap_or_default();
         if chain.is_empty() {
             return Err(RingError::NotInFlight(head));
@@ -243,10 +257,10 @@ fn at(start: GuestAddress, offset: u64) -> GuestAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vhost_user::guest::Guest;
+    use crate::vhost_user::guest::{Guest, Pages};
 
     fn ring(event_index: bool) -> DriverRing {
-        let guest = Guest::new(&[(GuestAddress(0), 1 << 16)]).unwrap();
+        let guest = Guest::new(&[(GuestAddress(0), 1 << 16)], Pages::Small).unwrap();
         DriverRing::new(guest.memory(), RingPlace::at(GuestAddress(0), 4), 4, event_index)
     }
 

@@ -62,6 +62,16 @@ impl LyingDisk {
         let state = State { content: zeroes.clone(), before: zeroes, requests: 0 };
         Arc::new(Self { lie, state: Mutex::new(state) })
     }
+
+    /// All that it holds.
+    pub fn content(&self) -> Vec<u8> {
+        self.state.lock().unwrap().content.clone()
+    }
+
+    /// How many requests it has served.
+    pub fn requests(&self) -> u64 {
+        self.state.lock().unwrap().requests
+    }
 }
 
 impl State {

@@ -36,6 +36,11 @@ pub enum Order {
         /// The sessions of a predecessor.
         sessions: Option<Value>,
     },
+    /// Serve an empty disk in memory, for tests and measuring. Known to workers of the same program alone.
+    ServeMemory {
+        /// The size that the guest sees.
+        size_bytes: VolumeSize,
+    },
     /// The layer's file has grown; use it, and tell the guest.
     Grow {
         /// The size that the guest sees from now on.
@@ -215,11 +220,13 @@ mod tests {
 
     const SERVE_CHAIN_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":8192,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536},"discards":{"volume":"00000000-0000-4000-8000-000000000001","layer":"00000000-0000-4000-8000-000000000002"}},"lower":[{"size_bytes":4608,"provisioning":"thin","read_only":true,"write_epoch":1}],"sessions":null}}}"#;
 
+    const SERVE_MEMORY_2: &str = r#"{"format":2,"message":{"serve_memory":{"size_bytes":8192}}}"#;
+
     const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
 
     #[test]
     fn messages_are_written_as_they_are_read() {
-        for text in ORDERS_1.into_iter().chain([SERVE_2, SERVE_CHAIN_2]) {
+        for text in ORDERS_1.into_iter().chain([SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2]) {
             let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);
         }

@@ -184,7 +184,12 @@ impl WorkerProcess {
     /// Gives it the keys, which are wiped here. That a volume is clear is said by `kek`, and never concluded from keys
     /// that are missing: a worker without them refuses to serve.
     pub fn give_keys(&mut self, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
-        let keys = match kek.is_clear() {
+        self.give(deks, kek.is_clear())
+    }
+
+    /// The same, of a disk without a KEK.
+    pub fn give(&mut self, deks: Deks, is_clear: bool) -> Result<(), ChildError> {
+        let keys = match is_clear {
             true => Keys::Unencrypted,
             false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
         };
@@ -201,6 +206,12 @@ impl WorkerProcess {
         self.order(&order, &layer.files())?;
         // From here on the locks are the worker's alone.
         drop(layer);
+        self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Has it serve an empty disk in memory.
+    pub fn serve_memory(&mut self, size_bytes: strongroom_types::VolumeSize) -> Result<(), ChildError> {
+        self.order(&Order::ServeMemory { size_bytes }, &[])?;
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 

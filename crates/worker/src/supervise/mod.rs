@@ -17,6 +17,7 @@ mod child;
 mod control_socket;
 mod herald;
 mod kek;
+mod memory;
 mod program;
 mod quarters;
 mod restart;
@@ -47,6 +48,7 @@ use crate::control::{Answer, Request, Status};
 pub(crate) use self::child::timespec;
 pub use self::child::{Birthright, End};
 pub use self::kek::VolumeKek;
+pub use self::memory::MemoryExposure;
 pub use self::program::Program;
 pub use self::quarters::Quarters;
 
@@ -356,7 +358,11 @@ impl Supervisor {
 
 /// How long draining may take: a frontend gives its clients, and then its disk, their time.
 fn drain_deadline(exposure: &Exposure) -> Duration {
-    let given = match exposure.birthright.frontend {
+    drain_deadline_of(&exposure.birthright.frontend)
+}
+
+fn drain_deadline_of(frontend: &Frontend) -> Duration {
+    let given = match frontend {
         Frontend::Nbd { .. } => strongroom_frontend::nbd::DRAIN_TIMEOUT,
         Frontend::VhostUser { .. } => strongroom_frontend::vhost_user_blk::DRAIN_TIMEOUT,
     };

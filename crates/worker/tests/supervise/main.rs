@@ -67,7 +67,9 @@ fn a_worker() {
                 Report::Grown
             }
             Order::End => return socket.send(&Report::Ended { failure: None }, &[]).unwrap(),
-            Order::Keys(Keys::Unencrypted) => unreachable!("the volume is encrypted"),
+            Order::Keys(Keys::Unencrypted) | Order::ServeMemory { .. } => {
+                unreachable!("a volume that is encrypted")
+            }
         };
         socket.send(&report, &[]).unwrap();
     }

@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,10 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::error::StudyError;
-use super::processes::{self, Memory, ProcessId};
-use super::writer::{Writer, WriterError};
-use crate::vhost_user::front_end::{FrontEnd, Settings};
+use crate::processes::{self, Memory, ProcessId};
+use crate::programs::ProgramError;
 
 /// For a server to begin: one that has much to recover does it first.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,15 +40,20 @@ pub struct Service {
 
 impl Service {
     /// Starts `command`, which serves a disk at `socket`. What it prints goes to the file `output`.
-    pub fn start(name: &str, mut command: Command, socket: &Path, output: &Path) -> Result<Self, StudyError> {
-        let failed = |error| StudyError::File { action: "make", path: output.to_owned(), error };
+    pub fn start(
+        name: &str,
+        mut command: Command,
+        socket: &Path,
+        output: &Path,
+    ) -> Result<Self, ProgramError> {
+        let failed = |error| ProgramError::File { action: "make", path: output.to_owned(), error };
         let stdout = File::create(output).map_err(failed)?;
         let stderr = stdout.try_clone().map_err(failed)?;
         let program = command.get_program().to_string_lossy().into_owned();
         let started = Instant::now();
         let child = command.stdin(Stdio::null()).stdout(stdout).stderr(stderr).spawn();
         let next = "build it, or say where it is";
-        let child = child.map_err(|error| StudyError::Program { program, error, next })?;
+        let child = child.map_err(|error| ProgramError::Program { program, error, next })?;
         let (socket, output) = (socket.to_owned(), output.to_owned());
         Ok(Self { name: name.to_owned(), child, others: Vec::new(), socket, output, started })
     }
@@ -61,46 +63,41 @@ impl Service {
         self.started
     }
 
-    /// Connects as a new guest, as soon as the server answers.
-    pub fn connect(&mut self, settings: Settings, stop: &Arc<AtomicBool>) -> Result<Writer, StudyError> {
+    /// Connects, as soon as the server answers: `connect` is tried until it gives something, or an error that does not
+    /// only say that nobody is there.
+    pub fn connect<T, E: std::error::Error + Send + Sync + 'static>(
+        &mut self,
+        stop: &AtomicBool,
+        mut connect: impl FnMut(&Path) -> Result<Option<T>, E>,
+    ) -> Result<T, ProgramError> {
         loop {
-            match FrontEnd::connect(&self.socket, settings) {
-                Ok(front_end) => {
+            match connect(&self.socket) {
+                Ok(Some(connected)) => {
                     self.see_processes()?;
-                    return Ok(Writer::new(front_end, Arc::clone(stop)));
+                    return Ok(connected);
                 }
-                Err(error) if !error.is_gone() => return Err(self.failed(error.into())),
-                Err(_) => self.await_start(stop)?,
+                Err(error) => return Err(self.failed(error)),
+                Ok(None) if stop.load(Ordering::Relaxed) => return Err(ProgramError::Signal),
+                Ok(None) if self.started.elapsed() > START_TIMEOUT => {
+                    return Err(self.late("begin to serve", START_TIMEOUT));
+                }
+                Ok(None) => {}
             }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.ended(status));
+            }
+            thread::sleep(CONNECT_PERIOD);
         }
     }
 
     /// Waits until the server accepts connections, of whatever protocol. Those of its processes that begin after that
     /// are to be seen later.
-    pub fn await_socket(&mut self, stop: &AtomicBool) -> Result<(), StudyError> {
-        while UnixStream::connect(&self.socket).is_err() {
-            self.await_start(stop)?;
-        }
-        self.see_processes()
-    }
-
-    /// Waits a little, unless there is nothing to wait for.
-    fn await_start(&mut self, stop: &AtomicBool) -> Result<(), StudyError> {
-        if stop.load(Ordering::Relaxed) {
-            return Err(StudyError::Signal);
-        }
-        if self.started.elapsed() > START_TIMEOUT {
-            return Err(self.late("begin to serve", START_TIMEOUT));
-        }
-        if let Ok(Some(status)) = self.child.try_wait() {
-            return Err(self.ended(status));
-        }
-        thread::sleep(CONNECT_PERIOD);
-        Ok(())
+    pub fn await_socket(&mut self, stop: &AtomicBool) -> Result<(), ProgramError> {
+        self.connect(stop, |socket| Ok::<_, io::Error>(UnixStream::connect(socket).ok().map(drop)))
     }
 
     /// Sees which processes it has now: these are measured, and ended with it.
-    pub fn see_processes(&mut self) -> Result<(), StudyError> {
+    pub fn see_processes(&mut self) -> Result<(), ProgramError> {
         let family = processes::family(self.child.id()).map_err(|error| self.process("find", 0, error))?;
         self.others.clear();
         for id in family.into_iter().skip(1) {
@@ -110,18 +107,19 @@ impl Service {
         Ok(())
     }
 
-    fn process_ids(&self) -> impl Iterator<Item = ProcessId> {
+    /// Its processes, as they were when it was connected to.
+    pub fn process_ids(&self) -> impl Iterator<Item = ProcessId> {
         std::iter::once(self.child.id()).chain(self.others.iter().map(|(id, _)| *id))
     }
 
     /// Processor time that all its processes have taken so far.
-    pub fn processor_time(&self) -> Result<Duration, StudyError> {
+    pub fn processor_time(&self) -> Result<Duration, ProgramError> {
         let of = |id| processes::processor_time(id).map_err(|error| self.process("measure", id, error));
         self.process_ids().map(of).sum()
     }
 
     /// Memory of the process that serves the disk, and of all of them.
-    pub fn memory(&self) -> Result<(Memory, Memory), StudyError> {
+    pub fn memory(&self) -> Result<(Memory, Memory), ProgramError> {
         let mut all = Memory::default();
         let mut serving = Memory::default();
         // The last is the worker, where there is one.
@@ -133,7 +131,7 @@ impl Service {
     }
 
     /// Asks it to end, and waits until it has; how long that took.
-    pub fn end(mut self) -> Result<Duration, StudyError> {
+    pub fn end(mut self) -> Result<Duration, ProgramError> {
         let start = Instant::now();
         let id = self.child.id();
         let process = open_process(id).map_err(|error| self.process("end", id, error))?;
@@ -149,7 +147,7 @@ impl Service {
     }
 
     /// Kills all its processes at once, and waits until they are gone.
-    pub fn kill(mut self) -> Result<(), StudyError> {
+    pub fn kill(mut self) -> Result<(), ProgramError> {
         if self.kill_all() { Ok(()) } else { Err(self.late("end after it was killed", KILL_TIMEOUT)) }
     }
 
@@ -163,29 +161,31 @@ impl Service {
         self.others.drain(..).all(|(_, process)| await_end(&process, KILL_TIMEOUT))
     }
 
-    /// What a writer's error is, of this server.
-    pub fn failed(&self, error: WriterError) -> StudyError {
-        match error {
-            WriterError::Signal => StudyError::Signal,
-            error => StudyError::Server { server: self.name.clone(), error, said: self.said() },
-        }
+    /// What a client's error is, of this server.
+    pub fn failed(&self, error: impl std::error::Error + Send + Sync + 'static) -> ProgramError {
+        ProgramError::Client { server: self.name.clone(), error: Box::new(error), said: self.said() }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// It did not settle in time.
-    pub fn late(&self, what: &'static str, within: Duration) -> StudyError {
-        StudyError::Late { server: self.name.clone(), what, within, said: self.said() }
+    pub fn late(&self, what: &'static str, within: Duration) -> ProgramError {
+        ProgramError::Late { server: self.name.clone(), what, within, said: self.said() }
     }
 
-    fn ended(&self, status: ExitStatus) -> StudyError {
-        StudyError::Ended { server: self.name.clone(), status, said: self.said() }
+    fn ended(&self, status: ExitStatus) -> ProgramError {
+        ProgramError::Ended { server: self.name.clone(), status, said: self.said() }
     }
 
-    fn process(&self, action: &'static str, id: ProcessId, error: io::Error) -> StudyError {
-        StudyError::Process { action, id, server: self.name.clone(), error }
+    fn process(&self, action: &'static str, id: ProcessId, error: io::Error) -> ProgramError {
+        ProgramError::Process { action, id, server: self.name.clone(), error }
     }
 
     /// The end of what it printed.
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         let text = fs::read_to_string(&self.output).unwrap_or_default();
         let mut start = text.len().saturating_sub(SAID_BYTES_MAX);
         while !text.is_char_boundary(start) {
@@ -240,14 +240,14 @@ mod tests {
         (directory, service)
     }
 
-    fn stop() -> Arc<AtomicBool> {
-        Arc::default()
+    fn nobody(_: &Path) -> io::Result<Option<()>> {
+        Ok(None)
     }
 
     #[test]
     fn a_server_that_ends_is_told_of_with_what_it_said() {
         let (_directory, mut service) = shell("echo no such disk; exit 3");
-        let error = service.connect(Settings::new(1, 1), &stop()).map(|_| ()).unwrap_err();
+        let error = service.connect(&AtomicBool::new(false), nobody).unwrap_err();
         assert_eq!(error.to_string(), "a shell ended with exit status: 3; it said: no such disk");
     }
 
@@ -279,9 +279,7 @@ mod tests {
     #[test]
     fn a_signal_ends_the_waiting() {
         let (_directory, mut service) = shell("sleep 60");
-        let stop = stop();
-        stop.store(true, Ordering::Relaxed);
-        assert!(matches!(service.connect(Settings::new(1, 1), &stop), Err(StudyError::Signal)));
+        assert!(matches!(service.connect(&AtomicBool::new(true), nobody), Err(ProgramError::Signal)));
     }
 
     #[test]

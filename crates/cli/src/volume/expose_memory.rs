@@ -1,0 +1,125 @@
+//! `strongroom volume expose-memory`.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_frontend::listen::{Address, Listener};
+use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
+use strongroom_types::{VolumeSize, display_bytes};
+use strongroom_worker::birth::Frontend;
+use strongroom_worker::supervise::{Birthright, MemoryExposure, Quarters};
+
+use super::expose::worker_program;
+use super::target::{UnixAddress, absolute};
+use crate::error::CliError;
+use crate::output::Output;
+use crate::readiness;
+use crate::signals::Signals;
+
+/// The export's name, and the disk's serial number.
+const NAME: &str = "memory";
+
+/// How large, and where.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "For tests, and for measuring what serving and encrypting cost without a disk. The disk is empty, and its content \
+is in the memory of the process that serves it: it is gone when that ends, and a process that dies is not replaced. \
+Blocks are encrypted as a volume's are, under a key that is made for it and kept nowhere.
+
+Stays in the foreground. The first line on stdout, printed when clients can connect, is the socket's path. SIGTERM, SIGINT \
+(Control-C) and SIGHUP end it.
+
+Examples:
+  strongroom volume expose-memory --size 2G --vhost-user unix:/run/memory.sock
+  strongroom volume expose-memory --size 2G --nbd unix:/run/memory.sock --unencrypted"
+)]
+pub struct ExposeMemoryArguments {
+    /// The size that clients see, as in 2G; memory is taken as it is written to
+    #[arg(long)]
+    size: VolumeSize,
+
+    #[command(flatten)]
+    address: SocketArguments,
+
+    /// Do not encrypt
+    #[arg(long)]
+    unencrypted: bool,
+}
+
+/// Where, and by which protocol.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct SocketArguments {
+    /// Where NBD clients connect: unix:SOCKET
+    #[arg(long, value_name = "ADDRESS")]
+    nbd: Option<UnixAddress>,
+
+    /// Where QEMU connects, to have it as a virtio disk in shared memory: unix:SOCKET
+    #[arg(long, value_name = "ADDRESS")]
+    vhost_user: Option<UnixAddress>,
+}
+
+#[derive(Serialize)]
+struct Exposed {
+    socket: PathBuf,
+    size_bytes: u64,
+    encrypted: bool,
+    /// The process that answers for it: this one.
+    pid: u32,
+    /// The process that serves it.
+    worker_pid: u32,
+}
+
+impl fmt::Display for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protection = if self.encrypted { "encrypted" } else { "NOT encrypted" };
+        writeln!(f, "{}\n", self.socket.display())?;
+        write!(
+            f,
+            "An empty disk in memory ({}, {protection}) is exposed by worker {} until Control-C or SIGTERM; its content is gone \
+             then.",
+            display_bytes(self.size_bytes),
+            self.worker_pid
+        )
+    }
+}
+
+impl ExposeMemoryArguments {
+    /// Exposes it until a signal comes. `log` is what makes the worker log as this process does.
+    pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
+        let signals = Signals::catch().map_err(CliError::Signals)?;
+        let (frontend, socket) = match &self.address {
+            SocketArguments { nbd: Some(UnixAddress(socket)), .. } => {
+                (Frontend::Nbd { export: NAME.to_owned(), tls: None }, socket)
+            }
+            SocketArguments { vhost_user: Some(UnixAddress(socket)), .. } => {
+                (Frontend::VhostUser { serial: NAME.to_owned(), queues_max: QUEUES_MAX }, socket)
+            }
+            _ => return Err(CliError::Usage("say where: --nbd or --vhost-user unix:SOCKET".to_owned())),
+        };
+        let socket = absolute(socket)?;
+        let exposure = MemoryExposure {
+            size_bytes: self.size,
+            encrypted: !self.unencrypted,
+            listener: Listener::bind_for(&Address::Unix(socket.clone()), None)?,
+            birthright: Birthright { frontend, tls_key: None, name: NAME.to_owned() },
+            program: worker_program(log)?,
+            quarters: Quarters::OfItsOwn,
+        };
+        let mut answered = Ok(());
+        exposure.serve(&signals, |worker_pid| {
+            readiness::tell("READY=1");
+            answered = output.answer(&Exposed {
+                socket,
+                size_bytes: self.size.bytes(),
+                encrypted: !self.unencrypted,
+                pid: std::process::id(),
+                worker_pid,
+            });
+        })?;
+        answered
+    }
+}

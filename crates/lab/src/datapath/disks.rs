@@ -1,0 +1,279 @@
+//! The disks that are measured: made once, written all over with random content, and kept for the next run.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::fio::{self, Target};
+use super::guest_load::{GuestLoad, Guests, LoadError, Order, Pattern};
+use super::peers::{Content, ServedDisk, Server, create_luks, create_volume};
+use super::workload::{Client, Medium};
+use crate::programs::{ProgramError, make_secret};
+use crate::service::Service;
+use crate::study::SubjectError;
+use crate::vhost_user::front_end::{FrontEnd, FrontEndError};
+use crate::vhost_user::guest::Pages;
+
+/// How long QEMU is to derive a key, in milliseconds: it is not what is measured.
+const DERIVATION_MS: u32 = 100;
+const BLOCK_BYTES: u64 = 4096;
+
+/// Before the number of the process whose directory it is.
+const MEMORY_DIRECTORY: &str = "/dev/shm/strongroom-lab-";
+/// A process may have several such directories.
+static DISKS_MADE: AtomicU32 = AtomicU32::new(0);
+
+/// How disks are written the first time.
+const FILLING: Pattern =
+    Pattern { order: Order::Sequential, reads_percent: 0, block_bytes: 512 << 10, depth: 8 };
+
+/// How large the disks are, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Of a disk that is measured alone.
+    pub disk: u64,
+    /// Of each of several.
+    pub one_of_several: u64,
+    /// In memory, and on tmpfs.
+    pub memory: u64,
+    /// How many runs of data, as many bytes as a block each, the disk has whose map is asked for.
+    pub map_runs: u64,
+}
+
+/// What a disk is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// To be loaded: written all over.
+    Load {
+        /// Where.
+        medium: Medium,
+        /// Which of them, of how many.
+        index: u16,
+        /// Of how many.
+        disks: u16,
+    },
+    /// To be opened, with the key derivation that everybody gets.
+    Open,
+    /// To be asked where it holds something.
+    Map,
+}
+
+/// Where disks are, and what makes them.
+pub struct Disks {
+    directory: PathBuf,
+    memory_directory: PathBuf,
+    secret: PathBuf,
+    /// How large they are.
+    pub sizes: Sizes,
+    /// Set when a person wants an end.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Disks {
+    /// Disks in `directory`, and in a directory on tmpfs that goes with them.
+    pub fn new(directory: &Path, sizes: Sizes, stop: Arc<AtomicBool>) -> Result<Self, ProgramError> {
+        fs::create_dir_all(directory).map_err(|error| file("make", directory, error))?;
+        remove_abandoned();
+        let number = DISKS_MADE.fetch_add(1, Ordering::Relaxed);
+        let memory_directory = PathBuf::from(format!("{MEMORY_DIRECTORY}{}-{number}", std::process::id()));
+        fs::create_dir(&memory_directory).map_err(|error| file("make", &memory_directory, error))?;
+        let secret = directory.join("secret");
+        let disks = Self { directory: directory.to_owned(), memory_directory, secret, sizes, stop };
+        if !disks.secret.exists() {
+            make_secret(&disks.secret)?;
+        }
+        Ok(disks)
+    }
+
+    /// Where the disks are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The key, or passphrase, of all of them.
+    pub fn secret(&self) -> &Path {
+        &self.secret
+    }
+
+    /// A server's socket: a short path, for it may have 107 bytes in all.
+    pub fn socket(&self, index: u16) -> PathBuf {
+        self.memory_directory.join(format!("s{index}"))
+    }
+
+    /// What a server says goes there.
+    pub fn log(&self, index: u16) -> PathBuf {
+        self.directory.join(format!("server-{index}.log"))
+    }
+
+    /// A place for something that is deleted at once.
+    pub fn scratch(&self) -> PathBuf {
+        self.directory.join("scratch")
+    }
+
+    /// How large a disk is.
+    pub fn bytes(&self, wanted: Use) -> u64 {
+        match wanted {
+            Use::Load { medium: Medium::Memory, .. } => self.sizes.memory,
+            Use::Load { disks: 1, .. } | Use::Open => self.sizes.disk,
+            Use::Load { .. } => self.sizes.one_of_several,
+            Use::Map => 2 * self.sizes.map_runs * BLOCK_BYTES,
+        }
+    }
+
+    /// Whether that disk is there already.
+    pub fn is_prepared(&self, server: &Server, wanted: Use) -> bool {
+        server.has_no_file() || self.path(server, wanted).with_extension("ready").exists()
+    }
+
+    /// The disk that `server` serves for this; what is missing is made, and what is there already is taken as it is.
+    pub fn prepare(&self, server: &Server, wanted: Use) -> Result<PathBuf, SubjectError> {
+        let path = self.path(server, wanted);
+        if self.is_prepared(server, wanted) {
+            return Ok(path);
+        }
+        remove(&path)?;
+        match (server, server.content()) {
+            (Server::Strongroom(build, content), _) => {
+                let key = (*content == Content::Encrypted).then_some(self.secret.as_path());
+                create_volume(&build.program, &path, self.bytes(wanted), key)?;
+                self.fill(server, &path, wanted)?;
+            }
+            (_, Content::Encrypted) => {
+                let derivation_ms = (wanted != Use::Open).then_some(DERIVATION_MS);
+                create_luks(&path, self.bytes(wanted), &self.secret, derivation_ms)?;
+                if wanted != Use::Open {
+                    self.fill(&Server::StorageDaemon(Content::Encrypted), &path, wanted)?;
+                }
+            }
+            _ if wanted == Use::Map => {
+                sparse_file(&path, self.sizes.map_runs).map_err(|error| file("write", &path, error))?
+            }
+            _ => fio::fill(Target::CachedFile(&path), self.bytes(wanted), &self.stop)?,
+        }
+        // A volume is synced by its own program at its end.
+        if path.is_file() {
+            let synced = File::open(&path).and_then(|image| image.sync_all());
+            synced.map_err(|error| file("sync", &path, error))?;
+        }
+        let marker = path.with_extension("ready");
+        File::create(&marker).map_err(|error| file("make", &marker, error))?;
+        Ok(path)
+    }
+
+    fn path(&self, server: &Server, wanted: Use) -> PathBuf {
+        let kind = match (server, server.content()) {
+            (Server::Strongroom(_, content), _) => match content {
+                Content::Encrypted => "volume-encrypted",
+                _ => "volume-clear",
+            },
+            (_, Content::Encrypted) => "luks",
+            _ => "raw",
+        };
+        let mib = self.bytes(wanted) >> 20;
+        let (directory, name) = match wanted {
+            Use::Load { medium: Medium::Memory, index, .. } => {
+                (&self.memory_directory, format!("{kind}-{index}-{mib}"))
+            }
+            Use::Load { index, .. } => (&self.directory, format!("{kind}-{index}-{mib}")),
+            // Only a LUKS header differs.
+            Use::Open if kind == "luks" => (&self.directory, format!("{kind}-open-{mib}")),
+            Use::Open => (&self.directory, format!("{kind}-0-{mib}")),
+            Use::Map => (&self.directory, format!("{kind}-map-{}", self.sizes.map_runs)),
+        };
+        directory.join(name)
+    }
+
+    /// Has a server write all of it, or for a map every second block.
+    fn fill(&self, server: &Server, path: &Path, wanted: Use) -> Result<(), SubjectError> {
+        let socket = self.socket(0);
+        let _ = fs::remove_file(&socket);
+        let disk = ServedDisk {
+            image: path,
+            bytes: self.bytes(wanted),
+            medium: Medium::Disk,
+            client: Client::VhostUser,
+            socket: &socket,
+            secret: &self.secret,
+            queues: 1,
+        };
+        let name = format!("{}, to be filled", server.name());
+        let mut service = Service::start(&name, server.serve(&disk), &socket, &self.log(0))?;
+        let (pattern, stride) = match wanted {
+            Use::Map => (Pattern { block_bytes: BLOCK_BYTES as u32, depth: 32, ..FILLING }, 2),
+            _ => (FILLING, 1),
+        };
+        let guests = Guests { queues: 1, pages: Pages::Huge, spin: Duration::ZERO };
+        let connect = |socket: &Path| connect(socket, pattern, guests);
+        let front_end = service.connect(&self.stop, connect)?;
+        let filled = GuestLoad::new(vec![front_end], pattern, guests, Arc::clone(&self.stop))
+            .and_then(|mut load| load.fill(stride));
+        filled.map_err(|error| failed(&service, error))?;
+        service.end()?;
+        Ok(())
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.memory_directory);
+    }
+}
+
+/// Removes what runs that were killed have left in memory.
+fn remove_abandoned() {
+    let Some((parent, prefix)) = MEMORY_DIRECTORY.rsplit_once('/') else { return };
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner =
+            name.to_str().and_then(|name| name.strip_prefix(prefix)?.split('-').next()?.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+            // Another run may be at it too.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Connects to a server, if it is there yet.
+pub fn connect(socket: &Path, pattern: Pattern, guests: Guests) -> Result<Option<FrontEnd>, FrontEndError> {
+    match GuestLoad::connect(socket, pattern, guests) {
+        Ok(front_end) => Ok(Some(front_end)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a load's error is, of a server.
+pub fn failed(service: &Service, error: LoadError) -> ProgramError {
+    match error {
+        LoadError::Signal => ProgramError::Signal,
+        error => service.failed(error),
+    }
+}
+
+/// A file whose every second block is a hole.
+fn sparse_file(path: &Path, runs: u64) -> io::Result<()> {
+    let file = File::options().write(true).create_new(true).open(path)?;
+    file.set_len(2 * runs * BLOCK_BYTES)?;
+    let block = [0xA5; BLOCK_BYTES as usize];
+    (0..runs).try_for_each(|index| file.write_all_at(&block, 2 * index * BLOCK_BYTES))?;
+    file.sync_all()
+}
+
+/// Removes what an interrupted run has left.
+pub fn remove(path: &Path) -> Result<(), ProgramError> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    removed.map_err(|error| file("delete", path, error))
+}
+
+fn file(action: &'static str, path: &Path, error: io::Error) -> ProgramError {
+    ProgramError::File { action, path: path.to_owned(), error }
+}

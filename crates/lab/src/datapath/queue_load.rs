@@ -1,0 +1,202 @@
+//! One queue of a guest that loads a disk, on a thread of its own.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::time::ClockId;
+use strongroom_types::SECTOR_BYTES;
+
+use super::guest_load::{Loaded, Order, Pattern};
+use crate::vhost_user::prepared::{Kind, PreparedError, PreparedQueue};
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    WarmUp,
+    Counted,
+    /// Nothing more is asked for.
+    Over,
+    /// Nothing more is waited for.
+    Abandoned,
+}
+
+/// Where a run is, as all its threads see it.
+pub(super) struct Progress {
+    pub phase: AtomicU8,
+    /// Counts threads that have ended.
+    pub ended: OwnedFd,
+}
+
+/// What a run asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    /// What each request is.
+    pub pattern: Pattern,
+    /// How far apart blocks are that follow each other, in blocks.
+    pub stride: u64,
+    /// How many requests of each queue.
+    pub count_max: u64,
+}
+
+/// A queue of a guest, and where on the disk it reads and writes.
+pub(super) struct QueueLoad {
+    queue: PreparedQueue,
+    /// What wakes the one who waits for answers.
+    pub call: OwnedFd,
+    /// Its part of the disk, in blocks.
+    first_block: u64,
+    pub blocks: u64,
+    next_block: u64,
+    chance: Chance,
+}
+
+impl QueueLoad {
+    /// A queue that uses `blocks` blocks from `first_block` on. Chance begins at `seed`.
+    pub fn new(
+        queue: PreparedQueue,
+        first_block: u64,
+        blocks: u64,
+        seed: u64,
+    ) -> Result<Self, PreparedError> {
+        let call = queue.call_file()?;
+        Ok(Self { queue, call, first_block, blocks, next_block: 0, chance: Chance(seed) })
+    }
+
+    /// Asks and takes answers until that is over: what was counted.
+    pub fn drive(
+        &mut self,
+        asked: Asked,
+        spin: Duration,
+        progress: &Progress,
+    ) -> Result<Loaded, PreparedError> {
+        let Asked { pattern, stride, count_max } = asked;
+        self.next_block = 0;
+        let mut left = count_max;
+        let depth = usize::from(pattern.depth);
+        let mut free: Vec<u16> = (0..pattern.depth).collect();
+        let mut answered = Vec::with_capacity(depth);
+        let mut sent = vec![Instant::now(); depth];
+        let mut count = Count::default();
+        loop {
+            let now = Instant::now();
+            let phase = progress.phase.load(Ordering::Acquire);
+            count.turn(phase, now, &self.queue);
+            if phase == Phase::Abandoned as u8 {
+                return Ok(count.counted);
+            }
+            if phase < Phase::Over as u8 && !free.is_empty() && left > 0 {
+                let count = left.min(free.len() as u64);
+                left -= count;
+                for slot in free.drain(free.len() - count as usize..) {
+                    let (kind, sector) = self.next(pattern, stride);
+                    self.queue.submit(slot, kind, sector)?;
+                    sent[usize::from(slot)] = now;
+                }
+                self.queue.publish()?;
+            }
+            if free.len() == depth {
+                count.counted.bytes = count.counted.operations * u64::from(pattern.block_bytes);
+                return Ok(count.counted);
+            }
+            self.queue.take_answered(&mut answered)?;
+            if answered.is_empty() {
+                if spin.is_zero() || !self.spins(spin)? {
+                    self.queue.sleep()?;
+                }
+                continue;
+            }
+            if count.runs() {
+                let now = Instant::now();
+                for slot in &answered {
+                    count.counted.latencies.record(now - sent[usize::from(*slot)]);
+                }
+                count.counted.operations += answered.len() as u64;
+            }
+            free.append(&mut answered);
+        }
+    }
+
+    /// Looks for answers for a while; whether there are some.
+    fn spins(&self, spin: Duration) -> Result<bool, PreparedError> {
+        let since = Instant::now();
+        while since.elapsed() < spin {
+            if self.queue.has_answers()? {
+                return Ok(true);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(false)
+    }
+
+    fn next(&mut self, pattern: Pattern, stride: u64) -> (Kind, u64) {
+        let block = match pattern.order {
+            Order::Random => self.chance.below(self.blocks),
+            Order::Sequential => {
+                let block = self.next_block;
+                self.next_block = if block + stride >= self.blocks { 0 } else { block + stride };
+                block
+            }
+        };
+        let is_read = match pattern.reads_percent {
+            0 => false,
+            100.. => true,
+            percent => self.chance.below(100) < u64::from(percent),
+        };
+        let kind = if is_read { Kind::Read } else { Kind::Write };
+        (kind, (self.first_block + block) * (u64::from(pattern.block_bytes) / SECTOR_BYTES))
+    }
+}
+
+/// What a thread counts.
+#[derive(Default)]
+struct Count {
+    since: Option<(Instant, Duration)>,
+    counted: Loaded,
+    is_over: bool,
+}
+
+impl Count {
+    fn runs(&self) -> bool {
+        self.since.is_some() && !self.is_over
+    }
+
+    fn turn(&mut self, phase: u8, now: Instant, queue: &PreparedQueue) {
+        match self.since {
+            None if phase == Phase::Counted as u8 => {
+                self.since = Some((now, thread_time()));
+                (self.counted.kicks, self.counted.sleeps) = (queue.kicks(), queue.sleeps());
+            }
+            Some((start, client_cpu)) if phase > Phase::Counted as u8 && !self.is_over => {
+                self.is_over = true;
+                self.counted.elapsed = now - start;
+                self.counted.client_cpu = thread_time().saturating_sub(client_cpu);
+                self.counted.kicks = queue.kicks() - self.counted.kicks;
+                self.counted.sleeps = queue.sleeps() - self.counted.sleeps;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Processor time of the calling thread.
+fn thread_time() -> Duration {
+    ClockId::CLOCK_THREAD_CPUTIME_ID.now().map_or(Duration::ZERO, Duration::from)
+}
+
+/// Random numbers that take a nanosecond each (SplitMix64).
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+}
