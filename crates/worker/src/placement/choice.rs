@@ -6,6 +6,8 @@
 //! - The VM's node is known: the processors of that node.
 //! - Only the device's is: the processors of all nodes that are near it, which is the device's socket where a socket has several
 //!   nodes. All VMs of a datastore come to the same place, so it is made no narrower than it must be.
+//! - Whoever started the process may have chosen already where memory comes from (numactl, `NUMAPolicy=`). Then nothing is done for
+//!   a device's sake, and for the VM's, which a person named, nothing about memory.
 //! - Never more than the process may use anyway, and nothing at all where that would change nothing.
 //!
 //! Memory comes from the nodes of these processors, and from the nearest of those first. Threads are bound to none of the
@@ -28,6 +30,8 @@ pub struct Situation {
     pub processors: Numbers,
     /// The nodes that its memory may come from; nothing if the kernel does not tell.
     pub memory: Option<Numbers>,
+    /// Whether somebody has chosen already where its memory comes from.
+    pub memory_is_chosen: bool,
     /// The VM's node.
     pub vm_node: Option<u32>,
     /// The nodes that the volume's device is at.
@@ -68,6 +72,8 @@ pub enum Why {
     OneNode,
     /// Neither the VM's node nor the device's is known.
     NothingKnown,
+    /// Somebody has chosen already where its memory comes from.
+    Chosen,
     /// The VM's node is not there.
     NoSuchNode(u32),
     /// None of the processors that it may use is of a node that is there.
@@ -86,6 +92,7 @@ impl Situation {
         let (near, homes) = match self.vm_node {
             Some(node) if topology.node(node).is_none() => return Choice::Leave(Why::NoSuchNode(node)),
             Some(node) => (Near::Vm, Numbers::from_iter([node])),
+            None if self.memory_is_chosen => return Choice::Leave(Why::Chosen),
             None => (Near::Device, self.device_nodes.clone()),
         };
         if homes.iter().all(|home| topology.node(home).is_none()) {
@@ -112,7 +119,8 @@ impl Situation {
         }
         let nodes: Numbers = chosen.iter().map(|(number, _)| *number).collect();
         let processors = chosen.iter().flat_map(|(_, processors)| processors.iter()).collect();
-        let memory = self.memory_near(topology, &nodes);
+        let memory =
+            if self.memory_is_chosen { Numbers::default() } else { self.memory_near(topology, &nodes) };
         Choice::Place { processors, memory, near }
     }
 
@@ -156,6 +164,7 @@ impl fmt::Display for Why {
             Self::NothingKnown => {
                 f.write_str("neither the VM's NUMA node nor that of the volume's device is known")
             }
+            Self::Chosen => f.write_str("whoever started it has chosen already where its memory comes from"),
             Self::NoSuchNode(node) => write!(f, "the machine has no NUMA node {node}"),
             Self::NoProcessor => f.write_str("the processors that it may use are of no NUMA node"),
             Self::AllNear => f.write_str("of the processors that it may use, none are nearer than others"),

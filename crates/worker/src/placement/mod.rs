@@ -92,7 +92,7 @@ impl Placement {
 
     /// Moves the calling thread, and those that it makes from now on, to where they are to run, and says so in the log.
     pub fn settle(self, sysfs: &Path) {
-        let (choice, memory_is_chosen) = self.choose(sysfs);
+        let choice = self.situation(sysfs).choose();
         tracing::info!("{choice}");
         let Choice::Place { processors, memory, .. } = choice else { return };
         if let Err(errno) = sched_setaffinity(None, &set_of(&processors)) {
@@ -101,26 +101,24 @@ impl Placement {
             );
             return;
         }
-        // Whoever has chosen already where memory comes from (numactl, NUMAPolicy=) knows better.
-        if memory_is_chosen || memory.is_empty() {
-            return;
-        }
-        if let Err(errno) = policy::prefer(memory.iter()) {
+        if !memory.is_empty()
+            && let Err(errno) = policy::prefer(memory.iter())
+        {
             // From the node that a thread runs on, as a rule, which is one of them.
             tracing::info!("memory of the worker comes from where the kernel chooses: {errno}");
         }
     }
 
-    /// What is to be done, and whether somebody has chosen already where memory comes from.
-    fn choose(self, sysfs: &Path) -> (Choice, bool) {
-        let situation = Situation {
+    fn situation(self, sysfs: &Path) -> Situation {
+        Situation {
             topology: Topology::read(sysfs),
             processors: usable_processors(),
             memory: usable_memory(),
+            // Who may not ask may not choose either.
+            memory_is_chosen: policy::is_default() == Ok(false),
             vm_node: self.vm_node,
             device_nodes: self.device.map(|device| device.nodes(sysfs)).unwrap_or_default(),
-        };
-        (situation.choose(), policy::is_default() != Ok(true))
+        }
     }
 }
 

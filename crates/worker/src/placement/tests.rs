@@ -159,6 +159,15 @@ fn nothing_is_taken_that_a_cpuset_does_not_give() {
 }
 
 #[test]
+fn whoever_has_chosen_already_is_not_corrected() {
+    let chosen = Situation { memory_is_chosen: true, device_nodes: numbers("5"), ..situation(EPYC_NPS4) };
+    assert_eq!(chosen.choose(), Choice::Leave(Why::Chosen));
+    // The processors of the VM's node, which a person named; memory stays as it was chosen.
+    let of_vm = Situation { vm_node: Some(6), ..chosen };
+    assert_eq!(of_vm.choose(), place(Near::Vm, "36-41,84-89", ""));
+}
+
+#[test]
 fn what_cannot_be_read_is_left_to_the_kernel() {
     let empty = tempfile::tempdir().unwrap();
     assert_eq!((Topology::online(empty.path()), Topology::read(empty.path())), (None, None));
