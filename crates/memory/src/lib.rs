@@ -6,6 +6,7 @@
 //! - [`GuestMemory`] and [`GuestSlice`]: memory that a guest shares with us. It changes while we look, so it
 //!   never becomes a `&[u8]`; it is copied or handed to a cipher as raw segments, and what we write into it
 //!   is marked dirty.
+//! - [`policy`]: from which NUMA nodes memory comes. [`Padded`]: what shares no cache line with others.
 //! - [`secret`]: the one type that plain keys live in. [`WipingAllocator`]: for what passes through other memory.
 //!
 //! This room knows nothing of I/O, ciphers or files. It is one of the few that may use `unsafe`; each use
@@ -13,6 +14,8 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod guest;
+mod padded;
+pub mod policy;
 mod pool;
 mod reserve;
 pub mod secret;
@@ -20,6 +23,7 @@ mod wiping_allocator;
 mod words;
 
 pub use guest::{DirtyLog, GuestAddress, GuestError, GuestMemory, GuestRegion, GuestSlice, Segment};
+pub use padded::Padded;
 pub use pool::{Buffer, BufferPool, CHUNK_BYTES, ChunkId, ChunkMemory, MAX_BUFFER_BYTES, PoolError};
 pub use reserve::ReservedPool;
 pub use wiping_allocator::WipingAllocator;

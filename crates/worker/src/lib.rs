@@ -5,6 +5,7 @@
 //! - [`process_main`]: the worker itself; `service`: what clients connect to in it.
 //! - [`process`]: no dumps, no core files, ciphers that answer rightly; before the first key.
 //! - [`sandbox`]: what a worker that obeys an attacker cannot do.
+//! - [`placement`]: on which processors, and in whose memory, of a machine with several NUMA nodes.
 //! - [`layers`]: the layers of an open volume become one disk of plain blocks, and the keys go where only the ciphers
 //!   find them.
 //! - [`stack`]: that disk, as a frontend serves it.
@@ -24,6 +25,7 @@ pub mod condition;
 pub mod control;
 mod destaging;
 pub mod layers;
+pub mod placement;
 pub mod process;
 pub mod process_main;
 pub mod read_through;

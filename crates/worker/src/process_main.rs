@@ -1,6 +1,6 @@
 //! The worker: a process that serves one volume and holds nothing but its keys, its layer's open file and its clients.
 //!
-//! It gives up every right before it learns anything worth stealing: not dumpable -> confined -> threads -> system
+//! It gives up every right before it learns anything worth stealing: not dumpable -> placed -> confined -> threads -> system
 //! calls denied -> keys -> clients. It opens nothing, and knows no path and no KEK; what it is told to do comes over
 //! the socket it was born with ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and
 //! ends, so that the volume is free.
@@ -16,6 +16,7 @@ use thiserror::Error;
 use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
 use crate::destaging::{Destaging, DestagingError};
 use crate::layers::{Ciphers, StackError};
+use crate::placement::SYSFS;
 use crate::process::{ProcessError, prepare_for_keys};
 use crate::sandbox::{Confinement, SandboxError, confine};
 use crate::service::{Service, ServiceError, Serving};
@@ -80,12 +81,16 @@ fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
         Err(BirthError::Gone) => return Ok(()),
         received => received?,
     };
-    let Order::Start(Start { frontend, user }) = order else { return Err(unexpected(&order)) };
+    let Order::Start(Start { frontend, user, placement }) = order else { return Err(unexpected(&order)) };
     let mut files = files.into_iter();
     let listener = files.next().ok_or_else(|| missing("the listening socket"))?;
     // The number is ours for as long as this is open.
     let _lease = files.next();
     let service = Service::prepare(frontend, listener, socket)?;
+    // Before there are threads and buffers, and while sysfs can be read.
+    if let Some(placement) = placement {
+        placement.settle(SYSFS.as_ref());
+    }
     confine(&Confinement { user, ..Confinement::default() })?;
     let service = service.start_threads()?;
     socket.send(&Report::Ready { program: env!("CARGO_PKG_VERSION").to_owned() }, &[])?;

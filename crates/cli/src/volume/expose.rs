@@ -14,6 +14,7 @@ use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_types::display_bytes;
 use strongroom_worker::birth::Frontend;
+use strongroom_worker::placement::NumaNode;
 use strongroom_worker::supervise::{Birthright, Exposure, Program, Quarters, Supervisor, VolumeKek};
 
 use super::attach::{Attachment, Show, shell_word};
@@ -54,6 +55,7 @@ Examples:
   strongroom volume expose ./ds/vm1
   strongroom volume expose ./ds/vm1 --nbd unix:/run/vm1.sock
   strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock --show libvirt
+  strongroom volume expose ./ds/vm1 --vhost-user unix:/run/vm1.sock --numa-node 1
   strongroom volume expose ./ds/vm1 --nbd tcp:[::]:10809 --key-file vm1.key \\
     --authorize dns:host1.example.org --tls-ca ca.pem --tls-cert cert.pem --tls-key key.pem"
 )]
@@ -76,6 +78,11 @@ pub struct ExposeArguments {
     /// For whom lines to paste are printed; with --json, all of them are
     #[arg(long, value_enum, value_name = "WHOM", default_value_t)]
     show: Show,
+
+    /// On a machine with several NUMA nodes, the one that the VM is on: the worker runs there. 'auto' is near the device that
+    /// the volume is on; 'none' leaves it to the kernel
+    #[arg(long, value_name = "N|auto|none", default_value_t)]
+    numa_node: NumaNode,
 
     /// If the volume's key cannot be had now, fail instead of waiting until it can
     #[arg(long)]
@@ -158,6 +165,8 @@ impl ExposeArguments {
         };
         let descriptor = head.descriptor();
         let (size_bytes, encrypted) = (descriptor.size_bytes.bytes(), descriptor.encryption.is_some());
+        let placement =
+            self.numa_node.placement(&head).map_err(|error| CliError::Usage(error.to_string()))?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
 
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -186,7 +195,7 @@ impl ExposeArguments {
             kek: VolumeKek::new(key.into_kek(), leases)?,
             keyring,
             listener,
-            birthright: Birthright { frontend, tls_key, name },
+            birthright: Birthright { frontend, tls_key, name, placement },
             program: worker_program(log)?,
             quarters: Quarters::OfItsOwn,
         };

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use strongroom_io::{IoError, Waker};
+use strongroom_memory::Padded;
 
 /// One sync: a flush, or a durable write, which is an fsync of its own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,17 +16,20 @@ pub(super) struct SyncTicket(u64);
 
 /// Whether something was done to a file that no sync covers yet. A sync takes this upon itself with
 /// [`Syncs::begin_for`], which is the only way.
+///
+/// Every thread that writes looks at it after each write, so it is apart from what lies beside it.
 #[derive(Debug)]
-pub(super) struct Unsynced(AtomicBool);
+pub(super) struct Unsynced(Padded<AtomicBool>);
 
 impl Unsynced {
     pub(super) fn new(unsynced: bool) -> Self {
-        Self(AtomicBool::new(unsynced))
+        Self(Padded::new(AtomicBool::new(unsynced)))
     }
 
     /// Something was done, and its submitter is not told yet.
     pub(super) fn set(&self) {
-        // Whoever takes it after this begins a sync that covers what was done. A line that is only read stays with all threads.
+        // Between two syncs all writers but the first find it set, and leave the cache line with everybody. Whoever finds it set
+        // has done its work before the sync that takes it is sent, for it is taken first.
         if !self.0.load(Ordering::SeqCst) {
             self.0.store(true, Ordering::SeqCst);
         }

@@ -16,6 +16,7 @@ use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::control::Status;
+use strongroom_worker::placement::Placement;
 use strongroom_worker::sandbox::UidLease;
 use strongroom_worker::supervise::{
     Birthright, Exposure, Program, Quarters, SuperviseError, Supervisor, VolumeKek,
@@ -148,12 +149,14 @@ impl VolumeHost<'_> {
         let (program, arguments) = self.worker;
         let program = Program::at(program, arguments.clone()).map_err(system("cannot open this program"))?;
         let name = format!("{}-{}", spec.name, disk.name);
+        // QEMU comes after the disks, and runs on whichever nodes the kernel chooses.
+        let placement = Placement::near_device(&head);
         let exposure = Exposure {
             head,
             kek: volume_kek,
             keyring: self.keys.keyring(),
             listener,
-            birthright: Birthright { frontend: frontend(disk), tls_key: None, name },
+            birthright: Birthright { frontend: frontend(disk), tls_key: None, name, placement },
             program,
             quarters: self.quarters.clone(),
         };

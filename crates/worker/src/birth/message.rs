@@ -8,6 +8,7 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 
 use super::socket::BirthError;
 use crate::condition::Condition;
+use crate::placement::Placement;
 
 /// The format that this program writes. 1 is the first; 2 brought layers with a log and on each other, and
 /// reports of how a volume fares.
@@ -98,6 +99,9 @@ pub struct Start {
     pub frontend: Frontend,
     /// Its own user and group, if it is to have one.
     pub user: Option<(u32, u32)>,
+    /// What it is to be near to, on a machine with several NUMA nodes. A program that does not know it leaves it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
 }
 
 /// What clients speak.
@@ -224,9 +228,12 @@ mod tests {
 
     const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
 
+    /// On a machine with several NUMA nodes.
+    const START_PLACED_2: &str = r#"{"format":2,"message":{"start":{"frontend":{"vhost_user":{"serial":"vm1","queues_max":16}},"user":null,"placement":{"vm_node":1,"device":{"major":259,"minor":3}}}}}"#;
+
     #[test]
     fn messages_are_written_as_they_are_read() {
-        for text in ORDERS_1.into_iter().chain([SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2]) {
+        for text in ORDERS_1.into_iter().chain([SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2, START_PLACED_2]) {
             let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
             assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);
         }

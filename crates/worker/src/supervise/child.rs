@@ -19,6 +19,7 @@ use super::program::Program;
 use super::quarters::{Place, Quarters};
 use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report, Start};
 use crate::condition::Condition;
+use crate::placement::Placement;
 use crate::sandbox::UidLease;
 
 /// From a worker's start to the report that it is confined: tens of milliseconds, and more where many start at once.
@@ -39,6 +40,8 @@ pub struct Birthright {
     pub tls_key: Option<SecretBytes>,
     /// A name for the worker's cgroup.
     pub name: String,
+    /// What it is to be near to, on a machine with several NUMA nodes.
+    pub placement: Option<Placement>,
 }
 
 /// Why a worker did not do what it was asked.
@@ -167,7 +170,8 @@ impl WorkerProcess {
         let user = lease.as_deref().map(UidLease::user);
         let lease_file = lease.as_deref().map(UidLease::as_fd);
         let files: Vec<_> = std::iter::once(listener).chain(lease_file).collect();
-        let start = Order::Start(Start { frontend: birthright.frontend.clone(), user });
+        let start = Start { frontend: birthright.frontend.clone(), user, placement: birthright.placement };
+        let start = Order::Start(start);
         let sent = worker.socket.send(&start, &files);
         let sent = sent.and_then(|()| match &birthright.tls_key {
             Some(key) => worker.socket.send_secret(key),

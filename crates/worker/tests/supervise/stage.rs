@@ -153,6 +153,7 @@ pub fn supervisor(
             frontend: Frontend::VhostUser { serial: "vm1".to_owned(), queues_max: 1 },
             tls_key: None,
             name: "vm1".to_owned(),
+            placement: None,
         },
         program: Program::at(&directory.join("program"), arguments).unwrap(),
         quarters: Quarters::OfItsOwn,

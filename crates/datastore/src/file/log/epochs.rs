@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use strongroom_io::Waker;
+use strongroom_memory::Padded;
 
 /// The epoch that a transfer began in.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,9 +19,10 @@ pub(in crate::file) struct Epoch(usize);
 
 #[derive(Debug, Default)]
 pub(in crate::file) struct Epochs {
-    turns: AtomicUsize,
+    /// Read by each transfer and written once a round of the destager, so it is apart from what each transfer writes.
+    turns: Padded<AtomicUsize>,
     /// Transfers under way of even and of odd epochs.
-    under_way: [AtomicUsize; 2],
+    under_way: [Padded<AtomicUsize>; 2],
     /// Who waits for the end of the last epoch.
     waiting: Mutex<Option<Arc<Waker>>>,
 }

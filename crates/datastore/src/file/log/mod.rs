@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 use strongroom_io::{IoError, Waker};
-use strongroom_memory::{BufferPool, CHUNK_BYTES};
+use strongroom_memory::{BufferPool, CHUNK_BYTES, Padded};
 use strongroom_types::{Extent, VolumeSize};
 
 use self::destage::End;
@@ -77,8 +77,9 @@ pub(super) struct Log {
     bytes: u64,
     /// From how many bytes on a first write goes in place.
     fill_bytes_min: Option<u64>,
-    /// Count of blocks in the index: most of the time none, and then no lock is taken to read.
-    entries: AtomicUsize,
+    /// Count of blocks in the index: most of the time none, and then no lock is taken to read. Every read looks at it, so it is
+    /// apart from the lock that every append takes.
+    entries: Padded<AtomicUsize>,
     state: Mutex<State>,
     superblock: Mutex<Superblock>,
 }
@@ -121,7 +122,7 @@ impl Log {
             id: superblock.log,
             bytes: facts.bytes,
             fill_bytes_min: facts.fill_bytes_min,
-            entries: AtomicUsize::new(state.entries()),
+            entries: Padded::new(AtomicUsize::new(state.entries())),
             state: Mutex::new(state),
             superblock: Mutex::new(superblock),
         })
