@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::hash::Hasher;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use super::disks::{Disks, Sizes};
@@ -12,6 +13,7 @@ use super::fio::Buffers;
 use super::peers::{Build, Content, PACKAGES, Server, version};
 use super::subjects::{RAW, RAW_HUGE, RawFile, ServedDisks};
 use super::workload::{DiskWorkload, Group, Task, all};
+use crate::programs::run;
 use crate::study::{Baseline, Pace, ReportSettings, Study, Subject, SubjectError, Workload};
 use crate::vhost_user::guest::Pages;
 
@@ -98,7 +100,14 @@ pub fn missing() -> Vec<Missing> {
 fn servers(config: &ComparisonConfig) -> Vec<Server> {
     let mut builds = vec![Build { program: config.program.clone(), name: OURS }];
     builds.extend(config.baseline_program.clone().map(|program| Build { program, name: BASELINE }));
-    let ours = |content| builds.clone().into_iter().map(move |build| Server::Strongroom(build, content));
+    let ours = |content| {
+        let mut builds = builds.clone();
+        if matches!(content, Content::Memory | Content::EncryptedMemory) {
+            // An older build cannot do that.
+            builds.retain(|build| build.name == OURS || exposes_memory(&build.program));
+        }
+        builds.into_iter().map(move |build| Server::Strongroom(build, content))
+    };
     if config.form == Form::Brief {
         let mut servers = vec![Server::StorageDaemon(Content::Encrypted)];
         servers.extend(ours(Content::Clear));
@@ -119,6 +128,11 @@ fn servers(config: &ComparisonConfig) -> Vec<Server> {
         servers.extend(ours(content));
     }
     servers
+}
+
+/// Whether a build knows the command that serves a disk in memory.
+fn exposes_memory(program: &Path) -> bool {
+    run(Command::new(program).args(["volume", "expose-memory", "--help"])).is_ok()
 }
 
 /// The study, with every disk that it needs made. `progress` is told what is being made.

@@ -280,8 +280,10 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         for service in self.0.drain(..) {
-            if let Err(error) = service.end() {
-                eprintln!("strongroom-lab: {error}");
+            match service.end() {
+                // One that is gone already was told of by whoever needed it.
+                Ok(_) | Err(ProgramError::Process { .. }) => {}
+                Err(error) => eprintln!("strongroom-lab: {error}"),
             }
         }
     }
