@@ -105,7 +105,7 @@ impl ExposeMemoryArguments {
             size_bytes: self.size,
             encrypted: !self.unencrypted,
             listener: Listener::bind_for(&Address::Unix(socket.clone()), None)?,
-            birthright: Birthright { frontend, tls_key: None, name: NAME.to_owned() },
+            birthright: Birthright { frontend, tls_key: None, name: NAME.to_owned(), placement: None },
             program: worker_program(log)?,
             quarters: Quarters::OfItsOwn,
         };
