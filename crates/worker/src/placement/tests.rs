@@ -1,6 +1,8 @@
 //! Choices on recorded machines, and what is done on this one.
 //!
-//! A recording has a line for each file of sysfs (`path:content`, as `grep -r` prints them) and each link (`path -> target`).
+//! A recording has a line for each file of sysfs (`path:content`, as `grep -r` prints them) and each link (`path -> target`). The
+//! one of one node is this project's machine, that of EPYCs has its processors and distances from a published listing; the
+//! others are written in their form.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
