@@ -5,6 +5,7 @@
 //! - [`first_writes`]: how fast a disk is that has never been written, ours and QEMU's. `strongroom-lab first-writes`
 //!   runs it.
 //! - [`kmip_load`]: how often any KMIP server releases a key, and how fast. `strongroom-lab kmip-load` runs it.
+//! - [`soak`]: volumes under verified load for an hour, whatever happens to who serves them. `strongroom-lab soak` runs it.
 //! - [`study`]: what is compared is measured in the same run.
 //! - [`latency`]: how long requests took.
 //!
@@ -17,5 +18,6 @@
 pub mod first_writes;
 pub mod kmip_load;
 pub mod latency;
+pub mod soak;
 pub mod study;
 pub mod vhost_user;

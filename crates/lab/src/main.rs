@@ -3,6 +3,7 @@
 
 mod first_writes_command;
 mod kmip_load_command;
+mod soak_command;
 mod vhost_user_verify;
 
 use std::error::Error;
@@ -22,6 +23,7 @@ struct Arguments {
 enum Command {
     FirstWrites(first_writes_command::Arguments),
     KmipLoad(kmip_load_command::Arguments),
+    Soak(soak_command::Arguments),
     VhostUserVerify(vhost_user_verify::Arguments),
 }
 
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
         Command::FirstWrites(arguments) => first_writes_command::run(&arguments).map_err(Into::into),
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
+        Command::Soak(arguments) => soak_command::run_soak(&arguments).map_err(Into::into),
         Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments).map_err(Into::into),
     };
     match done {
