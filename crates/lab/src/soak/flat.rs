@@ -4,9 +4,8 @@
 //! medians of the first and the last quarter of the rest of its life, which single peaks do not move. Two things may
 //! grow:
 //!
-//! - **within a life**: the growths of all processes of a role are added up, and so are the times between these
-//!   quarters; what is beyond an allowance is a rate. That finds a leak of a few KiB a second also in workers that are
-//!   replaced every few minutes.
+//! - **within a life**: the worst of a few lives, the median of many. That finds a leak of 2 KiB a second in a process
+//!   that lives for an hour, and one of some 8 KiB a second in workers that are replaced every few minutes.
 //! - **over successors**: what each took at the same age, the first quarter of them against the last. That finds what
 //!   is handed from one to the next and grows.
 
@@ -23,11 +22,17 @@ pub struct Limits {
     /// The part of a process's life that is not judged. Workers have touched all of their buffers and their guest's
     /// rings within seconds of load, supervisors all of their code in the first round of events.
     pub warm_up_seconds: f64,
-    /// Within a life, once for all processes of a role and volume: the allocator's steps are 128 KiB (its trim
-    /// threshold), and one arena of a thread that begins late has a few of them. A volume that grows has larger tables.
+    /// Within a life, where few are judged: a worker under full load takes a step of a mebibyte once, when a burst meets
+    /// it, and rarely a second one; then it stays there.
     pub allowance_bytes: f64,
-    /// Within lives, in the mean: half of the smallest leak that must be found in an hour, 1 KiB a second.
+    /// Within the median life of four or more: few of them take such a step after the warm-up, and an arena of a thread
+    /// that begins late takes less.
+    pub median_allowance_bytes: f64,
+    /// Within a life, beyond these: a quarter of the smallest leak that must be found in an hour, 2 KiB a second.
     pub rate_bytes: f64,
+    /// Buffers for I/O, within a life in the mean: the pool of each thread takes and gives back chunks of 2 MiB as the
+    /// sizes of requests have it, by some of them up and down at any time.
+    pub allowance_pool_bytes: f64,
     /// Descriptors within a life: a sample may meet a command's connection and the pipe of a key, one of each.
     pub allowance_descriptors: f64,
     /// Threads within a life: io_uring's workers come and go, by load; they are counted as the process's.
@@ -43,11 +48,13 @@ impl Limits {
     pub fn for_seconds(seconds: f64) -> Self {
         Self {
             warm_up_seconds: (seconds / 20.0).clamp(2.0, 60.0),
-            allowance_bytes: 768.0 * 1024.0,
+            allowance_bytes: 2.5 * 1024.0 * 1024.0,
+            median_allowance_bytes: 512.0 * 1024.0,
             rate_bytes: 512.0,
+            allowance_pool_bytes: 8.0 * 1024.0 * 1024.0,
             allowance_descriptors: 2.0,
             allowance_threads: 8.0,
-            successor_bytes: 1024.0 * 1024.0,
+            successor_bytes: 2.5 * 1024.0 * 1024.0,
             successor_descriptors: 1.0,
         }
     }
@@ -55,6 +62,8 @@ impl Limits {
 
 /// Fewer samples of a life after the warm-up say nothing.
 const SAMPLES_MIN: usize = 8;
+/// So many lives have a median that a step in one or the other does not move.
+const MEDIAN_LIVES_MIN: usize = 4;
 /// Fewer successors say nothing.
 const LIVES_MIN: usize = 8;
 
@@ -73,13 +82,17 @@ pub struct Verdict {
     pub lived_seconds: f64,
     /// At the beginning, after the warm-up of the first process, and at the end of the last.
     pub anonymous_bytes: (f64, f64),
+    /// As above, without buffers for I/O.
+    pub beside_pools_bytes: (f64, f64),
     /// As above: the process's share of all that it uses.
     pub proportional_bytes: (f64, f64),
     /// As above.
     pub descriptors: (f64, f64),
     /// As above.
     pub threads: (f64, f64),
-    /// By how much memory grew within lives, in all, and what is allowed.
+    /// By how much buffers grew within a life, in the mean.
+    pub growth_pool_bytes: f64,
+    /// By how much other memory grew within the worst of a few lives, or the median of many, and what is allowed.
     pub growth_bytes: f64,
     /// As above.
     pub allowed_bytes: f64,
@@ -112,15 +125,25 @@ pub fn judge(samples: &[Sample], limits: &Limits) -> Vec<Verdict> {
 fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> Verdict {
     let grown: Vec<Life<'_>> = lives.iter().map(|life| after(life, limits.warm_up_seconds)).collect();
     let judged: Vec<&Life<'_>> = grown.iter().filter(|life| life.len() >= SAMPLES_MIN).collect();
-    let (mut growth_bytes, mut seconds) = (0.0, 0.0);
+    let (mut growths, mut times) = (Vec::new(), Vec::new());
+    let mut growth_pool_bytes = 0.0;
     let (mut growth_descriptors, mut growth_threads) = (0.0_f64, 0.0_f64);
     for life in &judged {
-        growth_bytes += growth(life, memory);
-        seconds += growth(life, |sample| sample.seconds);
-        growth_descriptors = growth_descriptors.max(growth(life, descriptors));
-        growth_threads = growth_threads.max(growth(life, |sample| sample.threads as f64));
+        growths.push(growth(life, memory));
+        growth_pool_bytes += growth(life, pools) / judged.len() as f64;
+        times.push(growth(life, |sample| sample.seconds));
+        growth_descriptors = growth_descriptors.max(low_growth(life, descriptors));
+        growth_threads = growth_threads.max(low_growth(life, |sample| sample.threads as f64));
     }
-    let allowed_bytes = limits.allowance_bytes + limits.rate_bytes * seconds;
+    // Of few, the worst; of many, the one in the middle.
+    let is_many = judged.len() >= MEDIAN_LIVES_MIN;
+    let typical = |values: Vec<f64>| match is_many {
+        true => median(values),
+        false => values.into_iter().reduce(f64::max).unwrap_or_default(),
+    };
+    let allowance = if is_many { limits.median_allowance_bytes } else { limits.allowance_bytes };
+    let growth_bytes = typical(growths);
+    let allowed_bytes = allowance + limits.rate_bytes * typical(times);
     let successor_growth_bytes = over_successors(lives, limits, memory);
     let successor_growth_descriptors = over_successors(lives, limits, descriptors);
     let mut wrong = Vec::new();
@@ -129,7 +152,8 @@ fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> V
             wrong.push(format!("{what} grew by {growth:.0}, and {allowed:.0} are allowed"));
         }
     };
-    judge("memory within lives, in bytes,", Some(growth_bytes), allowed_bytes);
+    judge("memory within a life, in bytes,", Some(growth_bytes), allowed_bytes);
+    judge("buffers within a life, in bytes,", Some(growth_pool_bytes), limits.allowance_pool_bytes);
     judge("descriptors within a life", Some(growth_descriptors), limits.allowance_descriptors);
     judge("threads within a life", Some(growth_threads), limits.allowance_threads);
     judge("memory over successors, in bytes,", successor_growth_bytes, limits.successor_bytes);
@@ -147,10 +171,12 @@ fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> V
         processes: lives.len(),
         judged: judged.len(),
         lived_seconds: lives.iter().map(lived).sum(),
-        anonymous_bytes: ends(memory),
+        anonymous_bytes: ends(|sample| sample.anonymous_bytes as f64),
+        beside_pools_bytes: ends(memory),
         proportional_bytes: ends(|sample| sample.proportional_bytes as f64),
         descriptors: ends(descriptors),
         threads: ends(|sample| sample.threads as f64),
+        growth_pool_bytes,
         growth_bytes,
         allowed_bytes,
         growth_descriptors,
@@ -160,8 +186,13 @@ fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> V
     }
 }
 
+/// Memory beside the buffers, where these are known.
 fn memory(sample: &Sample) -> f64 {
-    sample.anonymous_bytes as f64
+    sample.anonymous_bytes as f64 - pools(sample)
+}
+
+fn pools(sample: &Sample) -> f64 {
+    sample.huge_bytes.unwrap_or(sample.anonymous_bytes) as f64
 }
 
 fn descriptors(sample: &Sample) -> f64 {
@@ -177,6 +208,13 @@ fn after<'samples>(life: &Life<'samples>, seconds: f64) -> Life<'samples> {
 fn growth(life: &Life<'_>, of: impl Fn(&Sample) -> f64) -> f64 {
     let (first, last) = quarters(life, of);
     last - first
+}
+
+/// From the least in the first quarter to the least in the last: whatever comes and goes is not in it.
+fn low_growth(life: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    let quarter = life.len().div_ceil(4);
+    let least = |part: &[&Sample]| part.iter().map(|sample| of(sample)).reduce(f64::min).unwrap_or_default();
+    least(&life[life.len() - quarter..]) - least(&life[..quarter])
 }
 
 /// The medians of the first and the last quarter.
@@ -213,13 +251,14 @@ impl fmt::Display for Verdict {
         let count = |(first, last): (f64, f64)| format!("{first:.0} -> {last:.0}");
         write!(
             f,
-            "{:<9}{:<11}{:>4}{:>7}{:>10.0}  {:<17}{:<17}{:<12}{:<11}{:>7.2}/{:<7.2}{}",
+            "{:<9}{:<11}{:>4}{:>7}{:>10.0}  {:<17}{:<15}{:<17}{:<12}{:<11}{:>7.2}/{:<7.2}{}",
             self.volume,
             role,
             self.processes,
             self.judged,
             self.lived_seconds,
             pair(self.anonymous_bytes),
+            pair(self.beside_pools_bytes),
             pair(self.proportional_bytes),
             count(self.descriptors),
             count(self.threads),

@@ -39,6 +39,8 @@ pub struct Sample {
     pub birth_ticks: u64,
     /// Memory that is its own alone.
     pub anonymous_bytes: u64,
+    /// Of these, in huge pages: the buffers for I/O, which come and go with the load. Nothing where only root may know.
+    pub huge_bytes: Option<u64>,
     /// Its share of all memory that it uses (PSS).
     pub proportional_bytes: u64,
     /// All memory that it uses, the guest's included (RSS).
@@ -109,11 +111,18 @@ fn look(since: Duration, kind: Kind, role: Role, pid: u32) -> Option<Sample> {
         pid,
         birth_ticks,
         anonymous_bytes: memory.anonymous_bytes,
+        huge_bytes: huge_bytes_of(pid),
         proportional_bytes: memory.proportional_bytes,
         resident_bytes: memory.resident_bytes,
         descriptors,
         threads: field("Threads:")?,
     })
+}
+
+fn huge_bytes_of(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
+    line.split_whitespace().next()?.parse().ok().map(|kib: u64| kib << 10)
 }
 
 /// The processes of samples, by who they are.
@@ -127,32 +136,44 @@ mod tests {
 
     use super::*;
 
+    /// Lines, and whether one was of a worker.
+    struct Lines<'test>(Vec<u8>, &'test AtomicBool);
+
+    impl Write for Lines<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            let has_worker = String::from_utf8_lossy(&self.0).contains("\"worker\"");
+            self.1.fetch_or(has_worker, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
     #[test]
     fn a_process_and_its_children_are_looked_at_until_the_end() {
-        let script = "cat & wait";
+        let script = "exec 3<&0; cat <&3 & wait";
         let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
         let watched = vec![(Kind::Thin, Arc::new(AtomicU32::new(child.id())))];
-        let stop = AtomicBool::new(false);
-        let mut lines = Vec::new();
+        let (stop, has_worker) = (AtomicBool::new(false), AtomicBool::new(false));
+        let mut lines = Lines(Vec::new(), &has_worker);
         let samples = thread::scope(|scope| {
             let watching =
                 scope.spawn(|| watch(&watched, Duration::from_millis(1), &mut lines, &stop).unwrap());
-            while children_of(child.id()).is_empty() {
-                thread::yield_now();
-            }
-            let until = Instant::now() + Duration::from_millis(200);
-            while Instant::now() < until {
+            while !has_worker.load(Ordering::SeqCst) {
+                assert!(!watching.is_finished());
                 thread::yield_now();
             }
             stop.store(true, Ordering::Relaxed);
             watching.join().unwrap()
         });
-        child.kill().unwrap();
+        drop(child.stdin.take());
         child.wait().unwrap();
         let of = |role| samples.iter().filter(move |sample| sample.role == role);
         assert!(of(Role::Worker).count() > 0 && of(Role::Supervisor).all(|sample| sample.pid == child.id()));
-        assert!(samples.iter().all(|sample| sample.descriptors >= Some(3) && sample.threads == 1));
-        let text = String::from_utf8(lines).unwrap();
+        assert!(samples.iter().all(|sample| sample.descriptors >= Some(1) && sample.threads == 1));
+        let text = String::from_utf8(lines.0).unwrap();
         let first: Sample = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!((first.pid, text.lines().count()), (child.id(), samples.len()));
     }

@@ -158,13 +158,14 @@ impl fmt::Display for SoakReport {
         }
         writeln!(
             f,
-            "\n{:<9}{:<11}{:>4}{:>7}{:>10}  {:<17}{:<17}{:<12}{:<11}{:<15}",
+            "\n{:<9}{:<11}{:>4}{:>7}{:>10}  {:<17}{:<15}{:<17}{:<12}{:<11}{:<15}",
             "volume",
             "process",
             "all",
             "judged",
             "seconds",
             "anonymous MiB",
+            "w/o buffers",
             "PSS MiB",
             "descriptors",
             "threads",
