@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu measure measure-first-writes measure-kmip measure-vms prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes
+.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu measure measure-first-writes measure-kmip measure-vms prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -58,6 +58,12 @@ rekey-volumes: ## 1,000 volumes move to other keys by a job that is killed at ra
 kill-vms: ## whatever serves a VM is killed a hundred times at random while its guest writes; some ten minutes
 	scripts/install-packages test
 	cargo test -p strongroom-system-tests --features full --test vms_killed -- --nocapture
+
+soak: ## an hour of verified load with kills, upgrades, growth, new keys and full disks, memory and descriptors flat; SOAK_SECONDS=, SOAK_SEED=
+	scripts/install-packages test
+	cargo build --release --package strongroom-cli --package strongroom-lab
+	$(programs)/strongroom-lab soak --program $(programs)/strongroom --seconds $(or $(SOAK_SECONDS),3600) --seed $(or $(SOAK_SEED),1) \
+	  --samples $(programs)/soak.jsonl --report $(programs)/soak.json
 
 power-cuts-file-systems: ## power cuts beneath ext4, XFS and btrfs, over a device that records; as root, some minutes
 	scripts/install-packages test

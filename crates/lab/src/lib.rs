@@ -11,6 +11,7 @@
 //! - [`study`]: what is compared is measured in the same run: interleaved, kept as it goes, told with intervals and
 //!   verdicts.
 //! - [`prove`]: the same measures what is known beforehand, and must find it. `strongroom-lab prove` runs it.
+//! - [`soak`]: volumes under verified load for an hour, whatever happens to who serves them. `strongroom-lab soak` runs it.
 //! - [`latency`]: how long requests took.
 //!
 //! **Promise:** the lab knows the programs it studies only by their public interfaces, so that it judges another's as
@@ -28,5 +29,6 @@ pub mod processes;
 pub mod programs;
 pub mod prove;
 pub mod service;
+pub mod soak;
 pub mod study;
 pub mod vhost_user;

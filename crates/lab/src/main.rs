@@ -6,6 +6,7 @@ mod first_writes_command;
 mod kmip_load_command;
 mod prove_command;
 mod vhost_user_load;
+mod soak_command;
 mod vhost_user_verify;
 
 use std::error::Error;
@@ -28,6 +29,7 @@ enum Command {
     KmipLoad(kmip_load_command::Arguments),
     VhostUserLoad(vhost_user_load::Arguments),
     Prove(prove_command::Arguments),
+    Soak(soak_command::Arguments),
     VhostUserVerify(vhost_user_verify::Arguments),
     #[command(hide = true)]
     Work(prove_command::WorkArguments),
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::KmipLoad(arguments) => kmip_load_command::run(&arguments).map_err(Into::into),
         Command::VhostUserLoad(arguments) => vhost_user_load::run(&arguments),
         Command::Prove(arguments) => prove_command::run(&arguments),
+        Command::Soak(arguments) => soak_command::run_soak(&arguments).map_err(Into::into),
         Command::VhostUserVerify(arguments) => vhost_user_verify::run(&arguments).map_err(Into::into),
         Command::Work(arguments) => prove_command::work(&arguments),
     };

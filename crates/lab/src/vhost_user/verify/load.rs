@@ -1,6 +1,7 @@
 //! The load itself: keeps queues full, and has every answer verified.
 
 mod confirm;
+mod pace;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

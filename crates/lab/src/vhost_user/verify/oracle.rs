@@ -137,6 +137,11 @@ impl Oracle {
         Self { seed, sectors: vec![Sector::default(); sectors as usize], sequence: 0 }
     }
 
+    /// Has so many sectors from now on, if it has fewer. The new ones hold zeroes.
+    pub fn extend(&mut self, sectors: u64) {
+        self.sectors.resize(self.sectors.len().max(sectors as usize), Sector::default());
+    }
+
     /// Count of sectors.
     pub fn len(&self) -> u64 {
         self.sectors.len() as u64

@@ -51,6 +51,12 @@ impl Plan {
         }
     }
 
+    /// From now on for the first `sectors`, if these are more.
+    pub fn extend(&mut self, sectors: u64) {
+        self.sectors = self.sectors.max(sectors);
+        self.largest_sectors = SECTORS_MAX.min(self.sectors);
+    }
+
     /// The next request; `None` if everywhere it might go something is in flight.
     pub fn operation(&mut self, oracle: &Oracle) -> Option<Operation> {
         let kind = self.random.random_range(0..100);

@@ -1,0 +1,274 @@
+//! Whether what processes take stays as it is.
+//!
+//! A process takes more at first: its buffers are touched, its caches fill. So each is judged after a warm-up, by the
+//! medians of the first and the last quarter of the rest of its life, which single peaks do not move. Two things may
+//! grow:
+//!
+//! - **within a life**: the worst of a few lives, the median of many. That finds a leak of 2 KiB a second in a process
+//!   that lives for an hour, and one of some 8 KiB a second in workers that are replaced every few minutes.
+//! - **over successors**: what each took at the same age, the first quarter of them against the last. That finds what
+//!   is handed from one to the next and grows.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::meter::{Role, Sample};
+
+/// What is allowed, with the reasons.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Limits {
+    /// The part of a process's life that is not judged. Workers have touched all of their buffers and their guest's
+    /// rings within seconds of load, supervisors all of their code in the first round of events.
+    pub warm_up_seconds: f64,
+    /// Within a life, where few are judged: a worker under full load takes a step of a mebibyte once, when a burst meets
+    /// it, and rarely a second one; then it stays there.
+    pub allowance_bytes: f64,
+    /// Within the median life of four or more: few of them take such a step after the warm-up, and an arena of a thread
+    /// that begins late takes less.
+    pub median_allowance_bytes: f64,
+    /// Within a life, beyond these: a quarter of the smallest leak that must be found in an hour, 2 KiB a second.
+    pub rate_bytes: f64,
+    /// Buffers for I/O, within a life in the mean: the pool of each thread takes and gives back chunks of 2 MiB as the
+    /// sizes of requests have it, by some of them up and down at any time.
+    pub allowance_pool_bytes: f64,
+    /// Descriptors within a life: a sample may meet a command's connection and the pipe of a key, one of each.
+    pub allowance_descriptors: f64,
+    /// Threads within a life: io_uring's workers come and go, by load; they are counted as the process's.
+    pub allowance_threads: f64,
+    /// Over successors at the same age: one is under other load than another.
+    pub successor_bytes: f64,
+    /// As above: nothing that they are born with may become more.
+    pub successor_descriptors: f64,
+}
+
+impl Limits {
+    /// For a soak of so many seconds.
+    pub fn for_seconds(seconds: f64) -> Self {
+        Self {
+            warm_up_seconds: (seconds / 20.0).clamp(2.0, 60.0),
+            allowance_bytes: 2.5 * 1024.0 * 1024.0,
+            median_allowance_bytes: 512.0 * 1024.0,
+            rate_bytes: 512.0,
+            allowance_pool_bytes: 8.0 * 1024.0 * 1024.0,
+            allowance_descriptors: 2.0,
+            allowance_threads: 8.0,
+            successor_bytes: 2.5 * 1024.0 * 1024.0,
+            successor_descriptors: 1.0,
+        }
+    }
+}
+
+/// Fewer samples of a life after the warm-up say nothing.
+const SAMPLES_MIN: usize = 8;
+/// So many lives have a median that a step in one or the other does not move.
+const MEDIAN_LIVES_MIN: usize = 4;
+/// Fewer successors say nothing.
+const LIVES_MIN: usize = 8;
+
+/// What became of the processes of one role of one volume.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// Whose.
+    pub volume: String,
+    /// Which.
+    pub role: Role,
+    /// How many there were.
+    pub processes: usize,
+    /// Those that lived long enough to be judged.
+    pub judged: usize,
+    /// How long these lived in all, the warm-up included, in seconds.
+    pub lived_seconds: f64,
+    /// At the beginning, after the warm-up of the first process, and at the end of the last.
+    pub anonymous_bytes: (f64, f64),
+    /// As above, without buffers for I/O.
+    pub beside_pools_bytes: (f64, f64),
+    /// As above: the process's share of all that it uses.
+    pub proportional_bytes: (f64, f64),
+    /// As above.
+    pub descriptors: (f64, f64),
+    /// As above.
+    pub threads: (f64, f64),
+    /// By how much buffers grew within a life, in the mean.
+    pub growth_pool_bytes: f64,
+    /// By how much other memory grew within the worst of a few lives, or the median of many, and what is allowed.
+    pub growth_bytes: f64,
+    /// As above.
+    pub allowed_bytes: f64,
+    /// By how much descriptors grew in the life where they grew most.
+    pub growth_descriptors: f64,
+    /// At the same age, the last successors against the first; nothing where there were too few.
+    pub successor_growth_bytes: Option<f64>,
+    /// As above.
+    pub successor_growth_descriptors: Option<f64>,
+    /// What is not flat; nothing where all is.
+    pub wrong: Vec<String>,
+}
+
+type Life<'samples> = Vec<&'samples Sample>;
+
+/// Judges all processes.
+pub fn judge(samples: &[Sample], limits: &Limits) -> Vec<Verdict> {
+    let mut groups: BTreeMap<(String, Role), Vec<Life<'_>>> = BTreeMap::new();
+    for sample in samples {
+        let lives = groups.entry((sample.volume.clone(), sample.role)).or_default();
+        let who = |life: &Life<'_>| life.first().map(|first| (first.pid, first.birth_ticks));
+        match lives.iter_mut().rev().find(|life| who(life) == Some((sample.pid, sample.birth_ticks))) {
+            Some(life) => life.push(sample),
+            None => lives.push(vec![sample]),
+        }
+    }
+    groups.into_iter().map(|((volume, role), lives)| verdict(volume, role, &lives, limits)).collect()
+}
+
+fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> Verdict {
+    let grown: Vec<Life<'_>> = lives.iter().map(|life| after(life, limits.warm_up_seconds)).collect();
+    let judged: Vec<&Life<'_>> = grown.iter().filter(|life| life.len() >= SAMPLES_MIN).collect();
+    let (mut growths, mut times) = (Vec::new(), Vec::new());
+    let mut growth_pool_bytes = 0.0;
+    let (mut growth_descriptors, mut growth_threads) = (0.0_f64, 0.0_f64);
+    for life in &judged {
+        growths.push(growth(life, memory));
+        growth_pool_bytes += growth(life, pools) / judged.len() as f64;
+        times.push(growth(life, |sample| sample.seconds));
+        growth_descriptors = growth_descriptors.max(low_growth(life, descriptors));
+        growth_threads = growth_threads.max(low_growth(life, |sample| sample.threads as f64));
+    }
+    // Of few, the worst; of many, the one in the middle.
+    let is_many = judged.len() >= MEDIAN_LIVES_MIN;
+    let typical = |values: Vec<f64>| match is_many {
+        true => median(values),
+        false => values.into_iter().reduce(f64::max).unwrap_or_default(),
+    };
+    let allowance = if is_many { limits.median_allowance_bytes } else { limits.allowance_bytes };
+    let growth_bytes = typical(growths);
+    let allowed_bytes = allowance + limits.rate_bytes * typical(times);
+    let successor_growth_bytes = over_successors(lives, limits, memory);
+    let successor_growth_descriptors = over_successors(lives, limits, descriptors);
+    let mut wrong = Vec::new();
+    let mut judge = |what: &str, growth: Option<f64>, allowed: f64| {
+        if let Some(growth) = growth.filter(|growth| *growth > allowed) {
+            wrong.push(format!("{what} grew by {growth:.0}, and {allowed:.0} are allowed"));
+        }
+    };
+    judge("memory within a life, in bytes,", Some(growth_bytes), allowed_bytes);
+    judge("buffers within a life, in bytes,", Some(growth_pool_bytes), limits.allowance_pool_bytes);
+    judge("descriptors within a life", Some(growth_descriptors), limits.allowance_descriptors);
+    judge("threads within a life", Some(growth_threads), limits.allowance_threads);
+    judge("memory over successors, in bytes,", successor_growth_bytes, limits.successor_bytes);
+    judge("descriptors over successors", successor_growth_descriptors, limits.successor_descriptors);
+    let first = grown.iter().find(|life| !life.is_empty()).or(lives.first());
+    let last = grown.iter().rev().find(|life| !life.is_empty()).or(lives.last());
+    let ends = |of: fn(&Sample) -> f64| {
+        let first = first.map_or(0.0, |life| quarters(life, of).0);
+        (first, last.map_or(0.0, |life| quarters(life, of).1))
+    };
+    let lived = |life: &Life<'_>| life.last().map_or(0.0, |last| last.seconds - life[0].seconds);
+    Verdict {
+        volume,
+        role,
+        processes: lives.len(),
+        judged: judged.len(),
+        lived_seconds: lives.iter().map(lived).sum(),
+        anonymous_bytes: ends(|sample| sample.anonymous_bytes as f64),
+        beside_pools_bytes: ends(memory),
+        proportional_bytes: ends(|sample| sample.proportional_bytes as f64),
+        descriptors: ends(descriptors),
+        threads: ends(|sample| sample.threads as f64),
+        growth_pool_bytes,
+        growth_bytes,
+        allowed_bytes,
+        growth_descriptors,
+        successor_growth_bytes,
+        successor_growth_descriptors,
+        wrong,
+    }
+}
+
+/// Memory beside the buffers, where these are known.
+fn memory(sample: &Sample) -> f64 {
+    sample.anonymous_bytes as f64 - pools(sample)
+}
+
+fn pools(sample: &Sample) -> f64 {
+    sample.huge_bytes.unwrap_or(sample.anonymous_bytes) as f64
+}
+
+fn descriptors(sample: &Sample) -> f64 {
+    sample.descriptors.unwrap_or_default() as f64
+}
+
+/// A life from this age on.
+fn after<'samples>(life: &Life<'samples>, seconds: f64) -> Life<'samples> {
+    let start = life.first().map_or(0.0, |first| first.seconds + seconds);
+    life.iter().copied().filter(|sample| sample.seconds >= start).collect()
+}
+
+fn growth(life: &Life<'_>, of: impl Fn(&Sample) -> f64) -> f64 {
+    let (first, last) = quarters(life, of);
+    last - first
+}
+
+/// From the least in the first quarter to the least in the last: whatever comes and goes is not in it.
+fn low_growth(life: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    let quarter = life.len().div_ceil(4);
+    let least = |part: &[&Sample]| part.iter().map(|sample| of(sample)).reduce(f64::min).unwrap_or_default();
+    least(&life[life.len() - quarter..]) - least(&life[..quarter])
+}
+
+/// The medians of the first and the last quarter.
+fn quarters(life: &[&Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
+    let quarter = life.len().div_ceil(4);
+    let of = |part: &[&Sample]| median(part.iter().map(|sample| of(sample)).collect());
+    (of(&life[..quarter]), of(&life[life.len() - quarter..]))
+}
+
+/// At the age of the warm-up: the median of the last quarter of lives that came to it, less that of the first.
+fn over_successors(lives: &[Life<'_>], limits: &Limits, of: fn(&Sample) -> f64) -> Option<f64> {
+    let at_age = |life: &Life<'_>| after(life, limits.warm_up_seconds).first().map(|sample| of(sample));
+    let values: Vec<f64> = lives.iter().filter_map(at_age).collect();
+    if values.len() < LIVES_MIN {
+        return None;
+    }
+    let quarter = values.len() / 4;
+    Some(median(values[values.len() - quarter..].to_vec()) - median(values[..quarter].to_vec()))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let role = match self.role {
+            Role::Supervisor => "supervisor",
+            Role::Worker => "worker",
+        };
+        let mib = |bytes: f64| bytes / (1 << 20) as f64;
+        let pair = |(first, last): (f64, f64)| format!("{:.2} -> {:.2}", mib(first), mib(last));
+        let count = |(first, last): (f64, f64)| format!("{first:.0} -> {last:.0}");
+        write!(
+            f,
+            "{:<9}{:<11}{:>4}{:>7}{:>10.0}  {:<17}{:<15}{:<17}{:<12}{:<11}{:>7.2}/{:<7.2}{}",
+            self.volume,
+            role,
+            self.processes,
+            self.judged,
+            self.lived_seconds,
+            pair(self.anonymous_bytes),
+            pair(self.beside_pools_bytes),
+            pair(self.proportional_bytes),
+            count(self.descriptors),
+            count(self.threads),
+            mib(self.growth_bytes),
+            mib(self.allowed_bytes),
+            if self.wrong.is_empty() { "flat" } else { "NOT FLAT" }
+        )
+    }
+}
+
+#[cfg(test)]
+#[path = "flat_tests.rs"]
+mod tests;

@@ -1,0 +1,64 @@
+//! So many at a time, whoever comes first.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Lets a count of threads in at once.
+#[derive(Debug)]
+pub struct Gate {
+    free: Mutex<usize>,
+    left: Condvar,
+}
+
+/// Somebody's place within.
+pub struct Place<'gate>(&'gate Gate);
+
+impl Gate {
+    /// For so many at a time.
+    pub fn new(places: usize) -> Self {
+        Self { free: Mutex::new(places), left: Condvar::new() }
+    }
+
+    /// Waits for a place.
+    pub fn enter(&self) -> Place<'_> {
+        let free = self.left.wait_while(self.lock(), |free| *free == 0);
+        *free.unwrap_or_else(PoisonError::into_inner) -= 1;
+        Place(self)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, usize> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() += 1;
+        self.0.left.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn no_more_are_within_than_there_are_places() {
+        let (gate, within, most) = (Gate::new(2), AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..5 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let _place = gate.enter();
+                        most.fetch_max(within.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        thread::yield_now();
+                        within.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert!(most.load(Ordering::SeqCst) <= 2);
+    }
+}

@@ -1,0 +1,180 @@
+//! What the processes that serve take, again and again: memory, descriptors, threads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::kind::Kind;
+use super::tools::{LOOK_PERIOD, birth_of, children_of};
+use crate::processes::Memory;
+
+/// What a process does for a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// It answers for the volume.
+    Supervisor,
+    /// It serves it.
+    Worker,
+}
+
+/// One look at one process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Since the soak began.
+    pub seconds: f64,
+    /// Whose.
+    pub volume: String,
+    /// Which.
+    pub role: Role,
+    /// Its number, and when it started, in ticks of the machine's: who it is.
+    pub pid: u32,
+    /// As above.
+    pub birth_ticks: u64,
+    /// Memory that is its own alone.
+    pub anonymous_bytes: u64,
+    /// Of these, in huge pages: the buffers for I/O, which come and go with the load. Nothing where only root may know.
+    pub huge_bytes: Option<u64>,
+    /// Its share of all memory that it uses (PSS).
+    pub proportional_bytes: u64,
+    /// All memory that it uses, the guest's included (RSS).
+    pub resident_bytes: u64,
+    /// Open descriptors; nothing where only root may count them.
+    pub descriptors: Option<u64>,
+    /// Threads.
+    pub threads: u64,
+}
+
+/// Who is looked at: volumes, and the process that exposes each, which is zero while there is none.
+pub type Watched = Vec<(Kind, Arc<AtomicU32>)>;
+
+/// Looks every `period` until `stop`, and writes a line of JSON for each process; all of them in the end.
+pub fn watch(
+    watched: &Watched,
+    period: Duration,
+    mut lines: impl Write,
+    stop: &AtomicBool,
+) -> io::Result<Vec<Sample>> {
+    let start = Instant::now();
+    let mut samples = Vec::new();
+    let mut next = start;
+    while !stop.load(Ordering::Relaxed) {
+        if Instant::now() < next {
+            thread::sleep(LOOK_PERIOD);
+            continue;
+        }
+        next += period;
+        for (kind, supervisor) in watched {
+            let supervisor = supervisor.load(Ordering::SeqCst);
+            let workers = children_of(supervisor).into_iter().map(|pid| (Role::Worker, pid));
+            for (role, pid) in std::iter::once((Role::Supervisor, supervisor)).chain(workers) {
+                // One that has gone meanwhile has nothing any more.
+                let Some(sample) = look(start.elapsed(), *kind, role, pid) else { continue };
+                serde_json::to_writer(&mut lines, &sample)?;
+                writeln!(lines)?;
+                samples.push(sample);
+            }
+        }
+        lines.flush()?;
+    }
+    Ok(samples)
+}
+
+fn look(since: Duration, kind: Kind, role: Role, pid: u32) -> Option<Sample> {
+    let birth_ticks = birth_of(pid)?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name| -> Option<u64> {
+        status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+    };
+    // Its parts are for its owner alone; the status is for everybody.
+    let of_status = || Memory {
+        resident_bytes: field("VmRSS:").unwrap_or_default() << 10,
+        proportional_bytes: 0,
+        anonymous_bytes: field("RssAnon:").unwrap_or_default() << 10,
+    };
+    let memory = Memory::of(pid).unwrap_or_else(|_| of_status());
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok().map(|entries| entries.count() as u64);
+    // One that ends has let go of its memory before it is gone.
+    if memory.resident_bytes == 0 || birth_of(pid) != Some(birth_ticks) {
+        return None;
+    }
+    Some(Sample {
+        seconds: since.as_secs_f64(),
+        volume: kind.name().to_owned(),
+        role,
+        pid,
+        birth_ticks,
+        anonymous_bytes: memory.anonymous_bytes,
+        huge_bytes: huge_bytes_of(pid),
+        proportional_bytes: memory.proportional_bytes,
+        resident_bytes: memory.resident_bytes,
+        descriptors,
+        threads: field("Threads:")?,
+    })
+}
+
+fn huge_bytes_of(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"))?;
+    line.split_whitespace().next()?.parse().ok().map(|kib: u64| kib << 10)
+}
+
+/// The processes of samples, by who they are.
+pub fn processes(samples: &[Sample]) -> BTreeMap<(u32, u64), Role> {
+    samples.iter().map(|sample| ((sample.pid, sample.birth_ticks), sample.role)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Lines, and whether one was of a worker.
+    struct Lines<'test>(Vec<u8>, &'test AtomicBool);
+
+    impl Write for Lines<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            let has_worker = String::from_utf8_lossy(&self.0).contains("\"worker\"");
+            self.1.fetch_or(has_worker, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_process_and_its_children_are_looked_at_until_the_end() {
+        let script = "exec 3<&0; cat <&3 & wait";
+        let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
+        let watched = vec![(Kind::Thin, Arc::new(AtomicU32::new(child.id())))];
+        let (stop, has_worker) = (AtomicBool::new(false), AtomicBool::new(false));
+        let mut lines = Lines(Vec::new(), &has_worker);
+        let samples = thread::scope(|scope| {
+            let watching =
+                scope.spawn(|| watch(&watched, Duration::from_millis(1), &mut lines, &stop).unwrap());
+            while !has_worker.load(Ordering::SeqCst) {
+                assert!(!watching.is_finished());
+                thread::yield_now();
+            }
+            stop.store(true, Ordering::Relaxed);
+            watching.join().unwrap()
+        });
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        let of = |role| samples.iter().filter(move |sample| sample.role == role);
+        assert!(of(Role::Worker).count() > 0 && of(Role::Supervisor).all(|sample| sample.pid == child.id()));
+        assert!(samples.iter().all(|sample| sample.descriptors >= Some(1) && sample.threads == 1));
+        let text = String::from_utf8(lines.0).unwrap();
+        let first: Sample = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!((first.pid, text.lines().count()), (child.id(), samples.len()));
+    }
+}

@@ -1,0 +1,43 @@
+//! Load that is held back, and disks that grow, for runs of hours.
+
+use std::time::{Duration, Instant};
+
+use strongroom_types::SECTOR_BYTES;
+
+use super::Load;
+use crate::vhost_user::front_end::Wake;
+use crate::vhost_user::verify::error::LoadError;
+
+impl Load {
+    /// Sends nothing until then, and takes what is answered: the load's own pauses count as nobody's stall.
+    pub fn rest(&mut self, until: Instant) -> Result<(), LoadError> {
+        while Instant::now() < until {
+            if self.collect()? {
+                continue;
+            }
+            if self.in_flight > 0 {
+                self.wait(Some(until))?;
+                continue;
+            }
+            match self.front_end.wait(until.saturating_duration_since(Instant::now()))? {
+                Wake::Answers | Wake::Nothing => {}
+                Wake::Gone => return Err(LoadError::Disconnected),
+                Wake::Broken(queue) => return Err(LoadError::BrokenQueue(queue)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What no request has been answered for, now.
+    pub fn current_stall(&self) -> Duration {
+        if self.in_flight == 0 { Duration::ZERO } else { self.last_sign.elapsed() }
+    }
+
+    /// Uses the disk from its beginning up to `area_bytes`, which it has by now, though it may not have said so when
+    /// the load began. What is new must hold zeroes.
+    pub fn extend(&mut self, area_bytes: u64) {
+        let sectors = area_bytes / SECTOR_BYTES;
+        self.oracle.extend(sectors);
+        self.plan.extend(sectors);
+    }
+}

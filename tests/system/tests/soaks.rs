@@ -1,0 +1,39 @@
+//! A slice of the soak that `make soak` runs for an hour: volumes of all kinds under verified load, while what serves them
+//! is killed, replaced, stopped, grown, re-keyed, cut off and starved of room.
+
+#![allow(clippy::print_stdout, reason = "what it found is for people to read")]
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use strongroom_lab::soak::kind::{Event, Kind};
+use strongroom_lab::soak::{SoakConfig, run};
+use strongroom_system_tests::{CommandLine, Scratch};
+
+const SECONDS: u64 = if cfg!(feature = "full") { 120 } else { 15 };
+
+#[test]
+fn volumes_outlive_whatever_happens_to_who_serves_them() {
+    let scratch = Scratch::new();
+    let config = SoakConfig {
+        program: CommandLine::new(&scratch).program().to_owned(),
+        directory: scratch.path("."),
+        kinds: Kind::ALL.to_vec(),
+        duration: Duration::from_secs(SECONDS),
+        seed: 1,
+        // A machine that tests run on has other things to do.
+        rate: 800.0,
+        event_period: Duration::from_millis(150),
+        sample_period: Duration::from_millis(250),
+        samples: Some(scratch.path("samples.jsonl")),
+        stop: Arc::default(),
+    };
+    let report = run(&config, &|text| println!("{text}")).unwrap_or_else(|error| panic!("{error}"));
+    println!("{report}");
+    assert!(report.is_clean(), "the report above says what is wrong");
+    assert!(report.done.iter().all(|done| done.operations > 0) && report.done.len() == Kind::ALL.len());
+    assert!(report.happened.events.values().sum::<u64>() >= Event::ALL.len() as u64);
+    let samples = fs::read_to_string(scratch.path("samples.jsonl")).expect("the samples are there");
+    assert!(samples.lines().count() > Kind::ALL.len());
+}
