@@ -18,7 +18,7 @@ fn volumes_outlive_whatever_happens_to_who_serves_them() {
     let scratch = Scratch::new();
     let config = SoakConfig {
         program: CommandLine::new(&scratch).program().to_owned(),
-        directory: scratch.path("."),
+        directory: scratch.make_directory("soak"),
         kinds: Kind::ALL.to_vec(),
         duration: Duration::from_secs(SECONDS),
         seed: 1,

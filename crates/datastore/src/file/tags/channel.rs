@@ -269,7 +269,11 @@ impl TagsChannel {
     fn finish(&mut self, slot: Slot, mut request: Active, result: Result<(), IoError>) {
         self.active.take(slot);
         self.release(request.lock.take());
-        self.spare.push(mem::take(&mut request.tags));
+        let tags = mem::take(&mut request.tags);
+        // A flush has taken none: were it to give one back, there would be one more with each.
+        if tags.capacity() > 0 {
+            self.spare.push(tags);
+        }
         self.moved = true;
         match request.tag {
             Some(tag) => self.ended.push(Done { tag, result, memory: request.memory }),
