@@ -5,8 +5,8 @@ mod datapath_command;
 mod first_writes_command;
 mod kmip_load_command;
 mod prove_command;
-mod vhost_user_load;
 mod soak_command;
+mod vhost_user_load;
 mod vhost_user_verify;
 
 use std::error::Error;

@@ -167,10 +167,10 @@ impl Connection {
         loop {
             self.obey()?;
             let received = self.receive()?;
-            self.advance()?;
+            let moved = self.advance()?;
             let sent = self.send()?;
             // What was sent made room for more requests, and what was understood made room for more bytes.
-            if !received && !sent && !self.can_receive() {
+            if !received && !moved && !sent && !self.can_receive() {
                 return self.check_end();
             }
         }
@@ -256,16 +256,15 @@ impl Connection {
         true
     }
 
-    /// Moves the protocol on.
-    fn advance(&mut self) -> Result<(), End> {
+    /// Moves the protocol on; whether there may be more to do at once.
+    fn advance(&mut self) -> Result<bool, End> {
         loop {
             let mut output = Vec::new();
             let step = match &mut self.stage {
                 Stage::Transmitting(session) => {
-                    session.advance(&mut self.inbox, &mut self.outbox)?;
-                    return Ok(());
+                    return Ok(session.advance(&mut self.inbox, &mut self.outbox)?);
                 }
-                Stage::Securing => return Ok(()),
+                Stage::Securing => return Ok(false),
                 Stage::Waiting => Step::Chosen,
                 Stage::Negotiating => {
                     let limits = self.shared.disk.limits();
@@ -277,9 +276,9 @@ impl Connection {
             };
             self.outbox.push_negotiation(output);
             match step {
-                Step::More => return Ok(()),
-                Step::StartTls => return self.start_tls(),
-                Step::Chosen if !self.enter_transmission()? => return Ok(()),
+                Step::More => return Ok(false),
+                Step::StartTls => return self.start_tls().map(|()| false),
+                Step::Chosen if !self.enter_transmission()? => return Ok(false),
                 Step::Chosen => {}
                 Step::Close(reason) => {
                     self.send()?;

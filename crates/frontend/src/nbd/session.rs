@@ -8,6 +8,7 @@ use std::io::IoSliceMut;
 
 use strongroom_io::Slot;
 use strongroom_memory::Buffer;
+use strongroom_ring::ENDS_POLLED_MAX;
 use strongroom_types::Extent;
 use thiserror::Error;
 
@@ -125,14 +126,11 @@ impl Session {
         inbox.filled(left);
     }
 
-    /// Takes requests, moves the disk on, and adds replies, until nothing moves.
-    pub fn advance(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<(), NotARequest> {
-        loop {
-            self.receive(inbox, outbox)?;
-            if !self.transfers.advance(outbox) {
-                return Ok(());
-            }
-        }
+    /// Takes some requests, moves the disk on, and adds replies; whether there may be more to do at once. Between two calls the replies
+    /// can be sent, so that the client goes on while what has ended later is decrypted.
+    pub fn advance(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<bool, NotARequest> {
+        let more = self.receive(inbox, outbox)?;
+        Ok(self.transfers.advance(outbox) || more)
     }
 
     /// As [`Self::advance`] for a client that is gone: takes nothing more from it, and answers nothing.
@@ -143,18 +141,24 @@ impl Session {
         }
     }
 
-    /// Takes what can be taken from the inbox now.
-    fn receive(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<(), NotARequest> {
-        loop {
+    /// Takes what can be taken from the inbox now, up to so many requests that the disk should begin with them; whether it
+    /// stopped for that.
+    fn receive(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<bool, NotARequest> {
+        let mut left = ENDS_POLLED_MAX;
+        while left > 0 {
             let goes_on = match &self.receiving {
-                Receiving::Request => self.receive_request(inbox, outbox)?,
+                Receiving::Request => {
+                    left -= 1;
+                    self.receive_request(inbox, outbox)?
+                }
                 Receiving::Content { .. } => self.receive_content(inbox, outbox),
                 Receiving::Refused { .. } => self.receive_refused(inbox, outbox),
             };
             if !goes_on {
-                return Ok(());
+                return Ok(false);
             }
         }
+        Ok(true)
     }
 
     fn receive_request(&mut self, inbox: &mut Inbox, outbox: &mut Outbox) -> Result<bool, NotARequest> {
