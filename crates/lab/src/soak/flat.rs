@@ -62,6 +62,8 @@ impl Limits {
 
 /// Fewer samples of a life after the warm-up say nothing.
 const SAMPLES_MIN: usize = 8;
+/// A quarter of less than this may be one command, with the descriptors that it takes, on a busy machine.
+const JUDGED_SECONDS_MIN: f64 = 60.0;
 /// So many lives have a median that a step in one or the other does not move.
 const MEDIAN_LIVES_MIN: usize = 4;
 /// Fewer successors say nothing.
@@ -124,7 +126,10 @@ pub fn judge(samples: &[Sample], limits: &Limits) -> Vec<Verdict> {
 
 fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> Verdict {
     let grown: Vec<Life<'_>> = lives.iter().map(|life| after(life, limits.warm_up_seconds)).collect();
-    let judged: Vec<&Life<'_>> = grown.iter().filter(|life| life.len() >= SAMPLES_MIN).collect();
+    let judged: Vec<&Life<'_>> = grown
+        .iter()
+        .filter(|life| life.len() >= SAMPLES_MIN && span_seconds(life) >= JUDGED_SECONDS_MIN)
+        .collect();
     let (mut growths, mut times) = (Vec::new(), Vec::new());
     let mut growth_pool_bytes = 0.0;
     let (mut growth_descriptors, mut growth_threads) = (0.0_f64, 0.0_f64);
@@ -197,6 +202,11 @@ fn pools(sample: &Sample) -> f64 {
 
 fn descriptors(sample: &Sample) -> f64 {
     sample.descriptors.unwrap_or_default() as f64
+}
+
+/// From the first sample to the last.
+fn span_seconds(life: &Life<'_>) -> f64 {
+    life.first().zip(life.last()).map_or(0.0, |(first, last)| last.seconds - first.seconds)
 }
 
 /// A life from this age on.
