@@ -41,6 +41,12 @@ fn caught_for_good(lie: Lie, seed: u64) -> Finding {
     findings.into_iter().find(|finding| finding.stays).expect("it stays wrong")
 }
 
+/// The same of what is right when it is looked at again. The second look may meet the disk's next lie; then it is tried once more.
+fn caught_in_passing(lie: Lie, seed: u64) -> Finding {
+    let findings = (0..5).map(|attempt| caught(lie, seed + 100 * attempt));
+    findings.into_iter().find(|finding| !finding.stays).expect("it is right when it is looked at again")
+}
+
 #[test]
 fn an_honest_disk_passes_however_it_is_spoken_to() {
     let plain = feature::RING_EVENT_IDX | feature::RING_INDIRECT_DESC;
@@ -73,8 +79,8 @@ fn lost_writes_are_caught() {
 
 #[test]
 fn stale_reads_are_caught() {
-    let finding = caught(Lie::StaleRead, 2);
-    assert!(!finding.stays && matches!(finding.wrong, Wrong::Old { .. } | Wrong::Zeroes { .. }), "{finding}");
+    let finding = caught_in_passing(Lie::StaleRead, 2);
+    assert!(matches!(finding.wrong, Wrong::Old { .. } | Wrong::Zeroes { .. }), "{finding}");
     assert!(finding.to_string().contains("stale read"));
 }
 
@@ -94,8 +100,8 @@ fn misdirected_writes_are_caught() {
 
 #[test]
 fn reads_that_touch_nothing_are_caught() {
-    let finding = caught(Lie::EmptyRead, 5);
-    assert_eq!((finding.wrong, finding.stays), (Wrong::Untouched, false));
+    let finding = caught_in_passing(Lie::EmptyRead, 5);
+    assert_eq!(finding.wrong, Wrong::Untouched);
 }
 
 #[test]
