@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use strongroom_memory::Padded;
 use strongroom_types::Extent;
 
 use crate::reactor::Waker;
@@ -57,8 +58,7 @@ struct State {
 
 /// The ranges that one queue shares, on cache lines that no other queue uses.
 #[derive(Default)]
-#[repr(align(128))]
-struct Shared(Mutex<Ranges>);
+struct Shared(Padded<Mutex<Ranges>>);
 
 #[derive(Default)]
 struct Ranges {
