@@ -207,8 +207,8 @@ impl Runner {
             if self.turn()? {
                 continue;
             }
-            let begun = Instant::now();
-            if self.spins_to_work(begun)? {
+            let (begun, is_quiet) = (Instant::now(), self.transfers.is_quiet());
+            if self.spins_to_work(begun, is_quiet)? {
                 continue;
             }
             // With no room, the end of a request wakes us, and the next kick would be for nothing.
@@ -216,34 +216,33 @@ impl Runner {
                 continue;
             }
             self.event_loop.wait(None)?;
-            self.waits().slept(begun.elapsed());
+            self.waits(is_quiet).slept(begun.elapsed());
             self.take_kick()?;
         }
         Ok(())
     }
 
-    fn waits(&mut self) -> &mut Spinning {
-        if self.transfers.is_quiet() { &mut self.driver_waits } else { &mut self.disk_waits }
+    /// The account of waits for the driver alone, or for the disk.
+    fn waits(&mut self, is_quiet: bool) -> &mut Spinning {
+        if is_quiet { &mut self.driver_waits } else { &mut self.disk_waits }
     }
 
     /// Looks for work before the queue sleeps, where that pays; whether there was any, which is done then.
-    fn spins_to_work(&mut self, begun: Instant) -> Result<bool, QueueError> {
-        let Some(window) = self.waits().window() else { return Ok(false) };
-        let is_quiet = self.transfers.is_quiet();
+    fn spins_to_work(&mut self, begun: Instant, is_quiet: bool) -> Result<bool, QueueError> {
+        let Some(window) = self.waits(is_quiet).window() else { return Ok(false) };
         while begun.elapsed() < window {
             if self.event_loop.has_arrived() || self.transfers.has_room() && self.ring.has_new()? {
                 let after = begun.elapsed();
                 // The kernel may have told of something that is none of ours, or of nothing.
                 if self.turn()? {
-                    let waits = if is_quiet { &mut self.driver_waits } else { &mut self.disk_waits };
-                    waits.found(after);
+                    self.waits(is_quiet).found(after);
                     return Ok(true);
                 }
                 break;
             }
             std::hint::spin_loop();
         }
-        self.waits().missed();
+        self.waits(is_quiet).missed();
         Ok(false)
     }
 
