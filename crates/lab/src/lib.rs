@@ -28,6 +28,7 @@ mod markdown;
 pub mod processes;
 pub mod programs;
 pub mod prove;
+mod qemu_img;
 pub mod service;
 pub mod soak;
 pub mod study;

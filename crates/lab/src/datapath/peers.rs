@@ -5,10 +5,7 @@ use std::process::Command;
 
 use super::workload::{Client, Medium};
 use crate::programs::{ProgramError, option_value, run};
-
-/// How often an image is tried to be made. qemu-img counts how fast it derives keys, and gives up ("unable to get
-/// accurate CPU usage") where the machine is too busy.
-const CREATE_ATTEMPTS: u32 = 10;
+use crate::qemu_img;
 
 /// A program that serves, as it is started for a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,15 +262,12 @@ pub fn create_luks(
 ) -> Result<(), ProgramError> {
     let mut command = Command::new("qemu-img");
     command.args(["create", "-q", "--object", &qemu_secret(secret), "-f", "luks"]);
-    let options = derivation_ms.map(|ms| format!(",preallocation=falloc,iter-time={ms}")).unwrap_or_default();
+    let options = derivation_ms
+        .map(|ms| format!(",preallocation=falloc,iter-time={ms},{}", qemu_img::KEY_HASH))
+        .unwrap_or_default();
     command.args(["-o", &format!("key-secret=secret{options}")]);
     command.arg(path).arg(bytes.to_string());
-    for _ in 1..CREATE_ATTEMPTS {
-        if run(&mut command).is_ok() {
-            return Ok(());
-        }
-    }
-    run(&mut command).map(drop)
+    qemu_img::create(&mut command)
 }
 
 fn qemu_secret(file: &Path) -> String {

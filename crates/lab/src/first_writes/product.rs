@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::error::StudyError;
 use crate::programs::{line_of, option_value, run};
+use crate::qemu_img;
 
 /// Something that makes disks and serves them.
 pub trait Product {
@@ -112,10 +113,6 @@ pub enum ImageFormat {
     Raw,
 }
 
-/// How often an image is tried to be made. qemu-img counts how fast it derives keys, and gives up ("unable to get
-/// accurate CPU usage") where the machine is too busy.
-const CREATE_ATTEMPTS: u32 = 10;
-
 /// Images of QEMU's, served by its storage daemon with O_DIRECT and io_uring.
 pub struct StorageDaemon {
     /// What it is called in reports.
@@ -143,17 +140,18 @@ impl Product for StorageDaemon {
         match self.format {
             ImageFormat::Raw => command.args(["-f", "raw"]),
             // Less work to derive the key, which is not what is measured.
-            ImageFormat::Qcow2Luks => command
-                .args(["-f", "qcow2", "--object", &self.secret()])
-                .args(["-o", "encrypt.format=luks,encrypt.key-secret=passphrase,encrypt.iter-time=100"]),
+            ImageFormat::Qcow2Luks => {
+                let key = format!(
+                    "encrypt.key-secret=passphrase,encrypt.iter-time=100,encrypt.{}",
+                    qemu_img::KEY_HASH
+                );
+                command
+                    .args(["-f", "qcow2", "--object", &self.secret()])
+                    .args(["-o", &format!("encrypt.format=luks,{key}")])
+            }
         };
         command.arg(place).arg(bytes.to_string());
-        for _ in 1..CREATE_ATTEMPTS {
-            if run(&mut command).is_ok() {
-                return Ok(());
-            }
-        }
-        Ok(run(&mut command).map(drop)?)
+        Ok(qemu_img::create(&mut command)?)
     }
 
     fn serve(&self, place: &Path, socket: &Path, queues: u16) -> Command {
