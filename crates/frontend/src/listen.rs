@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use thiserror::Error;
 
 /// Connections that the kernel keeps until they are accepted.
@@ -181,6 +181,12 @@ impl Listener {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Refuses whoever connects from now on, also where other processes have this socket. It never listens again.
+    pub fn refuse(&self) {
+        // It listens, so there is nothing that could fail.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }
 

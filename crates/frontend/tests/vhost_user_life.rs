@@ -3,8 +3,10 @@
 
 mod vhost_user_support;
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use strongroom_io::RequestKind;
@@ -231,4 +233,45 @@ fn a_disk_that_grows_under_a_running_driver_is_announced_and_served() {
     assert_eq!((driver.run(OUT, 2 * SECTORS - 8, 4096), driver.run(IN, 2 * SECTORS - 8, 4096)), (0, 0));
     assert_eq!(driver.get_content(0, 4096), [5; 4096]);
     local.server.stop().unwrap();
+}
+
+/// QEMU before 9.1 never comes back once it was cut off while it set up its connection.
+#[test]
+fn who_comes_back_to_a_server_that_ends_is_refused_and_not_cut_off() {
+    let log = Log::default();
+    let local = Local::start(Arc::new(Recorded { disk: disk(), log: Arc::clone(&log), read_only: false }));
+    let mut front_end = FrontEnd::connect(&local.socket, ALL);
+    let mut driver = front_end.start(0, 0);
+    assert_eq!(driver.run(OUT, 0, 4096), 0);
+    // The last flush waits for this, and with it the end.
+    let held = log.lock().unwrap();
+    std::thread::scope(|threads| {
+        let ending = threads.spawn(|| local.server.retire());
+        assert!(front_end.is_cut());
+        let refused = UnixStream::connect(&local.socket).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        assert!(!ending.is_finished());
+        drop(held);
+        ending.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn who_is_setting_up_a_connection_may_finish_that_before_the_server_ends() {
+    let local = Local::start(disk());
+    let socket = &local.socket;
+    let mut first = FrontEnd::connect(socket, ALL);
+    let mut driver = first.start(0, 0);
+    assert_eq!(driver.run(OUT, 0, 4096), 0);
+    // All it knows are the features, and the server refuses new ones by now.
+    let mut late = FrontEnd::connect(socket, ALL);
+    std::thread::scope(|threads| {
+        let ending = threads.spawn(|| local.server.retire());
+        assert!(first.is_cut());
+        assert_eq!(UnixStream::connect(socket).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        let mut driver = late.start(0, 0);
+        assert_eq!(driver.run(OUT, 0, 4096), 0);
+        assert!(late.is_cut());
+        ending.join().unwrap().unwrap();
+    });
 }

@@ -188,11 +188,11 @@ impl Serving {
         }
     }
 
-    /// Drains and flushes, for whoever comes next on the same socket: clients that connect again see a pause.
+    /// Drains and flushes, for whoever comes next in this place: clients that connect again see a pause.
     pub fn close(self) -> Result<(), String> {
         match self {
             Self::Nbd(server) => server.hand_over().map_err(|error| error.to_string()),
-            Self::VhostUser(server) => server.stop().map_err(|error| error.to_string()),
+            Self::VhostUser(server) => server.retire().map_err(|error| error.to_string()),
         }
     }
 
@@ -200,7 +200,7 @@ impl Serving {
     pub fn stop(self) -> Result<(), String> {
         match self {
             Self::Nbd(server) => server.stop().map_err(|error| error.to_string()),
-            Self::VhostUser(server) => server.stop().map_err(|error| error.to_string()),
+            Self::VhostUser(server) => server.retire().map_err(|error| error.to_string()),
         }
     }
 }

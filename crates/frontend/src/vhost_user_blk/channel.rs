@@ -65,9 +65,9 @@ impl Channel {
         Self { socket: Arc::new(socket) }
     }
 
-    /// Waits for the next message, or until the thread is woken.
-    pub fn receive(&self, waker: &Waker) -> Result<Received, ChannelError> {
-        if !await_readable(&self.socket, waker)? {
+    /// Waits for the next message, at most until a moment, or until the thread is woken.
+    pub fn receive(&self, waker: &Waker, until: Option<Instant>) -> Result<Received, ChannelError> {
+        if !await_readable(&self.socket, waker, until)? {
             return Ok(Received::Woken);
         }
         let deadline = Instant::now() + MESSAGE_TIMEOUT;
@@ -165,26 +165,30 @@ pub fn send_whole(socket: &OwnedFd, bytes: &[u8], file: Option<&OwnedFd>) -> Res
     Ok(())
 }
 
-/// Sleeps until there is something to read, or the thread is woken; `false` if it was woken.
-pub fn await_readable(file: &impl AsFd, waker: &Waker) -> Result<bool, Errno> {
+/// Sleeps until there is something to read, at most until a moment, or until the thread is woken; whether there is something
+/// to read, and it was not woken.
+pub fn await_readable(file: &impl AsFd, waker: &Waker, until: Option<Instant>) -> Result<bool, Errno> {
     let event = waker.event();
     let mut polled = [PollFd::new(file, PollFlags::IN), PollFd::new(&event, PollFlags::IN)];
-    retry(|| poll(&mut polled, None))?;
+    let count = retry(|| poll(&mut polled, until.map(timeout_until).as_ref()))?;
     let woken = !polled[1].revents().is_empty();
     if woken {
         waker.reset();
     }
-    Ok(!woken)
+    Ok(!woken && count > 0)
 }
 
 fn await_event(socket: &OwnedFd, event: PollFlags, deadline: Instant) -> Result<(), ChannelError> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-    match poll(&mut [PollFd::new(socket, event)], Some(&timeout)) {
+    match poll(&mut [PollFd::new(socket, event)], Some(&timeout_until(deadline))) {
         Ok(0) => Err(ChannelError::Stalled),
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
+}
+
+fn timeout_until(deadline: Instant) -> Timespec {
+    let left = deadline.saturating_duration_since(Instant::now());
+    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
 fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {

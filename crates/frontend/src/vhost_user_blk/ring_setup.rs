@@ -101,6 +101,11 @@ impl RingSetup {
             && self.kick.is_some()
     }
 
+    /// Whether its queue runs.
+    pub fn runs(&self) -> bool {
+        self.queue.is_some()
+    }
+
     /// Whether the front end has stopped the ring, or not started it.
     pub fn is_stopped(&self) -> bool {
         self.kick.is_none()

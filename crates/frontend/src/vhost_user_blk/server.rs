@@ -25,6 +25,13 @@ use crate::listen::Listener;
 /// How long a thread sleeps after the system had no descriptor for a connection.
 const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long a front end may take to set up its connection to a server that retires. One whose guest does not use the disk yet
+/// takes all of it.
+const SETTLES_WITHIN: Duration = Duration::from_secs(2);
+
+/// A front end whose queues run is done with that when it has said nothing for so long.
+const SETTLED_AFTER: Duration = Duration::from_millis(50);
+
 /// What a server serves, and how.
 #[derive(Clone, Debug)]
 pub struct VhostUserConfig {
@@ -119,6 +126,7 @@ enum End {
 /// A running server. Dropping it stops it.
 pub struct VhostUserServer {
     orders: Arc<Orders>,
+    listener: Arc<Listener>,
     activity: Arc<Activity>,
     device: Arc<Device>,
     lanes: Lanes,
@@ -135,6 +143,8 @@ type Parked = (SessionState, Outgoing);
 /// What the server's owner asks of its threads.
 struct Orders {
     stopping: AtomicBool,
+    /// Nobody new can connect, and who is setting a connection up may finish that.
+    retiring: AtomicBool,
     suspending: AtomicBool,
     /// Counts changes of the configuration space.
     config_changes: AtomicU64,
@@ -145,6 +155,10 @@ struct Orders {
 impl Orders {
     fn is_ending(&self) -> bool {
         self.stopping.load(Ordering::SeqCst) || self.suspending.load(Ordering::SeqCst)
+    }
+
+    fn is_retiring(&self) -> bool {
+        self.retiring.load(Ordering::SeqCst)
     }
 
     fn wake(&self) {
@@ -202,6 +216,17 @@ impl VhostUserServer {
     /// Stops: takes nothing more from the guest's rings, answers what is in flight, ends the sessions and flushes the
     /// disk.
     pub fn stop(mut self) -> Result<(), StopError> {
+        self.stop_and_flush()
+    }
+
+    /// Stops as [`Self::stop`] does, where nobody follows on this listening socket. QEMU before 9.1 never tries again when it is cut off
+    /// while it sets a connection up, and its guest waits for the disk for ever. So who connects from now on is refused, which is
+    /// before any front end learns that this server ends, and who has just connected is cut off only when it has
+    /// set up what it wants, or after [`SETTLES_WITHIN`].
+    pub fn retire(mut self) -> Result<(), StopError> {
+        self.orders.retiring.store(true, Ordering::SeqCst);
+        self.listener.refuse();
+        self.orders.stopping.store(true, Ordering::SeqCst);
         self.stop_and_flush()
     }
 
@@ -318,6 +343,7 @@ impl Foundation {
         let wakers: Result<_, _> = (0..SESSIONS_MAX).map(|_| Waker::new()).collect();
         let orders = Arc::new(Orders {
             stopping: AtomicBool::new(false),
+            retiring: AtomicBool::new(false),
             suspending: AtomicBool::new(false),
             config_changes: AtomicU64::new(0),
             wakers: wakers.map_err(StartError::Waker)?,
@@ -337,6 +363,7 @@ impl Foundation {
         let Self { device, activity, lanes } = self;
         Ok(VhostUserServer {
             orders,
+            listener,
             activity,
             device,
             lanes,
@@ -347,7 +374,8 @@ impl Foundation {
     }
 }
 
-/// Serves one front end after another, the first of which a predecessor may have left.
+/// Serves one front end after another, the first of which a predecessor may have left. Those who connected before a retiring
+/// server refused them are served too.
 fn sit(
     listener: &Arc<Listener>,
     place: &Place,
@@ -359,15 +387,17 @@ fn sit(
     if let Some((channel, session)) = first {
         parked = attend(&channel, place.seat, orders, || Ok(session));
     }
-    while !orders.is_ending() {
+    while !orders.is_ending() || orders.is_retiring() {
         match listener.accept() {
             Ok(Some(socket)) => {
                 tracing::info!("front end connected");
                 let begin = || Session::new(place.clone());
                 parked = attend(&Channel::new(socket), place.seat, orders, begin);
             }
+            // It refuses them, and these were all.
+            Ok(None) | Err(_) if orders.is_ending() => break,
             Ok(None) => {
-                if let Err(errno) = await_readable(listener, &orders.wakers[place.seat]) {
+                if let Err(errno) = await_readable(listener, &orders.wakers[place.seat], None) {
                     tracing::error!(%errno, "cannot wait for front ends any more");
                     break;
                 }
@@ -388,7 +418,8 @@ fn attend(
     orders: &Orders,
     begin: impl FnOnce() -> Result<Session, RegionError>,
 ) -> Result<Option<Parked>, SuspendedError> {
-    let Some(_seat) = orders.seats.take(seat, channel.socket(), || orders.is_ending()) else {
+    let gives_up = || orders.is_ending() && !orders.is_retiring();
+    let Some(_seat) = orders.seats.take(seat, channel.socket(), gives_up) else {
         return Ok(None);
     };
     let mut session = match begin() {
@@ -414,19 +445,23 @@ fn park(channel: &Channel, session: &mut Session) -> Result<Option<Parked>, Susp
 
 fn serve_session(channel: &Channel, session: &mut Session, waker: &Waker, orders: &Orders) -> End {
     let mut announced = orders.config_changes.load(Ordering::SeqCst);
+    let mut setup = Setup::begun(Instant::now());
     let mut step = || -> Result<(), End> {
-        if orders.is_ending() {
-            return Err(End::Asked);
-        }
+        let until = match (orders.is_ending(), orders.is_retiring()) {
+            (false, _) => None,
+            (true, false) => return Err(End::Asked),
+            (true, true) => Some(setup.goes_on_until(session.runs()).ok_or(End::Asked)?),
+        };
         let changes = orders.config_changes.load(Ordering::SeqCst);
         if changes != announced {
             announced = changes;
             session.announce_config()?;
         }
-        if let Received::Message(header, body, files) = channel.receive(waker)?
-            && let Some(answer) = session.handle(header, &body, files)?
-        {
-            channel.send(&answer)?;
+        if let Received::Message(header, body, files) = channel.receive(waker, until)? {
+            setup.last_message = Instant::now();
+            if let Some(answer) = session.handle(header, &body, files)? {
+                channel.send(&answer)?;
+            }
         }
         Ok(())
     };
@@ -434,5 +469,24 @@ fn serve_session(channel: &Channel, session: &mut Session, waker: &Waker, orders
         if let Err(end) = step() {
             return end;
         }
+    }
+}
+
+/// How far a front end is with setting up its connection.
+struct Setup {
+    begun: Instant,
+    last_message: Instant,
+}
+
+impl Setup {
+    fn begun(now: Instant) -> Self {
+        Self { begun: now, last_message: now }
+    }
+
+    /// Until when it may take; `None` once it is done, or takes too long.
+    fn goes_on_until(&self, runs: bool) -> Option<Instant> {
+        let at_most = self.begun + SETTLES_WITHIN;
+        let until = if runs { at_most.min(self.last_message + SETTLED_AFTER) } else { at_most };
+        (until > Instant::now()).then_some(until)
     }
 }

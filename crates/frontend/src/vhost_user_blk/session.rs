@@ -173,6 +173,11 @@ impl Session {
         }
     }
 
+    /// Whether any queue runs.
+    pub fn runs(&self) -> bool {
+        self.rings.iter().any(RingSetup::runs)
+    }
+
     /// Ends all queues, after they have answered what they took.
     pub fn end(&mut self) {
         self.rings.iter_mut().for_each(RingSetup::pause);
