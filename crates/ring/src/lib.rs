@@ -42,5 +42,5 @@ pub use error::RingError;
 pub use file::RingFile;
 pub use lanes::{Busy, Job, Lanes};
 pub use queue::RingFileQueue;
-pub use ring::{ENDS_POLLED_MAX, Ring};
+pub use ring::{ENDS_POLLED_BYTES_MAX, ENDS_POLLED_MAX, Ring};
 pub use watch::{Interest, Ready, WatchToken};

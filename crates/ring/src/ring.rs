@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strongroom_io::{FileDone, FileQueue, IoError, Reactor, Waker};
+use strongroom_memory::Buffer;
 
 use crate::error::RingError;
 use crate::operation::{Inbox, Next, Operation};
@@ -18,6 +19,9 @@ use crate::watch::{Interest, Ready, WatchToken, Watches};
 /// first does not wait until the last is decrypted, and can send the next meanwhile. A disk that ends its requests in
 /// batches would otherwise stand still between them: at depth 32 this is worth 11 % of reads and 23 % of writes.
 pub const ENDS_POLLED_MAX: usize = 8;
+
+/// After how many bytes such a piece ends: large transfers take longer to decrypt than many small ones.
+pub const ENDS_POLLED_BYTES_MAX: usize = 128 << 10;
 
 /// The most submission entries of a ring. More depth than this waits in the backlog and costs a system call per so
 /// many.
@@ -173,11 +177,18 @@ impl Core {
         }
     }
 
-    /// Moves a queue's ended operations to `done`, at most [`ENDS_POLLED_MAX`]. While there are more, the thread does not sleep.
+    /// Moves a queue's ended operations to `done`, at most [`ENDS_POLLED_MAX`] of them and no more after
+    /// [`ENDS_POLLED_BYTES_MAX`]. While there are more, the thread does not sleep.
     pub(crate) fn fetch(&mut self, inbox: &Inbox, done: &mut Vec<FileDone>) {
         self.reap();
         let mut ended = inbox.done.borrow_mut();
-        let count = ended.len().min(ENDS_POLLED_MAX);
+        let mut bytes = 0;
+        let in_piece = ended.iter().take(ENDS_POLLED_MAX).take_while(|end| {
+            let fits = bytes < ENDS_POLLED_BYTES_MAX;
+            bytes += end.buffer.as_ref().map_or(0, Buffer::len);
+            fits
+        });
+        let count = in_piece.count();
         self.unpolled -= count;
         done.extend(ended.drain(..count));
     }

@@ -9,7 +9,9 @@ use std::time::Instant;
 use rustix::io::Errno;
 use strongroom_io::{IoError, Reactor, Thread, Waker};
 use strongroom_memory::{BufferPool, GuestMemory};
-use strongroom_ring::{ENDS_POLLED_MAX, Interest, Job, Lanes, Ready, Ring, WatchToken};
+use strongroom_ring::{
+    ENDS_POLLED_BYTES_MAX, ENDS_POLLED_MAX, Interest, Job, Lanes, Ready, Ring, WatchToken,
+};
 use thiserror::Error;
 
 use super::device::Device;
@@ -22,6 +24,9 @@ use super::transfers::{Transfers, Unfinished};
 /// The most requests that are taken from the ring before what was taken is sent to the disk: so the disk begins with the first ones
 /// while later ones are encrypted. As many ends come from it at once, which the driver learns of before later ones are decrypted.
 const REQUESTS_TAKEN_MAX: usize = ENDS_POLLED_MAX;
+
+/// After how many bytes that they transfer they are sent.
+const BYTES_TAKEN_MAX: u64 = ENDS_POLLED_BYTES_MAX as u64;
 
 /// Why a queue does not run.
 #[derive(Debug, Error)]
@@ -251,6 +256,7 @@ impl Runner {
         let mut taken = false;
         let mut left = REQUESTS_TAKEN_MAX;
         while left > 0
+            && self.transfers.unsent_bytes() < BYTES_TAKEN_MAX
             && self.transfers.has_room()
             && let Some(head) = self.ring.take()?
         {

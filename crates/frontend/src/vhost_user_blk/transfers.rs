@@ -46,6 +46,8 @@ pub struct Transfers {
     /// Pieces, flushes and the like in the disk.
     ios: usize,
     submitted: bool,
+    /// Bytes that reads and writes transfer which were submitted and not sent to the disk.
+    unsent_bytes: u64,
     done: Vec<Done<Plain>>,
     chain: Chain,
     spare_runs: Vec<Vec<Run>>,
@@ -67,6 +69,7 @@ impl Transfers {
             waiting: VecDeque::new(),
             ios: 0,
             submitted: false,
+            unsent_bytes: 0,
             done: Vec::with_capacity(IOS_IN_FLIGHT_MAX),
             chain: Chain::default(),
             spare_runs: Vec::new(),
@@ -77,6 +80,11 @@ impl Transfers {
     /// Whether another request can be taken.
     pub fn has_room(&self) -> bool {
         self.waiting.is_empty() && self.ios + DISCARD_SEGMENTS_MAX <= IOS_IN_FLIGHT_MAX
+    }
+
+    /// How many bytes the reads and writes transfer that [`Self::advance`] will send to the disk.
+    pub fn unsent_bytes(&self) -> u64 {
+        self.unsent_bytes
     }
 
     /// The queue ends: nothing waits for room any more.
@@ -256,6 +264,7 @@ impl Transfers {
     pub fn advance(&mut self, ring: &mut SplitRing) -> Result<bool, RingError> {
         self.submit_waiting(ring)?;
         if std::mem::take(&mut self.submitted) {
+            self.unsent_bytes = 0;
             self.channel.kick();
         }
         let mut done = std::mem::take(&mut self.done);
@@ -316,6 +325,9 @@ impl Transfers {
         }
         self.ios += 1;
         self.submitted = true;
+        if let Request::Read { extent, .. } | Request::Write { extent, .. } = &request {
+            self.unsent_bytes += extent.length();
+        }
         self.channel.submit(Io { tag, request });
     }
 
