@@ -3,14 +3,15 @@
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags, SeekFrom,
-    fallocate, flock, fstat, fsync, ftruncate, ioctl_getflags, ioctl_setflags, mkdir, openat, renameat,
-    renameat_with, rmdir, seek, statat, syncfs, unlinkat,
+    Advice, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags,
+    SeekFrom, fadvise, fallocate, flock, fstat, fsync, ftruncate, ioctl_getflags, ioctl_setflags, mkdir,
+    openat, renameat, renameat_with, rmdir, seek, statat, syncfs, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use strongroom_io::DataFile;
@@ -198,6 +199,11 @@ impl StoredFile for HostFile {
             }
         }
         Ok(())
+    }
+
+    fn begin_sync(&self, offset: u64, bytes: u64) {
+        // Linux writes out what is dirty there before it drops the rest.
+        let _ = fadvise(&self.0, offset, NonZeroU64::new(bytes), Advice::DontNeed);
     }
 
     fn sync(&self) -> Result<(), Errno> {

@@ -91,6 +91,10 @@ pub trait StoredFile: DataFile + Lockable {
     /// Writes all of it from `offset` on.
     fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Errno>;
 
+    /// Has the file system begin to bring these bytes to the disk, which need not stay in its cache: so that a sync that follows
+    /// a long piece of writing does not begin with the first of them. Nothing is promised.
+    fn begin_sync(&self, _offset: u64, _bytes: u64) {}
+
     /// Makes it durable, content and length.
     fn sync(&self) -> Result<(), Errno>;
 

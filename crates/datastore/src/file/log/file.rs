@@ -72,6 +72,7 @@ pub(in crate::file) fn create(
     for at in (0..bytes).step_by(zeroes.len()) {
         let length = zeroes.len().min((bytes - at) as usize);
         file.write_at(SEGMENTS_START + at, &zeroes[..length]).map_err(failed)?;
+        file.begin_sync(SEGMENTS_START + at, length as u64);
     }
     let mut superblock = Superblock { layer, log: new_id(), generation: 0, tail: 1, next: Some(1) };
     let mut block = [0; BLOCK];
