@@ -5,6 +5,8 @@
 //! goes through the log, which is always right. So an entry is forgotten where a discard may have changed
 //! the map while it was read.
 
+use std::ops::Range;
+
 use rustix::io::Errno;
 use strongroom_types::{BLOCK_BYTES, Extent};
 
@@ -12,6 +14,7 @@ use crate::file::storage::StoredFile;
 
 /// Blocks of a chunk.
 const CHUNK_BLOCKS: u64 = 256;
+const CHUNK_BYTES: u64 = CHUNK_BLOCKS * BLOCK_BYTES;
 /// The most chunks that are remembered: 16 GiB of volume, in 640 KiB.
 const CHUNKS_MAX: u64 = 16 << 10;
 
@@ -20,6 +23,22 @@ pub(super) const REGION_BLOCKS: u64 = CHUNK_BLOCKS / 8;
 
 /// A bit a block.
 pub(super) type Written = [u64; 4];
+
+/// What the file system's map says of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Loaded {
+    chunk: u64,
+    written: Written,
+    /// All blocks of these chunks are written too: the map has said so without being asked.
+    follow: Range<u64>,
+}
+
+#[cfg(test)]
+impl Loaded {
+    pub fn alone(chunk: u64, written: Written) -> Self {
+        Self { chunk, written, follow: 0..0 }
+    }
+}
 
 /// What is known of some blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +64,7 @@ pub(super) struct Known {
 
 impl Known {
     pub fn new(size_bytes: u64) -> Self {
-        let chunks = size_bytes.div_ceil(CHUNK_BLOCKS * BLOCK_BYTES).clamp(1, CHUNKS_MAX);
+        let chunks = size_bytes.div_ceil(CHUNK_BYTES).clamp(1, CHUNKS_MAX);
         Self {
             chunks: vec![0; chunks as usize],
             written: vec![[0; 4]; chunks as usize],
@@ -68,11 +87,20 @@ impl Known {
         if all { Knowledge::Written } else { Knowledge::NotAll }
     }
 
-    /// Remembers what the map said of a chunk, unless that may have changed since.
-    pub fn insert(&mut self, chunk: u64, written: Written, changes: u64) {
-        if changes == self.changes {
-            let place = (chunk % self.chunks.len() as u64) as usize;
-            (self.chunks[place], self.written[place], self.reserved[place]) = (chunk + 1, written, 0);
+    /// Remembers what the map said, unless that may have changed since. The chunks that follow are remembered where there is place.
+    pub fn insert(&mut self, loaded: &Loaded, changes: u64) {
+        if changes != self.changes {
+            return;
+        }
+        let places = self.chunks.len() as u64;
+        let place = (loaded.chunk % places) as usize;
+        (self.chunks[place], self.written[place], self.reserved[place]) =
+            (loaded.chunk + 1, loaded.written, 0);
+        for chunk in loaded.follow.clone().take(self.chunks.len()) {
+            let place = (chunk % places) as usize;
+            if self.chunks[place] == 0 {
+                (self.chunks[place], self.written[place]) = (chunk + 1, [u64::MAX; 4]);
+            }
         }
     }
 
@@ -120,10 +148,14 @@ impl Known {
 }
 
 /// Asks the file system which blocks of a chunk are written. A block that is data in part is not.
-pub(super) fn load(file: &dyn StoredFile, chunk: u64) -> Result<Written, Errno> {
-    let start = chunk * CHUNK_BLOCKS * BLOCK_BYTES;
-    let end = start + CHUNK_BLOCKS * BLOCK_BYTES;
+///
+/// An answer is where data ends, however far that is; on tmpfs, which looks at every page until there, it can take a
+/// millisecond. So all that it says is kept.
+pub(super) fn load(file: &dyn StoredFile, chunk: u64) -> Result<Loaded, Errno> {
+    let start = chunk * CHUNK_BYTES;
+    let end = start + CHUNK_BYTES;
     let mut written = [0; 4];
+    let mut follow = chunk + 1..chunk + 1;
     let mut at = start;
     while at < end {
         let data = match file.next_data(at) {
@@ -132,14 +164,16 @@ pub(super) fn load(file: &dyn StoredFile, chunk: u64) -> Result<Written, Errno> 
             Ok(_) | Err(Errno::NXIO) => break,
             Err(errno) => return Err(errno),
         };
-        let hole = file.next_hole(data)?.clamp(data + 1, end);
+        let hole = file.next_hole(data)?;
+        follow.end = follow.end.max(hole / CHUNK_BYTES);
+        let hole = hole.clamp(data + 1, end);
         let whole = Extent::between(data, hole).narrowed_to(BLOCK_BYTES);
         for (_, bits) in chunks_of(whole) {
             bits.iter().zip(&mut written).for_each(|(bits, written)| *written |= bits);
         }
         at = hole;
     }
-    Ok(written)
+    Ok(Loaded { chunk, written, follow })
 }
 
 /// The chunks of an extent of whole blocks, and its bits in each.
@@ -175,7 +209,7 @@ mod tests {
         let mut known = Known::new(1 << 30);
         assert_eq!(known.of(blocks(300, 1)), Knowledge::Unknown { chunk: 1 });
         for chunk in 0..3 {
-            known.insert(chunk, [0; 4], known.changes());
+            known.insert(&Loaded::alone(chunk, [0; 4]), known.changes());
         }
         for (first, count) in [(0, 1), (63, 2), (200, 200), (511, 2), (255, 258)] {
             assert_eq!(known.of(blocks(first, count)), Knowledge::NotAll);
@@ -194,9 +228,9 @@ mod tests {
         let mut known = Known::new(1 << 30);
         let changes = known.changes();
         known.clear(blocks(5000, 1));
-        known.insert(0, [u64::MAX; 4], changes);
+        known.insert(&Loaded::alone(0, [u64::MAX; 4]), changes);
         assert_eq!(known.of(blocks(0, 1)), Knowledge::Unknown { chunk: 0 });
-        known.insert(0, [u64::MAX; 4], known.changes());
+        known.insert(&Loaded::alone(0, [u64::MAX; 4]), known.changes());
         assert_eq!(known.of(blocks(0, 256)), Knowledge::Written);
     }
 
@@ -204,8 +238,8 @@ mod tests {
     fn chunks_share_places_and_are_not_mistaken() {
         let mut known = Known::new(1 << 46);
         let other = CHUNKS_MAX;
-        known.insert(0, [u64::MAX; 4], 0);
-        known.insert(other, [0; 4], 0);
+        known.insert(&Loaded::alone(0, [u64::MAX; 4]), 0);
+        known.insert(&Loaded::alone(other, [0; 4]), 0);
         assert_eq!(known.of(blocks(0, 1)), Knowledge::Unknown { chunk: 0 });
         known.set(blocks(0, 1));
         assert_eq!(known.of(blocks(other * CHUNK_BLOCKS, 1)), Knowledge::NotAll);
@@ -219,9 +253,36 @@ mod tests {
         for first in [0_u64, 3, 255, 300] {
             stored.write_at(first * BLOCK_BYTES, &[1; BLOCK_BYTES as usize]).unwrap();
         }
-        assert_eq!(load(&stored, 0).unwrap(), [0b1001, 0, 0, 1 << 63]);
-        assert_eq!(load(&stored, 1).unwrap(), [1 << 44, 0, 0, 0]);
-        assert_eq!(load(&stored, 2).unwrap(), [0; 4]);
-        assert_eq!(load(&stored, 200).unwrap(), [0; 4], "beyond the end");
+        let written = |chunk| load(&stored, chunk).unwrap().written;
+        assert_eq!(written(0), [0b1001, 0, 0, 1 << 63]);
+        assert_eq!(written(1), [1 << 44, 0, 0, 0]);
+        assert_eq!(written(2), [0; 4]);
+        assert_eq!(written(200), [0; 4], "beyond the end");
+    }
+
+    #[test]
+    fn one_look_at_what_was_filled_tells_of_all_of_it() {
+        const CHUNKS: u64 = 8;
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        let stored = crate::file::host::HostFile(file);
+        stored.set_length(CHUNKS * CHUNK_BYTES).unwrap();
+        // From the middle of the second to the middle of the seventh.
+        let half = CHUNK_BYTES / 2;
+        stored.write_at(CHUNK_BYTES + half, &vec![1; 5 * CHUNK_BYTES as usize]).unwrap();
+        let mut known = Known::new(CHUNKS * CHUNK_BYTES);
+        known.insert(&Loaded::alone(3, [0; 4]), 0);
+        known.insert(&load(&stored, 1).unwrap(), 0);
+        let middle = CHUNK_BLOCKS / 2;
+        assert_eq!(known.of(blocks(CHUNK_BLOCKS + middle, middle + CHUNK_BLOCKS)), Knowledge::Written);
+        assert_eq!(known.of(blocks(CHUNK_BLOCKS, CHUNK_BLOCKS)), Knowledge::NotAll);
+        assert_eq!(known.of(blocks(3 * CHUNK_BLOCKS, 1)), Knowledge::NotAll, "was known better");
+        assert_eq!(known.of(blocks(4 * CHUNK_BLOCKS, 2 * CHUNK_BLOCKS)), Knowledge::Written);
+        assert_eq!(known.of(blocks(6 * CHUNK_BLOCKS, 1)), Knowledge::Unknown { chunk: 6 });
+        // What was read before a discard is not believed, nor of those that follow.
+        let mut known = Known::new(CHUNKS * CHUNK_BYTES);
+        let (before, loaded) = (known.changes(), load(&stored, 2).unwrap());
+        known.clear(blocks(4 * CHUNK_BLOCKS, 1));
+        known.insert(&loaded, before);
+        assert_eq!(known.of(blocks(5 * CHUNK_BLOCKS, 1)), Knowledge::Unknown { chunk: 5 });
     }
 }

@@ -175,8 +175,8 @@ impl Log {
                 }
                 Err(Unloaded { chunk, changes }) => {
                     drop(state);
-                    let written = known::load(layer, chunk)?;
-                    self.state().known.insert(chunk, written, changes);
+                    let loaded = known::load(layer, chunk)?;
+                    self.state().known.insert(&loaded, changes);
                 }
             }
         }

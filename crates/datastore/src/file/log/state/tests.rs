@@ -1,10 +1,11 @@
 use super::*;
 use crate::file::log::format::{LOG_BYTES_MIN, LogEntry, content_check};
+use crate::file::log::known::Loaded;
 
 /// Three blocks of content a segment.
 fn state() -> State {
     let mut state = State::new(LOG_BYTES_MIN, 1 << 20, 1);
-    state.known.insert(0, [0; 4], 0);
+    state.known.insert(&Loaded::alone(0, [0; 4]), 0);
     state
 }
 
