@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use strongroom_io::{FileDone, FileIo, FileOperation, FileToken, IoError, Reactor};
-use strongroom_ring::{Interest, Ring, RingFile};
+use strongroom_ring::{ENDS_POLLED_BYTES_MAX, ENDS_POLLED_MAX, Interest, Ring, RingFile};
 use strongroom_types::Extent;
 use support::{Bench, DISK, PATIENCE, TMPFS, new_file, poll_until};
 
@@ -176,6 +176,39 @@ fn more_operations_than_the_ring_has_entries_all_end() {
     }
     for done in done {
         assert_holds(&done, done.tag as u8);
+    }
+}
+
+/// Who waits for the first end does not wait until the last one is decrypted.
+#[test]
+fn ends_are_handed_over_in_pieces_of_so_many_and_so_many_bytes() {
+    let mut bench = Bench::new(32);
+    let (named, _direct) = new_file(DISK);
+    std::fs::write(named.path(), vec![7; 1 << 20]).unwrap();
+    // From the page cache, so that all of them have ended when they are sent.
+    let file = bench.register(File::open(named.path()).unwrap());
+    for length in [4096, 48 << 10, 512 << 10] {
+        for tag in 0..20 {
+            let into = bench.filled(length, 0xEE);
+            bench.submit(tag, file, FileOperation::Read { offset: 4096 * tag, into });
+        }
+        bench.queue.kick();
+        let (mut left, mut piece) = (20, Vec::new());
+        let deadline = Instant::now() + PATIENCE;
+        while left > 0 {
+            assert!(Instant::now() < deadline, "{left} operations did not end");
+            bench.queue.poll(&mut piece);
+            let before_the_last = length * piece.len().saturating_sub(1);
+            assert!(
+                piece.len() <= ENDS_POLLED_MAX && before_the_last < ENDS_POLLED_BYTES_MAX,
+                "{}",
+                piece.len()
+            );
+            left -= piece.len();
+            piece.drain(..).for_each(|done| assert_holds(&done, 7));
+            // It does not sleep while there are more.
+            bench.ring.wait(Some(Duration::from_millis(10))).unwrap();
+        }
     }
 }
 

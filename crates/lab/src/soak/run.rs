@@ -55,8 +55,7 @@ pub struct SoakConfig {
 /// Does it. What went wrong is in the report; an error says that it could not be begun, or not be ended.
 pub fn run(config: &SoakConfig, progress: &(dyn Fn(&str) + Sync)) -> Result<SoakReport, SoakError> {
     let directory = config.directory.join(format!("soak-{}", std::process::id()));
-    let made = |path: &Path| fs::create_dir(path).map_err(|error| SoakError::file("make", path, error));
-    made(&directory)?;
+    fs::create_dir_all(&directory).map_err(|error| SoakError::file("make", &directory, error))?;
     let samples_path = config.samples.clone().unwrap_or_else(|| directory.join("samples.jsonl"));
     let mut report = SoakReport {
         seed: config.seed,
