@@ -60,6 +60,11 @@ impl Change {
         Self::Transaction { ranges: Vec::new(), space: SpaceChange::Reserve, length: Some(length) }
     }
 
+    /// Whether it is content, or comes with content.
+    pub(crate) fn follows_content(&self) -> bool {
+        matches!(self, Self::Sectors { .. } | Self::Transaction { length: Some(Length::AtLeast(_)), .. })
+    }
+
     pub(crate) fn truncate(length: u64) -> Self {
         // Beyond the end of any file, on a block's boundary.
         let end = u64::MAX / BLOCK_BYTES * BLOCK_BYTES;

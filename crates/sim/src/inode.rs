@@ -93,10 +93,12 @@ impl Inode {
         }
     }
 
-    /// A sync failed: what it should have covered is marked clean by the kernel and written by nobody.
+    /// A sync failed: content that it should have covered is marked clean by the kernel and written by nobody, and a length that came
+    /// of writing waits for that content. What was asked of the file system by itself, such as a length that was set, is in its
+    /// journal, in order; one that cannot write its journal does not go on, and no later sync succeeds there.
     pub(crate) fn fail_sync(&mut self, horizon: Tick) {
         for pending in self.pending.iter_mut().filter(|pending| pending.is_covered(horizon)) {
-            pending.abandoned = true;
+            pending.abandoned = pending.change.follows_content();
         }
     }
 
