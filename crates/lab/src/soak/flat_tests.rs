@@ -75,6 +75,36 @@ fn a_leak_of_two_kibibytes_a_second_is_found_in_an_hour() {
     assert!(wrong.len() == 1 && wrong[0].starts_with("memory within a life"), "{wrong:?}");
 }
 
+/// Every worker's front end comes back, at one age or another.
+fn first_return(life: u32, age: f64) -> f64 {
+    if age > 65.0 + f64::from(life * 7 % 80) { 860e3 } else { 0.0 }
+}
+
+#[test]
+fn a_step_that_each_worker_takes_once_is_no_growth() {
+    let steps = Course {
+        lives: 24,
+        life_seconds: 150,
+        bytes: |life, age| (SOUND.bytes)(life, age) + first_return(life, age),
+        ..SOUND
+    };
+    assert_eq!(wrong(&steps), Vec::<String>::new());
+}
+
+#[test]
+fn a_second_step_is_growth() {
+    let steps = Course {
+        lives: 24,
+        life_seconds: 250,
+        bytes: |life, age| {
+            (SOUND.bytes)(life, age) + first_return(life, age) + first_return(life, age - 60.0)
+        },
+        ..SOUND
+    };
+    let wrong = wrong(&steps);
+    assert!(wrong.len() == 1 && wrong[0].starts_with("memory within a life"), "{wrong:?}");
+}
+
 #[test]
 fn a_leak_is_found_in_workers_that_live_for_minutes() {
     // Some of them take a step by the load, as sound ones do.
