@@ -235,6 +235,8 @@ impl Runner {
     /// Looks for work before the queue sleeps, where that pays; whether there was any, which is done then.
     fn spins_to_work(&mut self, begun: Instant, is_quiet: bool) -> Result<bool, QueueError> {
         let Some(window) = self.waits(is_quiet).window() else { return Ok(false) };
+        // It may have been asked to, for the sleep before.
+        self.ring.be_quiet()?;
         while begun.elapsed() < window {
             if self.event_loop.has_arrived() || self.transfers.has_room() && self.ring.has_new()? {
                 let after = begun.elapsed();

@@ -116,7 +116,7 @@ pub struct SplitRing {
     published_used: u16,
     /// The driver has not been called since this ring was taken up, so nothing is known of what it was told before.
     uncalled: bool,
-    /// Without event index: whether the driver was asked not to kick.
+    /// Whether the driver was asked not to kick, and not asked to since.
     quiet: bool,
     /// Where it is noted what is in flight, if the front end keeps that.
     in_flight: Option<InFlight>,
@@ -257,20 +257,27 @@ impl SplitRing {
         if self.event_index {
             self.memory.store_u16(self.layout.available_event(), self.next_available)?;
         } else if self.quiet {
-            self.set_quiet(false)?;
+            self.memory.store_u16(self.layout.used, 0)?;
         }
+        self.quiet = false;
         fence(Ordering::SeqCst);
         self.has_new()
     }
 
-    /// Asks the driver not to kick, while the queue is awake anyway. With event index it is enough not to ask.
+    /// Asks the driver not to kick, while the queue is awake anyway.
     pub fn be_quiet(&mut self) -> Result<(), RingError> {
-        if self.event_index || self.quiet { Ok(()) } else { self.set_quiet(true) }
-    }
-
-    fn set_quiet(&mut self, quiet: bool) -> Result<(), RingError> {
-        self.memory.store_u16(self.layout.used, u16::from(quiet))?;
-        self.quiet = quiet;
+        if self.quiet {
+            return Ok(());
+        }
+        self.quiet = true;
+        const NO_NOTIFY: u16 = 1;
+        match self.event_index {
+            // The chain before the next one: whatever the driver adds does not pass it.
+            true => {
+                self.memory.store_u16(self.layout.available_event(), self.next_available.wrapping_sub(1))?
+            }
+            false => self.memory.store_u16(self.layout.used, NO_NOTIFY)?,
+        }
         Ok(())
     }
 }
