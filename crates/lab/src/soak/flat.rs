@@ -239,8 +239,8 @@ fn growth_beside_a_step(life: &Life<'_>, (least, most): (f64, f64)) -> f64 {
     if let Some((at, height)) = steps.max_by(|one, other| one.1.total_cmp(&other.1)) {
         values[at..].iter_mut().for_each(|value| *value -= height);
     }
-    let quarter = values.len().div_ceil(4);
-    median(values[values.len() - quarter..].to_vec()) - median(values[..quarter].to_vec())
+    let (first, last) = quarters_of(&values);
+    last - first
 }
 
 /// From the least in the first quarter to the least in the last: whatever comes and goes is not in it.
@@ -252,9 +252,12 @@ fn low_growth(life: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
 
 /// The medians of the first and the last quarter.
 fn quarters(life: &[&Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
-    let quarter = life.len().div_ceil(4);
-    let of = |part: &[&Sample]| median(part.iter().map(|sample| of(sample)).collect());
-    (of(&life[..quarter]), of(&life[life.len() - quarter..]))
+    quarters_of(&life.iter().map(|sample| of(sample)).collect::<Vec<_>>())
+}
+
+fn quarters_of(values: &[f64]) -> (f64, f64) {
+    let quarter = values.len().div_ceil(4);
+    (median(values[..quarter].to_vec()), median(values[values.len() - quarter..].to_vec()))
 }
 
 /// At the age of the warm-up: the median of the last quarter of lives that came to it, less that of the first.
