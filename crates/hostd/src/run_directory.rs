@@ -3,6 +3,7 @@
 //! ```text
 //! <run>/hostd/control.sock   guest.sock
 //! <run>/vms/<vm>/supervisor.sock   secret   state.json
+//!                kernel   initrd   (until QEMU has loaded them)
 //!                disks/0.sock ...  (of workers, for QEMU)
 //!                qemu/             (of QEMU: `strongroom_hypervisor::RunDirectory`)
 //! ```
@@ -150,6 +151,16 @@ impl VmRunDirectory {
     pub fn qemu_findings(&self) -> PathBuf {
         let host = self.0.parent().and_then(Path::parent).unwrap_or(&self.0);
         host.join("hostd/qemu.json")
+    }
+
+    /// A copy of the kernel that QEMU is about to load.
+    pub fn kernel(&self) -> PathBuf {
+        self.0.join("kernel")
+    }
+
+    /// The same of its initrd.
+    pub fn initrd(&self) -> PathBuf {
+        self.0.join("initrd")
     }
 
     fn disks(&self) -> PathBuf {

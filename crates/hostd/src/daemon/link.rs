@@ -19,6 +19,7 @@ use strongroom_types::VmId;
 use tokio::sync::oneshot;
 
 use super::Hostd;
+use super::boot_files;
 use super::vms::{Kept, now_unix_seconds};
 use crate::process::ProcessIdentity;
 use crate::proof::{Secret, check_peer};
@@ -146,6 +147,10 @@ pub fn start(
     // Nothing of a start before this one is of use.
     run.remove().and_then(|()| run.make()).map_err(|error| system(&error))?;
     Secret::make(&run.secret()).map_err(|error| system(&error))?;
+    if let Some(kernel) = &spec.kernel {
+        boot_files::copy(kernel, spec.memory_bytes, &run, &hostd.config().boot_directories)
+            .inspect_err(|_| drop(run.remove()))?;
+    }
     let (spec_now, layout) = (Box::new(spec.clone()), Layout::default());
     let task = RunTask { spec: spec_now, generation, adopt: None, layout, how };
     let (wire, child) = hostd.supervisor.start(&birth(hostd, &run, grants, task), &[])?;

@@ -5,6 +5,7 @@
 //! `<run>/vms` says who runs, the datastores say what there is. What hostd itself remembers (operations, tickets, numbers of
 //! changes) is of one run, and its protocol says so.
 
+mod boot_files;
 pub mod capacity;
 mod changes;
 pub mod config;

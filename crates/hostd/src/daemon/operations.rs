@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::queue::{Failure, Job};
-use super::vms::{Kept, is_allowed, no_such_vm};
-use super::{Hostd, link};
+use super::vms::{Kept, no_such_vm};
+use super::{Hostd, boot_files, link};
 use crate::checks::{Root, crypto_safe};
 use crate::dumps;
 use crate::protocol::{
@@ -555,15 +555,7 @@ impl Hostd {
             let message = format!("this host has no datastore {}", spec.datastore.display());
             return Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"));
         }
-        let Some(kernel) = &spec.kernel else { return Ok(()) };
-        let files = std::iter::once(&kernel.kernel).chain(&kernel.initrd);
-        for file in files {
-            if !is_allowed(file, &config.boot_directories) {
-                let message = format!("{} is in no directory for kernels of this host", file.display());
-                let next = "put it there, or add its directory to boot_directories in host.json";
-                return Err(Problem::new("kernel_not_allowed", message).with_next_step(next));
-            }
-        }
-        Ok(())
+        let kernel = spec.kernel.as_ref();
+        kernel.map_or(Ok(()), |kernel| boot_files::check(kernel, &config.boot_directories))
     }
 }

@@ -1,7 +1,7 @@
 //! The VMs of this host: those in its datastores, and those that are not off.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -288,13 +288,4 @@ pub fn no_such_vm(vm: VmId) -> Problem {
 /// The time.
 pub fn now_unix_seconds() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Whether a kernel's file is where this host allows such files to be, whatever links it goes through.
-pub fn is_allowed(file: &Path, directories: &[PathBuf]) -> bool {
-    let Ok(real) = std::fs::canonicalize(file) else { return false };
-    directories
-        .iter()
-        .filter_map(|directory| std::fs::canonicalize(directory).ok())
-        .any(|allowed| real.starts_with(allowed))
 }

@@ -106,8 +106,8 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> Result<MachineSpec, 
     let boot = match &spec.kernel {
         None => Boot::Disk,
         Some(kernel) => Boot::DirectKernel {
-            kernel: kernel.kernel.clone(),
-            initrd: kernel.initrd.clone(),
+            kernel: run.kernel(),
+            initrd: kernel.initrd.as_ref().map(|_| run.initrd()),
             arguments: kernel.arguments.clone(),
         },
     };

@@ -227,7 +227,12 @@ impl Starting {
             false => None,
         };
         machine.tpm = swtpm.as_ref().map(Swtpm::socket);
-        match start(program, &machine, &run, &isolation) {
+        let started = start(program, &machine, &run, &isolation);
+        // QEMU has loaded them, and a reset uses what it has loaded.
+        for copy in [self.run.kernel(), self.run.initrd()] {
+            let _ = std::fs::remove_file(copy);
+        }
+        match started {
             Ok(qemu) => Ok((qemu, swtpm)),
             Err(error) => {
                 let said = swtpm.as_mut().map(|swtpm| {
