@@ -7,6 +7,7 @@ pub mod servers;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -119,6 +120,14 @@ impl Lab {
         Isolation { user: self.user, ..Isolation::of_caller(&self.launcher) }
     }
 
+    /// A copy of this program that another user can run: below a directory that the umask keeps to its owner, it is not.
+    fn program_for_all(&self) -> PathBuf {
+        let program = self.path.join("program");
+        std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        program
+    }
+
     #[track_caller]
     pub fn start(&self, spec: &MachineSpec) -> Machine {
         match Qemu::start(&self.program, spec, &self.run_directory(), &self.isolation()) {
@@ -157,7 +166,10 @@ pub struct OtherSupervisor {
 impl OtherSupervisor {
     /// One that runs as this user, or as ours.
     pub fn start(lab: &Lab, user: Option<u32>) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = match user {
+            None => Command::new(std::env::current_exe().unwrap()),
+            Some(_) => Command::new(lab.program_for_all()),
+        };
         command.arg(SUPERVISE).arg(lab.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         if let Some(user) = user {
             std::os::unix::fs::chown(lab.path(), Some(user), Some(user)).unwrap();
