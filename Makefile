@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu measure measure-first-writes measure-kmip measure-vms prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu test-fresh-clones measure measure-first-writes measure-kmip measure-vms prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -17,6 +17,7 @@ demo: ## from nothing to VMs under keys of their own, and whatever may happen to
 build: ## the strongroom program, in target/release
 	scripts/install-packages demo
 	cargo build --release --package strongroom-cli
+	scripts/split-debug-information $(programs)/strongroom
 
 package: ## the Debian package, in target/package; of a program that is built already with STRONGROOM_BIN=FILE
 	scripts/install-packages package
@@ -32,6 +33,7 @@ test-upgrade: ## a VM of the former version lives through the upgrade to this on
 fips: ## the same with the FIPS 140-3 validated module of AWS-LC, in target/fips; docs/COMPLIANCE.md
 	scripts/install-packages fips
 	CARGO_TARGET_DIR=target/fips cargo build --release --package strongroom-cli --features fips
+	scripts/split-debug-information target/fips/release/strongroom
 
 test: ## format, lints, every test but the long ones, a slice of fuzzing; what CI runs
 	scripts/install-packages test
@@ -68,6 +70,12 @@ soak: ## an hour of verified load with kills, upgrades, growth, new keys and ful
 power-cuts-file-systems: ## power cuts beneath ext4, XFS and btrfs, over a device that records; as root, some minutes
 	scripts/install-packages test
 	scripts/test-power-cuts
+
+test-fresh-clones: ## this page's two commands in clones that were never built: either order, umask 022 and 077, root and a user with sudo; as root, two hours
+	scripts/test-fresh-clone --first demo --umask 022 --user root
+	scripts/test-fresh-clone --first test --umask 077 --user root
+	scripts/test-fresh-clone --first demo --umask 077 --user ordinary
+	scripts/test-fresh-clone --first test --umask 022 --user ordinary
 
 test-newer-qemu: ## guests again, under the newest QEMU that Debian 12 has
 	scripts/install-packages test
