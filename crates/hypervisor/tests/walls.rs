@@ -13,7 +13,7 @@ use strongroom_hypervisor::machine::{MacAddress, MachineSpec, MachineType, Nic, 
 use strongroom_hypervisor::network::{NetworkError, NetworkState};
 use strongroom_hypervisor::{Isolation, Qemu, QemuError, QemuProgram};
 
-use self::support::{Lab, in_own_network, run_with, small};
+use self::support::{Lab, in_own_network, make_directory, run_with, small};
 
 fn main() -> ExitCode {
     let trials: Vec<(&str, fn())> = vec![
@@ -65,7 +65,7 @@ fn hostile() {
     let _server = std::os::unix::net::UnixListener::bind(&disk).unwrap();
     let run = lab.run_directory();
     let program = lab.path().join("bin/qemu");
-    std::fs::create_dir(program.parent().unwrap()).unwrap();
+    make_directory(program.parent().unwrap(), 0o755);
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let script = STAND_IN
         .replace("OWN_DISK", &text(&disk))

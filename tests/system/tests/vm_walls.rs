@@ -162,9 +162,9 @@ fn replace_qemu(scratch: &Scratch, elsewhere: &Scratch, evil: &str, objects: &[S
     );
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
-    // Temporary directories are their makers' alone.
-    for directory in [scratch, elsewhere] {
-        fs::set_permissions(directory.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    // Temporary directories are their makers' alone, and so are others under a strict umask.
+    for directory in [scratch.path(""), elsewhere.path(""), elsewhere.path("bin")] {
+        fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
     }
     let path = scratch.path("home/hostd/host.json");
     let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();

@@ -7,7 +7,7 @@ pub mod servers;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -99,7 +99,9 @@ impl Lab {
         let program = std::env::var_os("STRONGROOM_QEMU").unwrap_or_else(|| DEFAULT_PROGRAM.into());
         let program = QemuProgram::probe(Path::new(&program)).unwrap();
         let launcher = Launcher::this_program([LAUNCH]);
-        std::fs::create_dir_all(path.join("disks")).unwrap();
+        // Whatever the umask: QEMU enters them as another user.
+        make_directory(path, 0o755);
+        make_directory(&path.join("disks"), 0o711);
         Self { path: path.to_owned(), _directory: None, program, launcher, user }
     }
 
@@ -134,6 +136,15 @@ impl Lab {
             Ok(qemu) => Machine(qemu),
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+/// Makes a directory of that mode under any umask; one that is there is taken.
+pub fn make_directory(path: &Path, mode: u32) {
+    std::fs::create_dir_all(path).unwrap();
+    // That of another supervisor, which took the lab over, is as it should be.
+    if rustix::process::geteuid().as_raw() == std::fs::metadata(path).unwrap().uid() {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     }
 }
 
