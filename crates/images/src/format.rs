@@ -4,10 +4,10 @@
 //! to have the next reader follow it to other files. So a guess is made only where mark and name agree, and whoever
 //! says the format is believed:
 //!
-//! | | marked as qcow2, vmdk or vhdx | no mark |
-//! |---|---|---|
-//! | `*.raw`, `*.img`, a block device | must be said | raw |
-//! | any other name | as marked | must be said |
+//! | | marked as qcow2, vmdk or vhdx | marked as a [`Container`] | no mark |
+//! |---|---|---|---|
+//! | `*.raw`, `*.img`, a block device | must be said | must be said, but raw where disks often bear that mark | raw |
+//! | any other name | as marked | refused | must be said |
 
 use std::fmt;
 use std::fs::File;
@@ -19,6 +19,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::ImageError;
+use super::container::Container;
 
 /// The format of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,32 +96,61 @@ impl FormatChoice {
             Self::Said(Format::Raw) => return Ok(Format::Raw),
             Self::Said(format) => format,
         };
-        if mark_of(file) == Some(said) {
-            return Ok(said);
+        match Mark::of(file) {
+            Mark::Image(format) if format == said => Ok(said),
+            Mark::Image(format) => Err(other_format(path, said, format!("it starts as a {format} image"))),
+            Mark::Container(container) => Err(not_imported(path, container)),
+            Mark::None => Err(other_format(path, said, "it does not start as one".to_owned())),
         }
-        let reason = "it does not start as one".to_owned();
-        Err(ImageError::OtherFormat { path: path.to_owned(), format: said, reason })
+    }
+}
+
+/// What a file is marked as.
+enum Mark {
+    Image(Format),
+    Container(Container),
+    None,
+}
+
+impl Mark {
+    fn of(file: &File) -> Self {
+        let mut start = [0; 32];
+        let length = read_up_to(file, 0, &mut start).unwrap_or(0);
+        // The first version of qcow has the mark of its successors.
+        match (Container::of(file), Format::marked(&start[..length])) {
+            (Some(container), _) => Self::Container(container),
+            (None, Some(format)) => Self::Image(format),
+            (None, None) => Self::None,
+        }
     }
 }
 
 fn guess(file: &File, path: &Path) -> Result<Format, ImageError> {
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let device = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
+    let named_raw = device || matches!(extension.as_str(), "raw" | "img");
     let unknown = |reason| Err(ImageError::UnknownFormat { path: path.to_owned(), reason });
-    match (mark_of(file), device || matches!(extension.as_str(), "raw" | "img")) {
-        (None, true) => Ok(Format::Raw),
-        (Some(format), false) => Ok(format),
-        (Some(format), true) => unknown(format!(
+    match (Mark::of(file), named_raw) {
+        (Mark::None, true) => Ok(Format::Raw),
+        (Mark::Container(container), true) if container.is_often_on_disks() => Ok(Format::Raw),
+        (Mark::Container(container), true) => {
+            Err(ImageError::LooksContained { path: path.to_owned(), advice: container.advice(path) })
+        }
+        (Mark::Container(container), false) => Err(not_imported(path, container)),
+        (Mark::Image(format), false) => Ok(format),
+        (Mark::Image(format), true) => unknown(format!(
             "it starts as a {format} image, but is named as a raw one, whose guest could have written that"
         )),
-        (None, false) => unknown("it bears no format's mark, and is not named .raw or .img".to_owned()),
+        (Mark::None, false) => unknown("it bears no format's mark, and is not named .raw or .img".to_owned()),
     }
 }
 
-fn mark_of(file: &File) -> Option<Format> {
-    let mut start = [0; 32];
-    let length = read_up_to(file, 0, &mut start).ok()?;
-    Format::marked(&start[..length])
+fn not_imported(path: &Path, container: Container) -> ImageError {
+    ImageError::NotImported { path: path.to_owned(), advice: container.advice(path) }
+}
+
+fn other_format(path: &Path, format: Format, reason: String) -> ImageError {
+    ImageError::OtherFormat { path: path.to_owned(), format, reason }
 }
 
 /// Reads until the buffer is full or the file ends.
@@ -166,6 +196,58 @@ mod tests {
         assert_eq!(decided(FormatChoice::Auto, "disk.img", b""), Some(Raw));
         assert_eq!(decided(FormatChoice::Auto, "disk.qcow2", b"\x55\xaa"), None);
         assert_eq!(decided(FormatChoice::Auto, "disk", b""), None);
+    }
+
+    fn refused(choice: FormatChoice, name: &str, content: &[u8]) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        choice.decide(&File::open(&path).unwrap(), Path::new(name)).unwrap_err().to_string()
+    }
+
+    /// `mark` in a file that is long enough for every mark.
+    fn marked(at: usize, mark: &[u8]) -> Vec<u8> {
+        let mut content = vec![0; 40_000];
+        content[at..at + mark.len()].copy_from_slice(mark);
+        content
+    }
+
+    #[test]
+    fn a_container_is_called_by_its_name_and_never_copied_as_it_is() {
+        for (name, content, says) in [
+            ("a.vdi", marked(64, b"\x7f\x10\xda\xbe"), "qemu-img convert -f vdi -O qcow2 a.vdi a.qcow2"),
+            ("a.vhd", marked(0, b"conectix"), "qemu-img convert -f vpc -O qcow2 a.vhd a.qcow2"),
+            ("a.vhd", marked(40_000 - 512, b"conectix"), "qemu-img convert -f vpc -O qcow2 a.vhd a.qcow2"),
+            (
+                "my disk.qed",
+                marked(0, b"QED\0"),
+                "qemu-img convert -f qed -O qcow2 'my disk.qed' 'my disk.qcow2'",
+            ),
+            ("a.qcow", marked(0, b"QFI\xfb\0\0\0\x01"), "qemu-img convert -f qcow -O qcow2 a.qcow a.qcow2"),
+            ("a.hds", marked(0, b"WithouFreSpacExt"), "qemu-img convert -f parallels -O qcow2 a.hds a.qcow2"),
+            ("a.dmg", marked(40_000 - 512, b"koly"), "qemu-img convert -f dmg -O qcow2 a.dmg a.qcow2"),
+            ("a.luks", marked(0, b"LUKS\xba\xbe"), "cryptsetup open a.luks plain"),
+            ("a.ova", marked(257, b"ustar\0"), "tar xf a.ova DISK"),
+            ("a.vma", marked(0, b"VMA\0"), "vma extract a.vma DIRECTORY"),
+            ("a.qcow2.gz", marked(0, b"\x1f\x8b\x08"), "gunzip --keep a.qcow2.gz"),
+            ("a.raw.xz", marked(0, b"\xfd7zXZ\0"), "unxz --keep a.raw.xz"),
+            ("a.raw.zst", marked(0, b"\x28\xb5\x2f\xfd"), "unzstd a.raw.zst"),
+            ("a.iso", marked(0x8001, b"CD001"), "install a VM from it"),
+        ] {
+            for choice in [FormatChoice::Auto, FormatChoice::Said(Format::Qcow2)] {
+                let told = refused(choice, name, &content);
+                assert!(told.contains("which is not imported") && told.contains(says), "{name}: {told}");
+                assert!(!told.contains("--format"), "{name}: {told}");
+            }
+            // Whoever says that it is a disk's bytes is believed.
+            assert_eq!(decided(FormatChoice::Said(Format::Raw), name, &content), Some(Format::Raw));
+        }
+        // A whole disk may be encrypted with LUKS, or start a machine both from a disk and from a DVD.
+        for content in [marked(0, b"LUKS\xba\xbe"), marked(0x8001, b"CD001")] {
+            assert_eq!(decided(FormatChoice::Auto, "disk.raw", &content), Some(Format::Raw));
+        }
+        let told = refused(FormatChoice::Auto, "disk.img", &marked(0, b"QED\0"));
+        assert!(told.contains("-f qed") && told.contains("whose guest wrote that"), "{told}");
     }
 
     #[test]

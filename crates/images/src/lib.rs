@@ -5,12 +5,14 @@
 //! nothing but the one image and a socket; guest data passes through that socket ([`socket`]) and never through a file
 //! of ours.
 //!
-//! - [`format`](mod@format): which format an image has, and when that must be said.
+//! - [`format`](mod@format): which format an image has, and when that must be said. `container`: what else holds a disk and
+//!   is not taken, and how it is made into what is.
 //! - [`references`]: what an image says about other files, read by us before anything else opens it.
 //! - [`source`]: an image that was examined, and its content into a disk. [`qemu_img`]: the verbs of `qemu-img` that are
 //!   used, and how its answers are read.
 #![forbid(unsafe_code)]
 
+mod container;
 pub mod format;
 pub mod qemu_img;
 mod references;
@@ -60,6 +62,24 @@ pub enum ImageError {
         path: PathBuf,
         /// What speaks against guessing.
         reason: String,
+    },
+    /// It holds a disk in a form that is not taken.
+    #[error("{path} {advice}")]
+    NotImported {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do with it.
+        advice: String,
+    },
+    /// As [`Self::NotImported`], or a raw image whose guest has made it look so.
+    #[error(
+        "by its content {path} {advice}; if it is a disk's own bytes, whose guest wrote that, say --format raw"
+    )]
+    LooksContained {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do with it.
+        advice: String,
     },
     /// The image is not what it was said to be.
     #[error("{path} is not a {format} image: {reason}")]
@@ -180,6 +200,7 @@ impl ImageError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::UnknownFormat { .. } => "image_format_unknown",
+            Self::NotImported { .. } | Self::LooksContained { .. } => "image_not_imported",
             Self::OtherFormat { .. } => "image_format",
             Self::Refers { .. } => "image_refers_to_other_file",
             Self::Encrypted { .. } => "image_encrypted",

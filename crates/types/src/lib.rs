@@ -9,9 +9,11 @@ mod extent;
 pub mod hex;
 mod id;
 mod pending;
+mod shell;
 mod size;
 
 pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
 pub use id::{ClientId, DatastoreId, GrantId, KekId, KeyEpoch, KeyRequestId, LayerId, VmId, VolumeId};
 pub use pending::{Abandoned, Answerer, Pending, pending};
+pub use shell::shell_word;
 pub use size::{MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, SizeError, VolumeSize, display_bytes, parse_bytes};

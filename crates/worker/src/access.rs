@@ -6,6 +6,7 @@
 use std::fmt;
 
 use strongroom_io::{Disk, IoError, Plain};
+use strongroom_memory::Buffer;
 use strongroom_types::Extent;
 
 use crate::client::{Client, pieces};
@@ -37,9 +38,9 @@ impl DiskAccess {
     /// Also if that reaches beyond the end.
     pub fn read_at(&mut self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
         let extent = self.extent(offset, into.len())?;
-        let mut sink = |piece: Extent, bytes: &[u8]| {
+        let mut sink = |piece: Extent, read: Buffer| {
             let start = (piece.offset() - offset) as usize;
-            into[start..start + bytes.len()].copy_from_slice(bytes);
+            into[start..start + read.len()].copy_from_slice(read.bytes());
             Ok(())
         };
         for piece in pieces(extent) {

@@ -8,6 +8,7 @@ use strongroom_memory::{Buffer, BufferPool, GuestSlice};
 use strongroom_ring::Ring;
 use strongroom_types::Extent;
 
+use crate::file_writer::WRITES_MAX;
 use crate::transfer::TransferError;
 
 /// Transfers in flight: enough that a disk, or the cipher, never waits for the next one.
@@ -16,14 +17,15 @@ const DEPTH: usize = 16;
 /// Bytes of one transfer: the largest.
 const PIECE_BYTES: u64 = TRANSFER_BYTES_MAX as u64;
 
-/// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each.
-const OWN_MEMORY_BYTES: usize = (DEPTH + 2) * PIECE_BYTES as usize;
+/// Memory for our transfers: each piece in flight, and one that is being filled; half a chunk each. What was read may be as
+/// much again until a file has taken it, and a third time where runs of it were copied.
+const OWN_MEMORY_BYTES: usize = (DEPTH + 2 + 2 * WRITES_MAX) * PIECE_BYTES as usize;
 
 /// Memory for the stages below, apart from ours so that what waits here cannot starve what must end there.
 const STAGE_MEMORY_BYTES: usize = 32 << 20;
 
 /// Takes what a read has brought, and where that is on the disk.
-pub type Sink<'a> = &'a mut dyn FnMut(Extent, &[u8]) -> Result<(), TransferError>;
+pub type Sink<'a> = &'a mut dyn FnMut(Extent, Buffer) -> Result<(), TransferError>;
 
 /// One thread's way into a disk.
 pub struct Client {
@@ -49,7 +51,12 @@ impl Client {
     }
 
     fn take(&self, bytes: usize) -> Result<Buffer, TransferError> {
-        self.pool.take(bytes).ok_or(TransferError::Volume(IoError::from(Errno::NOMEM)))
+        take(&self.pool, bytes)
+    }
+
+    /// The thread's event loop, and memory that what was read is in.
+    pub fn ring_and_pool(&self) -> (&Ring, &BufferPool) {
+        (&self.ring, &self.pool)
     }
 
     /// Sends a write of a piece on its way.
@@ -94,7 +101,7 @@ impl Client {
                 let buffer = done.memory.and_then(GuestSlice::into_buffer);
                 let now = match (done.result, buffer) {
                     (Err(error), _) => Err(TransferError::Volume(error)),
-                    (Ok(_), Some(buffer)) => sink(extent, buffer.bytes()),
+                    (Ok(_), Some(buffer)) => sink(extent, buffer),
                     (Ok(_), None) => Ok(()),
                 };
                 // What else has ended is not left behind for the next to find.
@@ -108,8 +115,13 @@ impl Client {
     }
 }
 
+/// A buffer of so many bytes.
+pub fn take(pool: &BufferPool, bytes: usize) -> Result<Buffer, TransferError> {
+    pool.take(bytes).ok_or(TransferError::Volume(IoError::from(Errno::NOMEM)))
+}
+
 /// The sink of who only writes.
-fn nothing_read(_: Extent, _: &[u8]) -> Result<(), TransferError> {
+fn nothing_read(_: Extent, _: Buffer) -> Result<(), TransferError> {
     Ok(())
 }
 

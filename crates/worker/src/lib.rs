@@ -24,6 +24,7 @@ mod client;
 pub mod condition;
 pub mod control;
 mod destaging;
+mod file_writer;
 pub mod layers;
 pub mod placement;
 pub mod process;

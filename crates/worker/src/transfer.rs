@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
 use strongroom_io::{Allocation, Disk, IoError, Plain};
-use strongroom_memory::PoolError;
+use strongroom_memory::{Buffer, BufferPool, PoolError};
 use strongroom_ring::RingError;
 use strongroom_types::Extent;
 use thiserror::Error;
 
-use crate::client::{Client, pieces};
+use crate::client::{Client, pieces, take};
+use crate::file_writer::FileWriter;
 
 /// The shortest run of zeroes that is worth two transfers instead of one.
 const ZERO_RUN_BYTES: usize = 64 << 10;
@@ -98,7 +99,9 @@ pub fn export_file(
     let size_bytes = disk.limits().size_bytes;
     file.set_len(size_bytes).map_err(TransferError::File)?;
     let mut client = Client::open(disk)?;
-    let mut write = |extent, bytes: &[u8]| write_out(file, extent, bytes).map_err(TransferError::File);
+    let (ring, pool) = client.ring_and_pool();
+    let (pool, mut writer) = (pool.clone(), FileWriter::open(file, ring)?);
+    let mut write = |extent, read| write_out(&mut writer, &pool, extent, read);
     for window in 0..size_bytes.div_ceil(WINDOW_BYTES) {
         let window = Extent::between(window * WINDOW_BYTES, size_bytes.min((window + 1) * WINDOW_BYTES));
         let mut data = Vec::new();
@@ -115,13 +118,28 @@ pub fn export_file(
         }
     }
     client.settle(0, &mut write)?;
+    writer.settle(0)?;
     file.sync_all().map_err(TransferError::File)?;
     progress.at(size_bytes)
 }
 
-fn write_out(file: &File, extent: Extent, bytes: &[u8]) -> io::Result<()> {
-    data_runs(bytes)
-        .try_for_each(|run| file.write_all_at(&bytes[run.clone()], extent.offset() + run.start as u64))
+/// Writes the runs of data of what was read; without a copy where that is all of it.
+fn write_out(
+    writer: &mut FileWriter<'_>,
+    pool: &BufferPool,
+    extent: Extent,
+    read: Buffer,
+) -> Result<(), TransferError> {
+    let is_whole = data_runs(read.bytes()).next() == Some(0..read.len());
+    if is_whole {
+        return writer.write(extent, read);
+    }
+    data_runs(read.bytes()).try_for_each(|run| {
+        let start = extent.offset() + run.start as u64;
+        let mut copy = take(pool, run.len())?;
+        copy.bytes_mut().copy_from_slice(&read.bytes()[run.clone()]);
+        writer.write(Extent::between(start, start + run.len() as u64), copy)
+    })
 }
 
 /// The next run of data of a file from `at` on, cut to its first `size_bytes`; what cannot tell is data throughout.

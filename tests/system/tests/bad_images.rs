@@ -67,6 +67,15 @@ fn images_that_are_not_what_they_seem_are_refused() {
     fs::write(strongroom.path("odd.raw"), [9; 10_001]).unwrap();
     fs::write(strongroom.path("locked"), "0123456789").unwrap();
     strongroom.peer("qemu-img", &["create", "-q", "-f", "qcow2", "huge.qcow2", "100T"]);
+    for (format, name) in
+        [("vdi", "good.vdi"), ("vpc", "good.vhd"), ("qed", "good.qed"), ("parallels", "good.hds")]
+    {
+        strongroom.peer("qemu-img", &["create", "-q", "-f", format, name, "4M"]);
+    }
+    strongroom.peer("qemu-img", &["create", "-q", "-f", "vpc", "-o", "subformat=fixed", "fixed.vhd", "4M"]);
+    fs::copy(strongroom.path("good.vdi"), strongroom.path("named-vdi.img")).unwrap();
+    strongroom.peer("tar", &["cf", "vm.ova", "good.vdi"]);
+    strongroom.peer("gzip", &["--keep", "good.qcow2"]);
     // qemu-img measures how fast this machine derives keys, and gives up where its clock shows nothing ("Unable to get accurate
     // CPU usage").
     let luks = "qemu-img create -q -f qcow2 --object secret,id=s,file=locked \
@@ -86,7 +95,55 @@ fn images_that_are_not_what_they_seem_are_refused() {
             "cannot tell the format of noise.bin for certain: it bears no format's mark, and is not named .raw or .img; \
              say it with --format raw, qcow2, vmdk or vhdx",
         ),
-        ("good.qcow2", "vhdx", "good.qcow2 is not a vhdx image: it does not start as one"),
+        ("good.qcow2", "vhdx", "good.qcow2 is not a vhdx image: it starts as a qcow2 image"),
+        (
+            "good.vdi",
+            "auto",
+            "good.vdi is a VirtualBox disk image (VDI), which is not imported; convert it first with: qemu-img convert -f vdi \
+             -O qcow2 good.vdi good.qcow2",
+        ),
+        (
+            "good.vhd",
+            "auto",
+            "good.vhd is a Virtual PC disk image (VHD), which is not imported; convert it first with: qemu-img convert -f vpc \
+             -O qcow2 good.vhd good.qcow2",
+        ),
+        (
+            "fixed.vhd",
+            "qcow2",
+            "fixed.vhd is a Virtual PC disk image (VHD), which is not imported; convert it first with: qemu-img convert -f vpc \
+             -O qcow2 fixed.vhd fixed.qcow2",
+        ),
+        (
+            "good.qed",
+            "auto",
+            "good.qed is a QED image, which is not imported; convert it first with: qemu-img convert -f qed -O qcow2 good.qed \
+             good.qcow2",
+        ),
+        (
+            "good.hds",
+            "auto",
+            "good.hds is a Parallels disk image, which is not imported; convert it first with: qemu-img convert -f parallels \
+             -O qcow2 good.hds good.qcow2",
+        ),
+        (
+            "vm.ova",
+            "auto",
+            "vm.ova is an archive (tar, which an OVA is), which is not imported; name its content with: tar tf vm.ova, unpack \
+             its disk with: tar xf vm.ova DISK, and import that",
+        ),
+        (
+            "good.qcow2.gz",
+            "auto",
+            "good.qcow2.gz is compressed with gzip, which is not imported; unpack it first with: gunzip --keep good.qcow2.gz",
+        ),
+        (
+            "named-vdi.img",
+            "auto",
+            "by its content named-vdi.img is a VirtualBox disk image (VDI), which is not imported; convert it first with: \
+             qemu-img convert -f vdi -O qcow2 named-vdi.img named-vdi.qcow2; if it is a disk's own bytes, whose guest wrote \
+             that, say --format raw",
+        ),
         ("header.qcow2", "auto", "header.qcow2 is not a qcow2 image: its header is cut off"),
         (
             "luks.qcow2",

@@ -227,7 +227,7 @@ fn a_read_only_datastore_can_be_read() {
             "error: cannot delete ds/vm1: Read-only file system",
             "error: cannot create ds/.strongroom-new-ID: Read-only file system",
             "exported ds/vm1 as copy (raw): 4M, not encrypted",
-            "ds/vm1: no errors",
+            "ds/vm1: no errors in its descriptor and files; its blocks were not read (--data reads them)",
         ]
     );
     before.assert_untouched(&strongroom.path("ds"));
@@ -265,7 +265,11 @@ fn a_full_datastore_refuses_one_and_harms_no_other() {
     assert_eq!(lines[0], format!("{full}: up to 24M {next}"), "{said}");
     assert_eq!(lines[1], format!("{full}: up to 24M {next}"), "{said}");
     assert_eq!(lines[2], format!("{full}: 1G {next}"), "{said}");
-    assert_eq!(lines[3..], ["small/other: no errors"], "{said}");
+    assert_eq!(
+        lines[3..],
+        ["small/other: no errors in its descriptor and files; its blocks were not read (--data reads them)"],
+        "{said}"
+    );
 }
 
 #[test]

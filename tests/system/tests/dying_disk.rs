@@ -9,6 +9,7 @@ mod disk_support;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -20,7 +21,7 @@ use serde_json::Value;
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
 use strongroom_system_tests::{
-    CommandLine, Exercise, Exposure, Guest, GuestPlan, Protection, Scratch, Volume,
+    CommandLine, Exercise, Exposure, Guest, GuestPlan, Protection, Scratch, Volume, run,
 };
 
 const GUEST_DEADLINE: Duration = Duration::from_secs(300);
@@ -272,4 +273,46 @@ fn a_disk_whose_reads_fail_is_an_error_until_they_do_not() {
     guest.power_off();
     assert!(exposure.close().success());
     println!("reads: {told}; the neighbour: {}", neighbour.stop());
+}
+
+/// Runs `volume check` on the volume; its status and what it says.
+fn check(volume: &Volume<'_>, arguments: &[&str]) -> (bool, String) {
+    let finished = volume.command("check", arguments);
+    (finished.status.success(), finished.stdout + &finished.stderr)
+}
+
+#[test]
+fn a_check_does_not_pass_over_what_the_disk_did_not_give() {
+    let scratch = Scratch::new();
+    let mounts = Mounts::new(&scratch);
+    let disk = DyingDisk::new(&scratch, &mounts, "disk", 384, "ext4");
+    let volume = volume_on(&scratch, &mounts, &disk);
+    let exposure = volume.expose();
+    let write = ["--format=raw", "-c", "write -P 3 0 8M", "-c", "flush", exposure.uri()];
+    run(&scratch, Command::new("qemu-io").args(write), DEADLINE).success();
+    assert!(exposure.close().success());
+    let (clean, said) = check(&volume, &["--data"]);
+    assert!(clean && said.contains("0 blocks unreadable"), "{said}");
+
+    let exposure = volume.expose();
+    // What is in memory does not fail: that is the descriptor here, and none of the blocks.
+    mounts.run("sync; echo 3 >/proc/sys/vm/drop_caches").success();
+    let (clean, said) = check(&volume, &[]);
+    assert!(clean, "{said}");
+    disk.fail(&["read"]);
+    let (clean, said) = check(&volume, &[]);
+    assert!(clean && said.contains("its blocks were not read"), "{said}");
+    let read = ["--format=raw", "--cache=none", "-c", "read 4M 1M", exposure.uri()];
+    let read = run(&scratch, Command::new("qemu-io").args(read), DEADLINE);
+    assert!((read.stdout + &read.stderr).contains("Input/output error"));
+    await_condition(&volume, "failing", |condition| condition["device_errors"].as_u64() > Some(0));
+    let (clean, said) = check(&volume, &[]);
+    assert!(!clean && said.contains("requests have failed (") && !said.contains("no errors"), "{said}");
+    exposure.close();
+
+    let (clean, said) = check(&volume, &["--data"]);
+    assert!(!clean && said.contains("cannot be read") && !said.contains("no errors"), "{said}");
+    disk.heal();
+    let (clean, said) = check(&volume, &["--data"]);
+    assert!(clean && said.contains("0 blocks unreadable"), "{said}");
 }

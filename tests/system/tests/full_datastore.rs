@@ -5,9 +5,10 @@
 
 mod disk_support;
 
+use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
@@ -120,4 +121,76 @@ fn an_nbd_client_is_told_that_the_datastore_is_full_and_goes_on_afterwards() {
     assert!(!written.contains("failed"), "{written}");
     assert_eq!(condition(&volume)["device_errors"], 0, "{}", log_of(exposure.process()));
     assert!(exposure.close().success());
+}
+
+/// `qemu-io`, told one command after the other.
+struct QemuIo(Child);
+
+impl QemuIo {
+    /// What it prints when it waits for a command.
+    const PROMPT: &str = "qemu-io> ";
+
+    fn start(uri: &str) -> Self {
+        let mut command = Command::new("timeout");
+        command.args([&DEADLINE.as_secs().to_string(), "qemu-io", "--format=raw", "--cache=none", uri]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut started = Self(command.spawn().expect("qemu-io starts"));
+        started.answer();
+        started
+    }
+
+    fn tell(&mut self, command: &str) -> String {
+        let commands = self.0.stdin.as_mut().expect("its stdin is a pipe");
+        writeln!(commands, "{command}").expect("qemu-io listens");
+        self.answer()
+    }
+
+    fn answer(&mut self) -> String {
+        let (mut answer, mut bytes) = (String::new(), [0; 4096]);
+        while !answer.ends_with(Self::PROMPT) {
+            let answers = self.0.stdout.as_mut().expect("its stdout is a pipe");
+            let count = answers.read(&mut bytes).expect("qemu-io answers");
+            assert!(count > 0, "qemu-io has ended: {answer}");
+            answer += &String::from_utf8_lossy(&bytes[..count]);
+        }
+        answer
+    }
+}
+
+impl Drop for QemuIo {
+    fn drop(&mut self) {
+        // Its stdin is closed first, which ends it.
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_first_write_after_room_has_returned_finds_it() {
+    let scratch = Scratch::new();
+    let mounts = Mounts::new(&scratch);
+    let disk = mounts.tmpfs("disk", FULL_MIB);
+    mounts.place("vm1", &disk);
+    let volume = Volume::create(&scratch, "vm1", "128M", Protection::Encrypted);
+    let exposure = volume.expose();
+    let filler = disk.join("filler");
+    mounts.run(&format!("dd if=/dev/zero of='{}' bs=4096 2>&1 || true", filler.display())).success();
+
+    // Blocks far from each other go through the log, and what has no room in the layer stays there until it is full.
+    let mut client = QemuIo::start(exposure.uri());
+    let mut offsets = (0..128 << 20).step_by(16 << 10);
+    let refused = offsets.find(|offset| client.tell(&format!("write -P 5 {offset} 4096")).contains("failed"));
+    let refused = refused.expect("the log is full before the volume is written to throughout");
+    let again = client.tell(&format!("write -P 6 {refused} 4096"));
+    assert!(again.contains("write failed: No space left on device"), "{again}");
+
+    mounts.run(&format!("rm '{}'", filler.display())).success();
+    let written = client.tell(&format!("write -P 6 {refused} 4096"));
+    assert!(written.contains("wrote 4096/4096 bytes"), "{written}");
+    for command in [format!("read -P 6 {refused} 4096"), "read -P 5 0 4096".to_owned(), "flush".to_owned()] {
+        let answer = client.tell(&command);
+        assert!(!answer.contains("failed"), "{command}: {answer}");
+    }
+    drop(client);
+    assert!(exposure.close().success());
+    volume.command("check", &[]).success();
 }

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Value, json};
 use strongroom_frontend::listen::Address;
+use strongroom_types::shell_word;
 
 /// How long QEMU's NBD client waits for a server that is restarted before its guest sees an error.
 const NBD_RECONNECT_SECONDS: u32 = 60;
@@ -227,12 +228,6 @@ fn libvirt_alias(alias: Option<&str>) -> String {
 /// A value in QEMU's key=value lists, where a comma is written twice.
 fn qemu_value(text: &str) -> String {
     text.replace(',', ",,")
-}
-
-/// The text as one word of a shell.
-pub fn shell_word(text: &str) -> String {
-    let plain = |character: char| character.is_ascii_alphanumeric() || "-_./:=,@%+".contains(character);
-    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// A value between single quotes in XML. White space other than blanks would be normalised to them (XML 1.0, 3.3.3).

@@ -11,9 +11,11 @@ use strongroom_datastore::file::{
     Access, DatastoreError, Finding, OpenOptions, Severity, check, describe, open,
 };
 use strongroom_worker::Progress;
+use strongroom_worker::condition::{Condition, State};
 use strongroom_worker::layers::plain_blocks_over;
 use strongroom_worker::read_through::read_through;
 
+use super::describe::exposure_of;
 use super::open::{FreshnessArguments, LockArguments};
 use super::read_blocks::DataFacts;
 use crate::error::CliError;
@@ -22,10 +24,31 @@ use crate::output::Output;
 use crate::progress::Meter;
 use crate::signals::Signals;
 
+/// What whoever serves the volume has met since it does: the files show nothing of it, and most of them come from the page
+/// cache.
+fn failures(condition: &Condition) -> Option<Finding> {
+    let flush = (condition.state == State::FlushFailed).then(|| {
+        "a flush failed, and what was written since the last one that succeeded may be lost".to_owned()
+    });
+    let errors = (condition.device_errors > 0).then(|| {
+        let last = condition.last_device_error.as_deref().unwrap_or("no reason");
+        format!("requests have failed ({}), of the last it was said: {last}", condition.device_errors)
+    });
+    let met = flush.into_iter().chain(errors).collect::<Vec<_>>().join("; ");
+    (!met.is_empty()).then(|| Finding {
+        severity: Severity::Error,
+        message: format!(
+            "since it is exposed, {met}. See to the device, end the exposure, and check with --data which blocks can be \
+             read"
+        ),
+    })
+}
+
 /// Which volume, and how thoroughly.
 #[derive(Debug, Args)]
 #[command(
     after_help = "May run while the volume is in use, but for --data, which needs it alone or with other readers. It changes nothing.
+Without --data it reads the descriptor and looks at the files, and says nothing of the blocks in them.
 Exit status: 0 no errors, 1 errors were found.
 
 Examples:
@@ -93,6 +116,12 @@ impl fmt::Display for Checked {
         }
         let errors = self.findings.iter().filter(|finding| finding.severity == "error").count();
         match errors {
+            // Of what was not read, nothing is known.
+            0 if self.data.is_none() => write!(
+                f,
+                "{}: no errors in its descriptor and files; its blocks were not read (--data reads them)",
+                self.path.display()
+            ),
             0 => write!(f, "{}: no errors", self.path.display()),
             1 => write!(f, "{}: 1 error", self.path.display()),
             _ => write!(f, "{}: {errors} errors", self.path.display()),
@@ -120,6 +149,7 @@ impl CheckArguments {
                 findings.insert(0, Finding { severity: Severity::Error, message: error.to_string() });
             }
         }
+        findings.extend(exposure_of(&self.path).and_then(|status| failures(&status.condition)));
         let is_sound = findings.iter().all(|finding| finding.severity != Severity::Error);
         let data = match self.data && is_sound {
             true => Some(self.read_blocks(&key, output, &mut findings)?),

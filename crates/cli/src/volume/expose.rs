@@ -12,12 +12,12 @@ use strongroom_datastore::file::{Access, Deks, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{self, Listener};
 use strongroom_frontend::nbd;
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
-use strongroom_types::display_bytes;
+use strongroom_types::{display_bytes, shell_word};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::NumaNode;
 use strongroom_worker::supervise::{Birthright, Exposure, Program, Quarters, Supervisor, VolumeKek};
 
-use super::attach::{Attachment, Show, shell_word};
+use super::attach::{Attachment, Show};
 use super::key_events;
 use super::open::OpenArguments;
 use super::target::{AddressArguments, Target, TlsArguments};

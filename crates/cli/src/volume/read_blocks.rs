@@ -5,7 +5,8 @@ use std::fmt;
 use serde::Serialize;
 use strongroom_datastore::file::tags::TagCounts;
 use strongroom_datastore::file::{Finding, Severity};
-use strongroom_types::{BLOCK_BYTES, display_bytes};
+use strongroom_io::IoError;
+use strongroom_types::{BLOCK_BYTES, Extent, display_bytes};
 use strongroom_worker::read_through::{FailedBlocks, ReadThrough};
 
 /// Runs of blocks that are named in one answer; how many more there are is said.
@@ -26,6 +27,24 @@ pub struct DataFacts {
     wrong_blocks: u64,
     /// Blocks that cannot be read.
     unreadable_blocks: u64,
+    /// Where blocks are wrong or cannot be read: the first runs of them.
+    failed_runs: Vec<FailedRun>,
+}
+
+/// Blocks beside each other that failed.
+#[derive(Debug, Serialize)]
+struct FailedRun {
+    /// The first byte of the volume that is in them.
+    offset_bytes: u64,
+    length_bytes: u64,
+    /// How the first of them failed.
+    error: String,
+}
+
+impl FailedRun {
+    fn of((run, error): &(Extent, IoError)) -> Self {
+        Self { offset_bytes: run.offset(), length_bytes: run.length(), error: error.to_string() }
+    }
 }
 
 impl DataFacts {
@@ -39,6 +58,7 @@ impl DataFacts {
             unsettled_blocks: seen.adopted,
             wrong_blocks: read.wrong.count,
             unreadable_blocks: read.unreadable.count,
+            failed_runs: read.wrong.runs.iter().chain(&read.unreadable.runs).map(FailedRun::of).collect(),
         }
     }
 
@@ -55,7 +75,11 @@ impl DataFacts {
             findings.push(finding(Severity::Error, message));
         }
         if let Some((_, error)) = read.unreadable.runs.first() {
-            let message = format!("{} cannot be read: {error}", named(&read.unreadable));
+            let message = format!(
+                "{} of {BLOCK_BYTES} bytes cannot be read, and nothing is known of them: {error}; see to the device, or restore \
+                 the volume from a backup",
+                named(&read.unreadable)
+            );
             findings.push(finding(Severity::Error, message));
         }
         if self.unsettled_blocks > 0 {
@@ -108,9 +132,6 @@ fn named(failed: &FailedBlocks) -> String {
 
 #[cfg(test)]
 mod tests {
-    use strongroom_io::IoError;
-    use strongroom_types::Extent;
-
     use super::*;
 
     #[test]

@@ -5,10 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use strongroom_types::VolumeSize;
 
 use super::descriptor::Descriptor;
-use super::directory::VolumeDirectory;
+use super::directory::{VolumeDirectory, layer_name};
 use super::disk::OpenLayer;
 use super::error::DatastoreError;
 use super::layer_files;
@@ -38,6 +40,15 @@ impl VolumeHead {
     /// What the volume was opened for.
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// Whether a file of the volume was removed from its directory, or the directory itself: whoever does the I/O goes on with files that
+    /// nobody finds any more. What cannot be told is not gone. The names are those of open files, so no disk is asked for them.
+    pub fn are_files_gone(&self) -> bool {
+        let mut layers = self.descriptor.layers.iter();
+        layers.any(|layer| {
+            matches!(self.directory.file(&layer_name(layer.id), OFlags::RDONLY), Err(Errno::NOENT))
+        })
     }
 
     /// Opens and locks the layers anew, after whoever did its I/O has died: waits `lock_wait` at most for the last of

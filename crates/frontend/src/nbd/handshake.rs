@@ -8,7 +8,7 @@ use strongroom_io::Limits;
 use thiserror::Error;
 
 use super::export::{Export, Geometry};
-use super::option::{ClientOption, ContextQuery, InfoQuery, OptionHeader};
+use super::option::{ClientOption, ContextQuery, InfoQuery, OptionHeader, TAKES_NO_DATA};
 use super::protocol::{
     ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, INIT_PASSWORD, OPTION_BYTES_MAX, OPTION_MAGIC,
     OPTION_REPLY_MAGIC, OPTIONS_MAX, handshake_flag, info, option, option_reply,
@@ -89,8 +89,11 @@ pub struct Handshake {
 enum Phase {
     ClientFlags,
     Option,
-    /// Data of a refused option is on its way.
-    Skip(u32),
+    /// Data that nobody looks at is on its way; behind it the negotiation goes on, or ends.
+    Skip {
+        left: u32,
+        then: Option<CloseReason>,
+    },
     Chosen(Choice),
 }
 
@@ -139,7 +142,7 @@ impl Handshake {
             let (used, step) = match self.phase {
                 Phase::ClientFlags => self.client_flags(rest),
                 Phase::Option => self.option(rest, limits, output),
-                Phase::Skip(left) => self.skip(left, rest),
+                Phase::Skip { left, then } => self.skip(left, then, rest),
                 Phase::Chosen(_) => (0, Some(Step::Chosen)),
             };
             taken += used;
@@ -167,15 +170,15 @@ impl Handshake {
         (bytes.len(), close.map(Step::Close))
     }
 
-    fn skip(&mut self, left: u32, input: &[u8]) -> (usize, Option<Step>) {
+    fn skip(&mut self, left: u32, then: Option<CloseReason>, input: &[u8]) -> (usize, Option<Step>) {
         let skipped = input.len().min(left as usize);
         let left = left - skipped as u32;
         if left > 0 {
-            self.phase = Phase::Skip(left);
+            self.phase = Phase::Skip { left, then };
             return (skipped, Some(Step::More));
         }
         self.phase = Phase::Option;
-        (skipped, None)
+        (skipped, then.map(Step::Close))
     }
 
     fn option(&mut self, input: &[u8], limits: &Limits, output: &mut Vec<u8>) -> (usize, Option<Step>) {
@@ -193,13 +196,23 @@ impl Handshake {
         if self.options > OPTIONS_MAX {
             return (0, Some(Step::Close(CloseReason::TooManyOptions)));
         }
+        if header.number == option::SET_META_CONTEXT {
+            // Whatever becomes of it, what was set before is replaced: the protocol says so of one that fails, too.
+            self.allocation_context = false;
+        }
         let mut reply = OptionReply { number: header.number, output };
+        if header.number == option::ABORT {
+            // What comes with it is ignored, however long it is.
+            reply.ack();
+            self.phase = Phase::Skip { left: header.length, then: Some(CloseReason::Aborted) };
+            return (OptionHeader::BYTES, None);
+        }
         if let Some((kind, text)) = refusal {
             if header.number == option::EXPORT_NAME {
                 return (0, Some(Step::Close(CloseReason::Unanswerable)));
             }
             reply.error(kind, text);
-            self.phase = Phase::Skip(header.length);
+            self.phase = Phase::Skip { left: header.length, then: None };
             return (OptionHeader::BYTES, None);
         }
         let data = &rest[..header.length as usize];
@@ -214,15 +227,24 @@ impl Handshake {
         (OptionHeader::BYTES + data.len(), step)
     }
 
-    /// Why an option is refused before its data is looked at.
+    /// Why an option other than ABORT is refused before its data is looked at.
     fn refusal(&self, header: OptionHeader) -> Option<(u32, &'static str)> {
-        let opens_or_ends = matches!(header.number, option::START_TLS | option::ABORT);
-        if self.security == Security::TlsRequired && !opens_or_ends {
+        if self.security == Security::TlsRequired && header.number != option::START_TLS {
             Some((option_reply::ERR_TLS_REQD, "this server speaks only under TLS"))
-        } else if self.shutting_down && header.number != option::ABORT {
+        } else if self.shutting_down {
             Some((option_reply::ERR_SHUTDOWN, "this server is shutting down"))
         } else if header.length as usize > OPTION_BYTES_MAX {
-            Some((option_reply::ERR_TOO_BIG, "this option is too long"))
+            Some(match header.number {
+                option::LIST | option::START_TLS | option::STRUCTURED_REPLY => {
+                    (option_reply::ERR_INVALID, TAKES_NO_DATA.0)
+                }
+                option::EXPORT_NAME
+                | option::INFO
+                | option::GO
+                | option::LIST_META_CONTEXT
+                | option::SET_META_CONTEXT => (option_reply::ERR_TOO_BIG, "this option is too long"),
+                _ => UNKNOWN_OPTION,
+            })
         } else {
             None
         }
@@ -235,10 +257,6 @@ impl Handshake {
         reply: &mut OptionReply<'_>,
     ) -> Option<Step> {
         match option {
-            ClientOption::Abort => {
-                reply.ack();
-                return Some(Step::Close(CloseReason::Aborted));
-            }
             ClientOption::StartTls => match self.security {
                 Security::TlsRequired => {
                     reply.ack();
@@ -272,7 +290,7 @@ impl Handshake {
             }
             ClientOption::ListMetaContext(query) => self.list_contexts(&query, reply),
             ClientOption::SetMetaContext(query) => self.set_contexts(&query, reply),
-            ClientOption::Unknown => reply.error(option_reply::ERR_UNSUP, "this option is not supported"),
+            ClientOption::Unknown => reply.error(UNKNOWN_OPTION.0, UNKNOWN_OPTION.1),
         }
         None
     }
@@ -292,8 +310,6 @@ impl Handshake {
     }
 
     fn set_contexts(&mut self, query: &ContextQuery<'_>, reply: &mut OptionReply<'_>) {
-        // Also a failed one replaces what was set before.
-        self.allocation_context = false;
         if !self.structured_replies {
             return reply.error(option_reply::ERR_INVALID, NEEDS_STRUCTURED_REPLIES);
         }
@@ -373,6 +389,7 @@ impl Handshake {
     }
 }
 
+const UNKNOWN_OPTION: (u32, &str) = (option_reply::ERR_UNSUP, "this option is not supported");
 const NEEDS_STRUCTURED_REPLIES: &str = "negotiate structured replies first";
 
 fn wants(query: &InfoQuery<'_>) -> (bool, bool) {

@@ -141,15 +141,69 @@ fn contexts_need_structured_replies_and_end_with_tls() {
             negotiate(Security::Local, &[structured.clone(), contexts(option::LIST_META_CONTEXT, queries)]);
         assert_eq!(kinds.contains(&option_reply::META_CONTEXT), found, "{queries:?}");
     }
-    // A failed or empty choice undoes the one before.
-    for undo in [contexts(option::SET_META_CONTEXT, &["base:"]), option_bytes(option::SET_META_CONTEXT, b"")]
-    {
-        let options = [structured.clone(), set.clone(), undo, go("")];
-        let (mut handshake, _, _) = negotiate(Security::Local, &options);
-        let undone = !handshake.accept(&LIMITS, &mut Vec::new()).allocation_context;
-        // Data that cannot be read at all changes nothing, as the protocol then has no choice to speak of.
-        assert_eq!(undone, options[2].len() > 16);
+}
+
+#[test]
+fn whatever_becomes_of_a_choice_of_contexts_the_one_before_is_gone() {
+    let structured = option_bytes(option::STRUCTURED_REPLY, b"");
+    let set = contexts(option::SET_META_CONTEXT, &["base:allocation"]);
+    let agreed = |between: &[Vec<u8>]| {
+        let options = [&[structured.clone(), set.clone()][..], between, &[go("")]].concat();
+        let (mut handshake, kinds, step) = negotiate(Security::Local, &options);
+        assert_eq!(step, Step::Chosen, "{between:?}");
+        (kinds[3..].to_vec(), handshake.accept(&LIMITS, &mut Vec::new()).allocation_context)
+    };
+    let other_export = [&[0, 0, 0, 5][..], b"other", &[0; 4]].concat();
+    let query_beyond_the_end = [&[0; 4][..], &[0, 0, 0, 1, 0, 0, 0, 99], b"base:allocation"].concat();
+    for (data, kind) in [
+        (vec![], option_reply::ERR_INVALID),
+        (vec![0; 7], option_reply::ERR_INVALID),
+        (query_beyond_the_end, option_reply::ERR_INVALID),
+        (vec![0; OPTION_BYTES_MAX + 1], option_reply::ERR_TOO_BIG),
+        (other_export, option_reply::ERR_UNKNOWN),
+        (vec![0; 8], option_reply::ACK),
+    ] {
+        assert_eq!(agreed(&[option_bytes(option::SET_META_CONTEXT, &data)]), (vec![kind], false));
     }
+    assert_eq!(agreed(&[contexts(option::SET_META_CONTEXT, &["base:"])]), (vec![option_reply::ACK], false));
+    // Other options leave it alone, also those that fail.
+    for (number, data, kind) in [
+        (option::LIST_META_CONTEXT, vec![], option_reply::ERR_INVALID),
+        (option::LIST_META_CONTEXT, vec![0; OPTION_BYTES_MAX + 1], option_reply::ERR_TOO_BIG),
+        (option::STRUCTURED_REPLY, vec![], option_reply::ACK),
+        (option::STRUCTURED_REPLY, vec![1], option_reply::ERR_INVALID),
+        (99, vec![], option_reply::ERR_UNSUP),
+    ] {
+        assert_eq!(agreed(&[option_bytes(number, &data)]), (vec![kind], true), "{number}");
+    }
+    // A new choice after a failed one counts.
+    let retried = [option_bytes(option::SET_META_CONTEXT, b""), set.clone()];
+    assert!(agreed(&retried).1);
+}
+
+#[test]
+fn a_long_option_is_answered_as_a_short_one_is_where_its_data_is_not_read() {
+    let long = vec![0; OPTION_BYTES_MAX + 1];
+    for (number, kind) in [
+        (option::LIST, option_reply::ERR_INVALID),
+        (option::START_TLS, option_reply::ERR_INVALID),
+        (option::STRUCTURED_REPLY, option_reply::ERR_INVALID),
+        (4, option_reply::ERR_UNSUP),
+        (11, option_reply::ERR_UNSUP),
+        (u32::MAX, option_reply::ERR_UNSUP),
+    ] {
+        let (_, kinds, step) = negotiate(Security::Local, &[option_bytes(number, &long), go("disk")]);
+        assert_eq!((kinds, step), (vec![kind], Step::Chosen), "{number}");
+    }
+    // The client hears of its good-bye at once, and is closed after its data.
+    let (mut handshake, _) = handshake(Security::Local);
+    let abort = option_bytes(option::ABORT, &long);
+    let (head, tail) = abort.split_at(100);
+    let mut output = Vec::new();
+    let (_, step) = handshake.advance(&[FLAGS, head].concat(), &LIMITS, &mut output);
+    assert_eq!((reply_kinds(&output), step), (vec![option_reply::ACK], Step::More));
+    let (_, step) = handshake.advance(tail, &LIMITS, &mut output);
+    assert_eq!((reply_kinds(&output).len(), step), (1, Step::Close(CloseReason::Aborted)));
 }
 
 #[test]

@@ -18,13 +18,11 @@ pub struct OptionHeader {
 #[error("{0}")]
 pub struct InvalidOption(pub &'static str);
 
-/// An option that this server knows, with its data.
+/// An option that this server knows, with its data. ABORT is answered without looking at its data, so it is not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientOption<'a> {
     /// Enter transmission on this export, or be cut off.
     ExportName(&'a [u8]),
-    /// End the negotiation.
-    Abort,
     /// Name the exports.
     List,
     /// Go on under TLS.
@@ -86,13 +84,11 @@ impl<'a> ClientOption<'a> {
     pub fn parse(number: u32, data: &'a [u8]) -> Result<Self, InvalidOption> {
         let without_data = |option| match data {
             [] => Ok(option),
-            _ => Err(InvalidOption("this option takes no data")),
+            _ => Err(TAKES_NO_DATA),
         };
         match number {
             option::EXPORT_NAME if data.len() > STRING_BYTES_MAX => Err(NAME_TOO_LONG),
             option::EXPORT_NAME => Ok(Self::ExportName(data)),
-            // Data that comes with it is to be ignored.
-            option::ABORT => Ok(Self::Abort),
             option::LIST => without_data(Self::List),
             option::START_TLS => without_data(Self::StartTls),
             option::INFO => InfoQuery::parse(data).map(Self::Info),
@@ -105,6 +101,8 @@ impl<'a> ClientOption<'a> {
     }
 }
 
+/// Of an option that has data although it takes none.
+pub const TAKES_NO_DATA: InvalidOption = InvalidOption("this option takes no data");
 const TOO_SHORT: InvalidOption = InvalidOption("the option ends within its data");
 const TOO_LONG: InvalidOption = InvalidOption("the option goes on after its data");
 const NAME_TOO_LONG: InvalidOption = InvalidOption("a string of more than 4096 bytes");

@@ -11,6 +11,9 @@ use crate::condition::{Condition, Parked, State};
 /// After how long something that lasts is said again, and the least time between two lines on what comes and goes.
 const REMINDS_EVERY: Duration = Duration::from_secs(60);
 
+/// How often it is looked whether the volume's files are still where they were.
+const LOOKS_EVERY: Duration = Duration::from_secs(10);
+
 /// How long a new worker has to say that requests still wait: clients connect to it within a second, and do again what
 /// waited.
 const CONFIRMS_WITHIN: Duration = Duration::from_secs(5);
@@ -26,6 +29,8 @@ pub struct Herald {
     flush_failed: bool,
     refused: u64,
     device_errors: u64,
+    /// When it is looked for the volume's files again.
+    next_look: Instant,
 }
 
 /// A time without room.
@@ -46,22 +51,26 @@ enum Topic {
     Parked,
     Refused,
     DeviceErrors,
+    FilesGone,
 }
 
-const TOPICS: usize = 3;
+const TOPICS: usize = 4;
 
 impl Herald {
     /// One that has said nothing yet.
     pub fn new(path: &Path) -> Self {
         let path = path.to_owned();
         let quiet_until = [None; TOPICS];
-        Self { path, parked: None, quiet_until, flush_failed: false, refused: 0, device_errors: 0 }
+        let next_look = Instant::now() + LOOKS_EVERY;
+        Self { path, parked: None, quiet_until, flush_failed: false, refused: 0, device_errors: 0, next_look }
     }
 
-    /// When something is to be said again.
+    /// When something is to be said again, or looked for.
     pub fn deadline(&self) -> Option<Instant> {
-        let wait = self.parked.as_ref()?;
-        [wait.unconfirmed_until, self.quiet_until[Topic::Parked as usize]].into_iter().flatten().min()
+        let lasting = self.parked.as_ref().into_iter().flat_map(|wait| {
+            [wait.unconfirmed_until, self.quiet_until[Topic::Parked as usize]].into_iter().flatten()
+        });
+        lasting.chain([self.next_look]).min()
     }
 
     /// Another worker serves, and counts from nothing.
@@ -118,6 +127,7 @@ impl Herald {
         if unconfirmed_until.is_some_and(|until| Instant::now() >= until) {
             self.go_on();
         }
+        self.look_for_files(head);
         if self.parked.is_none() || !self.may_say(Topic::Parked) {
             return;
         }
@@ -131,6 +141,21 @@ impl Herald {
             "{volume}: {full}. {requests} requests of its guest ({bytes}) wait{after}; nothing is lost, and the guest goes on \
              by itself. Free some space or make the file system larger"
         );
+    }
+
+    /// Clients notice nothing when the files that they use are removed: they are kept open until this ends.
+    fn look_for_files(&mut self, head: &VolumeHead) {
+        if Instant::now() < self.next_look {
+            return;
+        }
+        self.next_look = Instant::now() + LOOKS_EVERY;
+        if head.are_files_gone() && self.may_say(Topic::FilesGone) {
+            tracing::error!(
+                "{}: the volume's files were REMOVED while it is served. Its clients go on, flushes too, with files that are gone \
+                 when this ends or its worker is replaced: copy the data away through a client now, before anything is stopped",
+                self.path.display()
+            );
+        }
     }
 
     /// There is room again.

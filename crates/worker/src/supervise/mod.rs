@@ -343,8 +343,15 @@ impl Supervisor {
         match failure {
             // The sockets' files, and then the volume, are free when this returns.
             None => {
+                let are_gone = exposure.head.are_files_gone();
                 drop((control, exposure));
-                Ok(())
+                match are_gone {
+                    true => Err(SuperviseError::Stop(
+                        "its files had been removed while it was served, and what was in them is lost"
+                            .to_owned(),
+                    )),
+                    false => Ok(()),
+                }
             }
             // The disk may be one that does not answer, and to remove a file of it would be to wait for it. What is
             // left of the sockets is the next one's to replace, as after a kill.

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use strongroom_datastore::file::{DescribedVolume, describe};
 use strongroom_frontend::listen::Address;
-use strongroom_types::display_bytes;
+use strongroom_types::{display_bytes, shell_word};
 
 use super::domain::{GuestMemory, QemuUser, alias_of, free_target, is_target};
 use super::error::LibvirtError;
@@ -16,7 +16,7 @@ use super::virsh::{ConnectArguments, Scope, Standing, in_the_way};
 use crate::error::CliError;
 use crate::keys::KeyArguments;
 use crate::output::Output;
-use crate::volume::attach::{libvirt_nbd, libvirt_vhost_user, shell_word};
+use crate::volume::attach::{libvirt_nbd, libvirt_vhost_user};
 use crate::volume::describe::exposure_of;
 use crate::volume::expose::SUGGESTED_QUEUES;
 

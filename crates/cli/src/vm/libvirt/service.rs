@@ -6,9 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use strongroom_types::shell_word;
+
 use super::error::LibvirtError;
 use crate::error::CliError;
-use crate::volume::attach::shell_word;
 
 /// The unit of all volumes; an instance is named after a volume's path, as systemd-escape writes it.
 const TEMPLATE: &str = "strongroom-volume@.service";

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use clap::Args;
+use strongroom_types::shell_word;
 
 use super::domain::{Domain, QemuUser};
 use super::error::LibvirtError;
-use crate::volume::attach::shell_word;
 
 /// Which libvirt.
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use strongroom_io::{Done, FileOperation, FileToken, InFlight, IoError, Sealed, S
 use strongroom_memory::{Buffer, BufferPool, CHUNK_BYTES};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
-use super::super::log::{Log, LogEntry, RECORD_BLOCKS_MAX, Reservation, Run};
+use super::super::log::{Attempts, Log, LogEntry, RECORD_BLOCKS_MAX, Reservation, Room, Run};
 use super::super::syncs::{SyncTicket, Syncs};
 use super::{Files, Step};
 
@@ -28,6 +28,8 @@ struct Asked {
     placed: u64,
     /// Records under way that hold some of it.
     records: u32,
+    /// Attempts to empty the log that had begun when it first found no room.
+    waits_since: Option<Attempts>,
     failure: Option<IoError>,
 }
 
@@ -116,7 +118,8 @@ impl Appender {
     }
 
     fn ask(&mut self, tag: u64, extent: Extent, durable: bool, what: What) {
-        let asked = Asked { tag, extent, durable, what, placed: 0, records: 0, failure: None };
+        let asked =
+            Asked { tag, extent, durable, what, placed: 0, records: 0, waits_since: None, failure: None };
         let slot = self.asked.insert(asked);
         self.waiting.push_back(slot);
     }
@@ -127,8 +130,8 @@ impl Appender {
             let wanted = self.wanted();
             let Some(memory) = self.pool.take((1 + wanted) as usize * BLOCK) else { return };
             let (reservation, offset) = match log.reserve(wanted, &self.waker) {
-                Ok(Some(reserved)) => reserved,
-                Ok(None) => return,
+                Ok(Room::At { reservation, offset }) => (reservation, offset),
+                Ok(Room::Later { begun, failed }) => return self.wait_for_room(begun, failed, log),
                 Err(error) => return self.fail_waiting(error, log),
             };
             let memory = match reservation.blocks == 1 + wanted {
@@ -245,14 +248,32 @@ impl Appender {
         });
     }
 
+    /// What waits for room goes on waiting, but for what an attempt that began after it found none for.
+    fn wait_for_room(&mut self, begun: Attempts, failed: Attempts, log: &Log) {
+        for slot in std::mem::take(&mut self.waiting) {
+            let Some(asked) = self.asked.get_mut(slot) else { continue };
+            match *asked.waits_since.get_or_insert(begun) < failed {
+                true => self.fail(slot, IoError::NoSpace, log),
+                false => self.waiting.push_back(slot),
+            }
+        }
+        if !self.waiting.is_empty() && failed == begun {
+            log.want_attempt();
+        }
+    }
+
     /// There will be no room: what waits for some fails.
     fn fail_waiting(&mut self, error: IoError, log: &Log) {
         for slot in std::mem::take(&mut self.waiting) {
-            let Some(asked) = self.asked.get_mut(slot) else { continue };
-            asked.failure = asked.failure.or(Some(error));
-            asked.abandon(log);
-            self.end_if_done(slot);
+            self.fail(slot, error, log);
         }
+    }
+
+    fn fail(&mut self, slot: Slot, error: IoError, log: &Log) {
+        let Some(asked) = self.asked.get_mut(slot) else { return };
+        asked.failure = asked.failure.or(Some(error));
+        asked.abandon(log);
+        self.end_if_done(slot);
     }
 
     pub(super) fn next_ended(&mut self) -> Option<Ended> {

@@ -58,7 +58,7 @@ pub use file::{LogError, LogUse};
 pub(super) use file::{bytes_for, check_identity, create, damaged, describe, is_closed_empty};
 pub use format::{LOG_BYTES_MAX, LOG_BYTES_MIN};
 pub(super) use format::{LOG_BYTES_STEP, LogEntry};
-pub(super) use state::{LogBlock, Reservation, Route, Run};
+pub(super) use state::{Attempts, LogBlock, Reservation, Route, Run};
 
 /// The most blocks of a record, which with its header make 256 KiB: with more, the first of them would wait
 /// for the last.
@@ -82,6 +82,24 @@ pub(super) struct Log {
     entries: Padded<AtomicUsize>,
     state: Mutex<State>,
     superblock: Mutex<Superblock>,
+}
+
+/// What [`Log::reserve`] found.
+pub(super) enum Room {
+    /// Space for a record, from this byte of the log's file on.
+    At {
+        /// The space.
+        reservation: Reservation,
+        /// Where it is.
+        offset: u64,
+    },
+    /// None until some of the log is emptied.
+    Later {
+        /// The attempts at that which have begun.
+        begun: Attempts,
+        /// The last one that found no space for it, if any did.
+        failed: Attempts,
+    },
 }
 
 impl Log {
@@ -216,28 +234,37 @@ impl Log {
     }
 
     /// Takes space for a record; see [`State::reserve`]. An error if none will come by itself.
-    pub(super) fn reserve(
-        &self,
-        payload: u32,
-        waker: &Arc<Waker>,
-    ) -> Result<Option<(Reservation, u64)>, IoError> {
+    ///
+    /// Where the last attempt to empty the log failed for want of space, the file system may have some by now. So a write is told
+    /// that there is none only by an attempt that began after it: [`Room::Later`] says which those are.
+    pub(super) fn reserve(&self, payload: u32, waker: &Arc<Waker>) -> Result<Room, IoError> {
         let mut state = self.state();
         if state.is_closed {
             return Err(IoError::Closed);
         }
         if let Some(reservation) = state.reserve(payload, waker) {
             let offset = state.offset(reservation.segment, reservation.at);
-            return Ok(Some((reservation, offset)));
+            return Ok(Room::At { reservation, offset });
         }
+        let later = Room::Later { begun: state.attempts, failed: state.failed };
         match (state.stalled, &state.destager) {
+            (Some(IoError::NoSpace) | None, Some(destager)) => {
+                destager.wake();
+                Ok(later)
+            }
             (Some(error), _) => Err(error),
-            (None, None) if state.is_destager_expected => Ok(None),
+            (None, None) if state.is_destager_expected => Ok(later),
             // Nobody is there to make room.
             (None, None) => Err(IoError::NoSpace),
-            (None, Some(destager)) => {
-                destager.wake();
-                Ok(None)
-            }
+        }
+    }
+
+    /// Somebody waits for an attempt to empty the log that has not begun yet.
+    pub(super) fn want_attempt(&self) {
+        let mut state = self.state();
+        state.is_attempt_wanted = true;
+        if let Some(destager) = &state.destager {
+            destager.wake();
         }
     }
 

@@ -64,7 +64,10 @@ impl Destager {
         let now = Instant::now();
         let mut state = self.log.state();
         state.is_watched = true;
-        if !is_ending && let Some(retry_at) = self.retry_at.filter(|at| *at > now) {
+        if !is_ending
+            && !state.is_attempt_wanted
+            && let Some(retry_at) = self.retry_at.filter(|at| *at > now)
+        {
             self.reactor.wake_at(retry_at);
             return None;
         }
@@ -91,6 +94,11 @@ impl Destager {
 
     /// Has the log made durable, and the segments read.
     fn prepare(&mut self, segments: Vec<usize>, planned: Vec<Planned>) {
+        {
+            let mut state = self.log.state();
+            state.attempts.begin();
+            state.is_attempt_wanted = false;
+        }
         let mut pieces = Vec::new();
         let mut offsets = Vec::new();
         if planned.iter().any(|planned| planned.live.at.is_some()) {

@@ -39,7 +39,7 @@ const POOL_BYTES: usize = 4 * CHUNK_BYTES;
 const WRITES_MAX: usize = 48;
 /// A guest that has not written so long is not disturbed by a cycle.
 const QUIET: Duration = Duration::from_millis(250);
-/// After a failure, before the next attempt.
+/// After a failure, before the next attempt, unless a write waits for one.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How destaging ends.
@@ -237,6 +237,7 @@ impl Destager {
             tracing::warn!(%error, "first writes cannot be brought from the log to the layer; they stay in the log");
         }
         state.stalled = Some(error);
+        state.failed = state.attempts;
         state.wake_waiting();
         drop(state);
         self.retry_at = Instant::now().checked_add(RETRY);

@@ -81,6 +81,17 @@ struct Segment {
     doomed: Vec<u64>,
 }
 
+/// A count of attempts to empty some of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attempts(u64);
+
+impl Attempts {
+    /// One more has begun.
+    pub fn begin(&mut self) {
+        self.0 += 1;
+    }
+}
+
 /// What the log holds.
 pub(super) struct State {
     index: BTreeMap<u64, Entry>,
@@ -94,6 +105,12 @@ pub(super) struct State {
     waiting: Vec<Arc<Waker>>,
     /// Why the log is not being emptied.
     pub stalled: Option<IoError>,
+    /// Attempts to empty some of it that have begun.
+    pub attempts: Attempts,
+    /// Of those, how many had begun when the last one to fail did.
+    pub failed: Attempts,
+    /// A write came after the last failure, so the next attempt does not wait.
+    pub is_attempt_wanted: bool,
     /// Whoever empties the log, to be woken when there is enough to do.
     pub destager: Option<Arc<Waker>>,
     /// Whether there will be one.
@@ -127,6 +144,9 @@ impl State {
             known: Known::new(size_bytes),
             waiting: Vec::new(),
             stalled: None,
+            attempts: Attempts::default(),
+            failed: Attempts::default(),
+            is_attempt_wanted: false,
             destager: None,
             is_destager_expected: false,
             ending: None,
