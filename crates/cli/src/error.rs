@@ -219,6 +219,30 @@ pub enum CliError {
         /// How to give it.
         next: &'static str,
     },
+    /// It is a VM's, whose host alone gets the key.
+    #[error(
+        "cannot open {}: it is a volume of VM {vm}, and only the VM's host gets its key, under a grant. `strongroom vm export {vm} FILE` \
+         copies a disk out, `strongroom volume check --no-key {}` checks what can be checked without the key, and `strongroom vm key \
+         rotate {vm}` moves the VM to another key",
+        .path.display(), .path.display()
+    )]
+    VmVolume {
+        /// The volume.
+        path: PathBuf,
+        /// The VM.
+        vm: String,
+    },
+    /// Volumes need a key provider that was to be removed.
+    #[error(
+        "key provider {name} is still needed by {by}; without it their keys cannot be had here. Move them to another provider's keys first \
+         (`strongroom vm key rotate`, `strongroom key rotate --to-key-provider`), or say --yes to remove it all the same"
+    )]
+    ProviderNeeded {
+        /// The provider.
+        name: ProviderName,
+        /// What needs it.
+        by: String,
+    },
     /// The passphrase was not repeated.
     #[error("the two passphrases differ; nothing was created")]
     PassphrasesDiffer,
@@ -404,6 +428,8 @@ impl CliError {
             Self::JobRuns { .. } => "job_runs",
             Self::Handover(_) => "key_not_handed_over",
             Self::NoKey { .. } => "no_key",
+            Self::VmVolume { .. } => "vm_volume",
+            Self::ProviderNeeded { .. } => "key_provider_needed",
             Self::PassphrasesDiffer => "passphrases_differ",
             Self::File { .. } => "file",
             Self::Stack(_) => "stack",

@@ -14,10 +14,10 @@ use strongroom_keys::{
     ProviderName, read_key_file,
 };
 use strongroom_memory::secret::SecretBytes;
-use strongroom_providers::HolderEvent;
+use strongroom_providers::{HolderEvent, Registry, SourceConfig};
 use strongroom_types::KekId;
 
-use crate::datastores::KnownDatastores;
+use crate::datastores::{KnownDatastores, vm_of};
 use crate::error::CliError;
 use crate::grants::GrantArguments;
 use crate::home::HomeArguments;
@@ -268,6 +268,7 @@ impl KeyArguments {
         match (source, &self.key_file, self.passphrase_fd) {
             (KekSource::Provider(key), None, None) => {
                 self.refuse_another_provider(&path, key)?;
+                self.refuse_key_of_vm(&path, key)?;
                 let keyring = self.keyring()?;
                 provided_kek(|| fetch(&*keyring, key), &path, key, record.id)
             }
@@ -307,6 +308,17 @@ impl KeyArguments {
         let kek = using(&secret);
         *given = Some(secret);
         Ok(kek?)
+    }
+
+    /// A VM's key in the embedded key server is its host's, under a grant. Without one there is nothing to ask: the server would
+    /// refuse, and the refusal be on record.
+    fn refuse_key_of_vm(&self, path: &Path, key: &ProviderKey) -> Result<(), CliError> {
+        let Some(vm) = vm_of(path).filter(|_| self.grants.file().is_none()) else { return Ok(()) };
+        let config = Registry::of_home(&self.home.path()?).get(&key.provider);
+        match config.map(|config| config.source) {
+            Ok(SourceConfig::Embedded(_)) => Err(CliError::VmVolume { path: path.to_owned(), vm }),
+            Ok(SourceConfig::Kmip(_) | SourceConfig::Vault(_)) | Err(_) => Ok(()),
+        }
     }
 
     fn refuse_another_provider(&self, path: &Path, key: &ProviderKey) -> Result<(), CliError> {

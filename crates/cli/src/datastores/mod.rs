@@ -24,7 +24,7 @@ use strongroom_datastore::file::{identify, identity};
 use strongroom_types::{DatastoreId, hex};
 
 pub use self::needs::{KeyNeeded, check_unneeded};
-pub use self::scan::{Scan, UnknownNeeds, provider_key};
+pub use self::scan::{Scan, UnknownNeeds, provider_key, vm_of};
 use crate::error::CliError;
 use crate::state_file;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use strongroom_datastore::file::{KeyNeeds, VolumeNeeds, key_needs};
+use strongroom_datastore::file::{KeyNeeds, VM_FILE, VolumeNeeds, key_needs};
 use strongroom_keys::{KekSource, ProviderKey};
 
 use super::KnownDatastores;
@@ -100,4 +100,10 @@ pub fn provider_key(source: &KekSource) -> Option<&ProviderKey> {
         KekSource::Provider(key) => Some(key),
         KekSource::Passphrase(_) | KekSource::KeyFile {} => None,
     }
+}
+
+/// The VM whose volume is at `volume`, by the name of its directory; none if it is no VM's.
+pub fn vm_of(volume: &Path) -> Option<String> {
+    let directory = volume.parent().filter(|directory| directory.join(VM_FILE).exists())?;
+    Some(directory.file_name()?.to_string_lossy().into_owned())
 }

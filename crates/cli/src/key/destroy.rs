@@ -122,7 +122,7 @@ impl DestroyArguments {
         for datastore in &self.datastores.datastores {
             known.note(datastore)?;
         }
-        let inventory = Inventory::open(&home, &[])?;
+        let inventory = Inventory::open(&home, &[], self.server.overseer().as_ref())?;
         let answer = if self.server.is_given() && self.key.provider.is_none() {
             // An administrator need not be a client of the server.
             self.at_server(&inventory, &self.key.key)?

@@ -106,7 +106,7 @@ impl HistoryArguments {
             output.answer(&self.on_record(&self.key.key)?)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let inventory = Inventory::open(&self.server.home()?, &[])?;
+        let inventory = Inventory::open(&self.server.home()?, &[], self.server.overseer().as_ref())?;
         let key = inventory.find(&self.key)?;
         let history = if inventory.is_embedded(&key.key.provider) {
             self.on_record(key.key.key.as_str())?

@@ -5,21 +5,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use strongroom_datastore::file::{VM_FILE, VolumeNeeds};
+use strongroom_datastore::file::VolumeNeeds;
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_providers::{
-    KeyFacts, KeyProvider, KeyState, ProviderConfig, ProviderError, ProviderKeyring, Registry, SourceConfig,
+    KeyFacts, KeyProvider, KeyState, KmipConfig, ProviderConfig, ProviderError, ProviderKeyring, Registry, SourceConfig,
 };
 use strongroom_types::KekId;
 
 use super::KeyName;
-use crate::datastores::{KnownDatastores, Scan, provider_key};
+use crate::datastores::{KnownDatastores, Scan, provider_key, vm_of};
 use crate::error::{CliError, without_numbers};
+use crate::keyserver::{ClientFiles, Overseer};
 
 /// The providers of a home, and the volumes that are known.
 pub struct Inventory {
     providers: BTreeMap<ProviderName, ProviderConfig>,
     keyring: ProviderKeyring,
+    /// The key servers of this machine, as whom their keys are asked about.
+    overseers: BTreeMap<ProviderName, Arc<dyn KeyProvider>>,
     scan: Scan,
     /// What cannot be told, and why.
     pub broken: Vec<Broken>,
@@ -55,11 +58,7 @@ impl Key {
     /// The VMs that have it, by the directories of their volumes. Such a key is rotated by `vm key rotate`: no other client than a
     /// VM's host gets it, and the inventory has to know.
     pub fn vms(&self) -> Vec<String> {
-        let of_vm = |volume: &PathBuf| {
-            let directory = volume.parent().filter(|directory| directory.join(VM_FILE).exists())?;
-            Some(directory.file_name()?.to_string_lossy().into_owned())
-        };
-        let mut vms: Vec<String> = self.volumes.iter().filter_map(of_vm).collect();
+        let mut vms: Vec<String> = self.volumes.iter().filter_map(|volume| vm_of(volume)).collect();
         vms.dedup();
         vms
     }
@@ -67,7 +66,10 @@ impl Key {
 
 impl Inventory {
     /// Looks through the registry of a home, its known datastores and `more`. No provider is asked yet.
-    pub fn open(home: &Path, more: &[PathBuf]) -> Result<Self, CliError> {
+    ///
+    /// What is known of keys in the machine's own key server is asked as `overseer`, its administrator for one: this
+    /// machine as a client sees the keys that it owns and no others, and VMs' keys are the control plane's.
+    pub fn open(home: &Path, more: &[PathBuf], overseer: Option<&Overseer>) -> Result<Self, CliError> {
         let (mut providers, mut broken) = (BTreeMap::new(), Vec::new());
         for registered in Registry::of_home(home).list()? {
             match registered.config {
@@ -80,7 +82,8 @@ impl Inventory {
             }
         }
         let scan = KnownDatastores::of_home(home).scan(more)?;
-        Ok(Self { providers, keyring: ProviderKeyring::of_home(home), scan, broken })
+        let overseers = overseer.map(|one| overseers(&providers, one)).unwrap_or_default();
+        Ok(Self { providers, keyring: ProviderKeyring::of_home(home), overseers, scan, broken })
     }
 
     /// What was found in the datastores.
@@ -103,6 +106,11 @@ impl Inventory {
         self.keyring.provider(name).map_err(|error| CliError::Provider { name: name.clone(), error })
     }
 
+    /// The same, to ask what is known of keys.
+    fn asked_about_keys(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, CliError> {
+        self.overseers.get(name).map_or_else(|| self.provider(name), |overseer| Ok(Arc::clone(overseer)))
+    }
+
     /// The volumes that need exactly this key, each with its id for it.
     pub fn needing(&self, key: &ProviderKey) -> Vec<&VolumeNeeds> {
         self.scan.needing(|other| other == key)
@@ -113,7 +121,7 @@ impl Inventory {
         let mut keys: BTreeMap<(ProviderName, String), Key> = BTreeMap::new();
         let is_wanted = |name: &ProviderName| only.is_none_or(|only| only == name);
         for name in self.providers.keys().filter(|name| is_wanted(name)).cloned().collect::<Vec<_>>() {
-            let listed = self.provider(&name).and_then(|provider| {
+            let listed = self.asked_about_keys(&name).and_then(|provider| {
                 provider.list().map_err(|error| CliError::Provider { name: name.clone(), error })
             });
             match listed {
@@ -218,7 +226,7 @@ impl Inventory {
     /// What its provider says of a key.
     pub fn facts(&self, key: &ProviderKey) -> Result<KeyFacts, CliError> {
         let failed = |error| CliError::Provider { name: key.provider.clone(), error };
-        match self.provider(&key.provider)?.facts(key) {
+        match self.asked_about_keys(&key.provider)?.facts(key) {
             // Some servers forget what they destroyed; others let nobody see it.
             Err(ProviderError::Destroyed) => {
                 Ok(KeyFacts { state: KeyState::Destroyed, created: None, activated: None, deactivates: None })
@@ -246,6 +254,29 @@ impl Inventory {
         let each_once: BTreeMap<_, _> = keys.map(|key| (order_of(key), key.clone())).collect();
         each_once.into_values().collect()
     }
+}
+
+/// The embedded key servers, under another certificate than this machine's own. One that cannot be used, as when it is another
+/// user's, leaves what this machine may ask as a client.
+fn overseers(
+    providers: &BTreeMap<ProviderName, ProviderConfig>,
+    overseer: &Overseer,
+) -> BTreeMap<ProviderName, Arc<dyn KeyProvider>> {
+    let mut overseers = BTreeMap::new();
+    for (name, config) in providers {
+        let SourceConfig::Embedded(own) = &config.source else { continue };
+        if own.servers != [overseer.server.as_str()] {
+            continue;
+        }
+        let ClientFiles { ca, certificate, key } = overseer.files.clone();
+        let kmip = KmipConfig { ca, certificate, key, ..own.clone() };
+        let config = ProviderConfig { source: SourceConfig::Embedded(kmip), ..config.clone() };
+        match strongroom_providers::open(&config) {
+            Ok(overseer) => drop(overseers.insert(name.clone(), overseer)),
+            Err(error) => tracing::info!("{name} is not asked as {}: {error}", overseer.files.certificate.display()),
+        }
+    }
+    overseers
 }
 
 /// By provider and id; a transit engine's keys differ by what is wrapped.

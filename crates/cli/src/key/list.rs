@@ -23,7 +23,8 @@ use crate::output::{Output, Table, utc};
 #[derive(Debug, Args)]
 #[command(
     after_help = "Volumes are looked for in every datastore in which this machine made a volume under a provider's key, and in those given \
-with --datastore. A transit engine (Vault) keeps no keys: of it those are shown that volumes name, with their KEK ids.
+with --datastore. The embedded key server is asked as its administrator, so that VMs' keys, which their control plane owns, are listed too; \
+without the administrator's certificate ('--identity DIR' names another place), only what this machine owns is. A transit engine (Vault) keeps no keys: of it those are shown that volumes name, with their KEK ids.
 
 Exit status: 0 everything is shown; 1 a provider could not be asked, or a datastore not be looked into.
 
@@ -63,6 +64,8 @@ struct ListedKey {
     expires_unix_seconds: Option<u64>,
     /// How many volumes need it.
     volumes: usize,
+    /// The VMs whose key it is, by the names of their directories.
+    vms: Vec<String>,
     destruction: Option<WaitingDestruction>,
     #[serde(skip)]
     is_wrapped: bool,
@@ -74,7 +77,7 @@ impl fmt::Display for Listing {
         if self.keys.is_empty() {
             parts.push("no keys are known here".to_owned());
         } else {
-            let head = ["PROVIDER", "KEY", "STATE", "CREATED", "EXPIRES", "VOLUMES", "DESTRUCTION"];
+            let head = ["PROVIDER", "KEY", "STATE", "CREATED", "EXPIRES", "VOLUMES", "VMS", "DESTRUCTION"];
             parts.push(Table { head, rows: self.keys.iter().map(ListedKey::row).collect() }.to_string());
         }
         parts.extend(self.broken.iter().map(|broken| format!("broken: {}: {}", broken.name, broken.reason)));
@@ -94,12 +97,13 @@ impl ListedKey {
             created_unix_seconds: facts.and_then(|facts| facts.created).map(unix_seconds),
             expires_unix_seconds: key.expires.map(unix_seconds),
             volumes: key.volumes.len(),
+            vms: key.vms(),
             destruction,
             is_wrapped: key.key.wrapped.is_some(),
         }
     }
 
-    fn row(&self) -> [String; 7] {
+    fn row(&self) -> [String; 8] {
         let time = |seconds: Option<u64>| seconds.map_or("-".to_owned(), utc);
         let key = match &self.kek_id {
             Some(kek) if self.is_wrapped => format!("{} (KEK {kek})", self.key),
@@ -112,6 +116,7 @@ impl ListedKey {
             time(self.created_unix_seconds),
             time(self.expires_unix_seconds),
             self.volumes.to_string(),
+            if self.vms.is_empty() { "-".to_owned() } else { self.vms.join(", ") },
             self.destruction.as_ref().map_or("-".to_owned(), ToString::to_string),
         ]
     }
@@ -121,7 +126,7 @@ impl ListArguments {
     /// Lists them.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let home = self.server.home()?;
-        let mut inventory = Inventory::open(&home, &self.datastores.datastores)?;
+        let mut inventory = Inventory::open(&home, &self.datastores.datastores, self.server.overseer().as_ref())?;
         let keys = inventory.keys(self.provider.as_ref());
         let mut destructions = Destructions::new(&home, &self.server);
         let mut listed = Vec::new();

@@ -21,6 +21,7 @@ use super::{DatastoreArguments, KeyName};
 use crate::datastores::{UnknownNeeds, provider_key};
 use crate::error::{CliError, without_numbers};
 use crate::home::HomeArguments;
+use crate::keyserver::Overseer;
 use crate::keys::KeyArguments;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -228,7 +229,7 @@ impl RotateArguments {
             true => PathBuf::from("."),
             false => parent.to_owned(),
         }));
-        Inventory::open(home, &datastores)
+        Inventory::open(home, &datastores, Overseer::of_home(home).as_ref())
     }
 
     fn rotate(

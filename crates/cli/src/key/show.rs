@@ -50,6 +50,8 @@ struct Shown {
     expires_unix_seconds: Option<u64>,
     cryptoperiod_days: Option<u32>,
     volumes: Vec<PathBuf>,
+    /// The VMs whose key it is.
+    vms: Vec<String>,
     /// Where volumes may be that are not shown.
     unknown: Vec<UnknownNeeds>,
     destruction: Option<WaitingDestruction>,
@@ -82,6 +84,9 @@ impl fmt::Display for Shown {
             line("destruction", waiting)?;
             line("", &format!("asked for by {}: {}", waiting.requested_by, waiting.reason))?;
         }
+        if !self.vms.is_empty() {
+            line("VMs", &self.vms.join(", "))?;
+        }
         match self.volumes.as_slice() {
             [] => write!(f, "{:12}none that is known", "volumes")?,
             volumes => {
@@ -97,7 +102,7 @@ impl ShowArguments {
     /// Shows it.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let home = self.server.home()?;
-        let inventory = Inventory::open(&home, &self.datastores.datastores)?;
+        let inventory = Inventory::open(&home, &self.datastores.datastores, self.server.overseer().as_ref())?;
         let key = inventory.find(&self.key)?;
         let destruction =
             Destructions::new(&home, &self.server).of(&inventory, &key).unwrap_or_else(|error| {
@@ -105,6 +110,7 @@ impl ShowArguments {
                 None
             });
         let config = inventory.config(&key.key.provider);
+        let vms = key.vms();
         let Key { key, kek, facts, volumes, expires } = key;
         let (facts, unavailable) = match facts {
             Ok(facts) => (Some(facts), None),
@@ -123,6 +129,7 @@ impl ShowArguments {
             expires_unix_seconds: expires.map(unix_seconds),
             cryptoperiod_days: config.and_then(|config| config.cryptoperiod_days),
             volumes,
+            vms,
             unknown: inventory.scan().unknown().to_vec(),
             destruction,
         })?;

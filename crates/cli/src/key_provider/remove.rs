@@ -1,28 +1,41 @@
 //! `strongroom key-provider remove`.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
 
 use clap::Args;
 use serde::Serialize;
 use strongroom_keys::ProviderName;
-use strongroom_providers::Registry;
+use strongroom_providers::{Registry, RegistryError};
 
+use crate::datastores::{KnownDatastores, Scan, vm_of};
 use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::output::Output;
+use crate::terminal::{Terminal, TerminalError};
+
+/// How many VMs and volumes a question names.
+const NAMED_MAX: usize = 20;
 
 /// Which provider.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Forgets how the provider is reached. Its keys stay there, and volumes that need them are key-unavailable \
-until a provider of the same name is added again.
+until a provider of the same name is added again. While a volume in a datastore that is known here needs it, it is asked whether that is meant; \
+without a terminal, that takes --yes. 'strongroom serve' brings the provider 'embedded' back.
 
 Examples:
-  strongroom key-provider remove corp"
+  strongroom key-provider remove corp
+  strongroom key-provider remove corp --yes"
 )]
 pub struct RemoveArguments {
     /// The provider
     name: ProviderName,
+
+    /// Do not ask, also if volumes need it
+    #[arg(long)]
+    yes: bool,
 
     #[command(flatten)]
     home: HomeArguments,
@@ -43,7 +56,48 @@ impl fmt::Display for Removed {
 impl RemoveArguments {
     /// Forgets it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        Registry::of_home(&self.home.path()?).remove(&self.name)?;
+        let home = self.home.path()?;
+        let registry = Registry::of_home(&home);
+        if !self.yes {
+            // A name that nobody has is told before anything is asked.
+            registry.list()?.iter().find(|one| one.name == self.name).ok_or_else(|| {
+                RegistryError::Unknown { name: self.name.clone() }
+            })?;
+            self.ask_if_needed(&home)?;
+        }
+        registry.remove(&self.name)?;
         output.answer(&Removed { name: self.name.clone(), removed: true })
     }
+
+    /// Refuses if volumes need the provider, unless a person means it.
+    fn ask_if_needed(&self, home: &Path) -> Result<(), CliError> {
+        let scan = KnownDatastores::of_home(home).scan(&[])?;
+        let Some(by) = needed_by(&scan, &self.name) else { return Ok(()) };
+        let needed = CliError::ProviderNeeded { name: self.name.clone(), by };
+        match Terminal::open().map(|mut terminal| terminal.confirm(&format!("{needed}.\nRemove it?"))) {
+            Some(Ok(true)) => Ok(()),
+            Some(Ok(false) | Err(TerminalError::Interrupted)) => Err(CliError::Declined),
+            Some(Err(_)) | None => Err(needed),
+        }
+    }
+}
+
+/// What needs a provider, in words; also what cannot be looked into may.
+fn needed_by(scan: &Scan, name: &ProviderName) -> Option<String> {
+    let volumes = scan.needing(|key| key.provider == *name);
+    let vms: BTreeSet<String> = volumes.iter().filter_map(|volume| vm_of(&volume.path)).collect();
+    let others = volumes.iter().filter(|volume| vm_of(&volume.path).is_none());
+    let others: Vec<String> = others.map(|volume| volume.path.display().to_string()).collect();
+    let mut parts = Vec::new();
+    let mut say = |what: &str, names: Vec<String>| {
+        if !names.is_empty() {
+            let shown = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+            let more = if names.len() > NAMED_MAX { ", ..." } else { "" };
+            parts.push(format!("{} {what} ({shown}{more})", names.len()));
+        }
+    };
+    say("VM(s)", vms.into_iter().collect());
+    say("volume(s) beside VMs", others);
+    say("datastore(s) that cannot be looked into, perhaps", scan.unknown().iter().map(ToString::to_string).collect());
+    (!parts.is_empty()).then(|| parts.join(" and "))
 }

@@ -1,6 +1,6 @@
 //! Asking a server that runs, under an administrator's or a control plane's certificate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rustls::pki_types::CertificateDer;
@@ -30,6 +30,15 @@ pub struct AdministrationArguments {
     identity: Option<PathBuf>,
 }
 
+/// Whoever may ask this machine's own key server what is known of every key, and gets none: an administrator, or an auditor.
+#[derive(Clone, Debug)]
+pub struct Overseer {
+    /// Its certificate and key.
+    pub files: ClientFiles,
+    /// Where the key server serves KMIP.
+    pub server: String,
+}
+
 /// An administrator at a server.
 pub struct Administrator {
     client: enrol::Client,
@@ -47,6 +56,12 @@ impl AdministrationArguments {
     /// Whether another server, or another administrator, is meant than those of the home.
     pub fn is_given(&self) -> bool {
         self.server.is_some() || self.identity.is_some()
+    }
+
+    /// Who may ask the home's own key server about every key; none if another server is meant, or nobody's files are here.
+    pub fn overseer(&self) -> Option<Overseer> {
+        let directory = self.directory.path().ok().filter(|_| self.server.is_none())?;
+        Overseer::new(&directory, self.files().ok()?)
     }
 
     /// Reads what it takes to ask. Nothing is asked yet.
@@ -83,6 +98,20 @@ impl AdministrationArguments {
             Some(identity) => ClientFiles::in_directory(identity),
             None => ClientFiles::in_directory(&self.directory.path()?.join("admin")),
         })
+    }
+}
+
+impl Overseer {
+    /// The administrator of the key server that lives in this home.
+    pub fn of_home(home: &Path) -> Option<Self> {
+        let directory = home.join("keyserver");
+        let files = ClientFiles::in_directory(&directory.join("admin"));
+        Self::new(&directory, files)
+    }
+
+    fn new(directory: &Path, files: ClientFiles) -> Option<Self> {
+        let listen = ServerSettings::read(directory).ok()?.listen;
+        files.are_there().then_some(Self { files, server: listen.to_string() })
     }
 }
 

@@ -22,7 +22,7 @@ mod syslog;
 mod token;
 mod upstream;
 
-pub use administration::{AdministrationArguments, Administrator};
+pub use administration::{AdministrationArguments, Administrator, Overseer};
 pub use certificates::{ClientFiles, NewKey};
 pub use directory::{DirectoryArguments, ServerSettings, make_directories};
 pub use init::EMBEDDED;

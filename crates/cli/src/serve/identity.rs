@@ -11,6 +11,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
@@ -29,6 +30,9 @@ const RENEW_BEFORE: time::Duration = time::Duration::days(30);
 
 /// How long a key server may take to answer one request, in milliseconds: it is on this machine.
 const REQUEST_TIMEOUT_MS: u64 = 2000;
+
+/// Where the certificate of this machine as a client is, in its home.
+const LOCAL_DIRECTORY: &str = "key-providers/embedded";
 
 /// One role of this machine.
 #[derive(Clone, Debug)]
@@ -54,6 +58,29 @@ impl Identity {
     /// Of the control plane, as somebody who only reads.
     pub fn auditor(home: &Path) -> Result<Self, CliError> {
         Self::new(Role::Auditor, "control-auditor", home, "auditor")
+    }
+
+    /// Of this machine as a client, whose volumes are no VM's.
+    fn local(home: &Path) -> Result<Self, CliError> {
+        Self::new(Role::Client, "local", home, LOCAL_DIRECTORY)
+    }
+
+    /// Makes the key server a key provider of this machine again, if somebody removed that and the certificate of the owner of its
+    /// keys is still there.
+    pub fn bring_back_local(home: &Path, server: &ServerSettings) -> Result<(), CliError> {
+        let (local, name) = (Self::local(home)?, embedded()?);
+        let found = Registry::of_home(home).get(&name);
+        match found {
+            Err(RegistryError::Unknown { .. }) if local.files().are_there() => {
+                tracing::info!("key provider {name} is set up again: it was removed");
+                local.register(server)
+            }
+            Err(RegistryError::Unknown { .. }) => {
+                tracing::warn!("key provider {name} is missing, and so is its certificate in {LOCAL_DIRECTORY}");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Of this machine as a host called `name`, whose home is `home`.
@@ -105,7 +132,7 @@ impl Identity {
     /// The key server as its key provider.
     fn register(&self, server: &ServerSettings) -> Result<(), CliError> {
         let registry = Registry::of_home(&self.home);
-        let name = EMBEDDED.parse().map_err(|error| CliError::Usage(format!("{error}")))?;
+        let name = embedded()?;
         let files = self.files();
         let kmip = KmipConfig {
             servers: vec![server.listen.to_string()],
@@ -126,4 +153,8 @@ impl Identity {
         }
         Ok(registry.add(&name, &config)?)
     }
+}
+
+fn embedded() -> Result<ProviderName, CliError> {
+    EMBEDDED.parse().map_err(|error| CliError::Usage(format!("{error}")))
 }

@@ -344,6 +344,7 @@ impl ServeArguments {
         for identity in places.identities(name)? {
             identity.ensure(&server, &administrator)?;
         }
+        Identity::bring_back_local(&places.home, &server)?;
         Ok(())
     }
 

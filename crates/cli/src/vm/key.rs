@@ -5,7 +5,7 @@ use std::fmt;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_api::Name;
-use strongroom_api::key::{KeyStanding, KeyStatus};
+use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
 use strongroom_api::vm::{RotateKey, VmView};
 
 use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
@@ -70,14 +70,19 @@ impl fmt::Display for Standing {
             return f.write_str("the VM is NOT encrypted");
         }
         let row = |key: &KeyStanding| {
-            let state = serde_json::to_value(key.state).ok();
-            let state = state.as_ref().and_then(|state| state.as_str()).unwrap_or("unknown").to_owned();
+            let state = state_word(key.state);
             let expires = key.expires_unix_seconds.map(utc).unwrap_or_default();
             [key.provider.clone(), key.key.clone(), state, expires, key.reason.clone().unwrap_or_default()]
         };
         let head = ["PROVIDER", "KEY", "STATE", "REPLACE BY", "REASON"];
         write!(f, "{}", Table { head, rows: keys.iter().map(row).collect() })
     }
+}
+
+/// A key's state, as the API says it.
+pub fn state_word(state: KeyState) -> String {
+    let state = serde_json::to_value(state).ok();
+    state.as_ref().and_then(|state| state.as_str()).unwrap_or("unknown").to_owned()
 }
 
 #[derive(Serialize)]

@@ -5,9 +5,11 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
+use strongroom_api::key::{KeyStanding, KeyStatus};
 use strongroom_api::task::Task;
 use strongroom_api::vm::{PowerOptions, RegisterVm};
 
+use super::key::state_word;
 use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
@@ -16,7 +18,8 @@ use crate::terminal::{Terminal, TerminalError};
 /// Which VM.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "What was on its disks is gone. Its key stays with its provider; `strongroom key destroy` ends it.
+    after_help = "What was on its disks is gone. Its key stays with its provider, and opens what backups there are; the answer names the key and \
+the `strongroom key destroy` that ends it.
 
 Examples:
   strongroom vm delete web1
@@ -83,6 +86,33 @@ impl fmt::Display for Done {
     }
 }
 
+#[derive(Serialize)]
+struct Deleted {
+    #[serde(flatten)]
+    task: Task,
+    /// The keys that its volumes were under.
+    remaining_keys: Vec<KeyStanding>,
+    #[serde(skip)]
+    vm: String,
+}
+
+impl fmt::Display for Deleted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "deleted {}", self.vm)?;
+        // A key that was wished for and not made has no name.
+        for KeyStanding { provider, key, state, .. } in self.remaining_keys.iter().filter(|key| !key.key.is_empty()) {
+            write!(
+                f,
+                "\nIts key {key} of {provider} remains ({}), and opens backups of its volumes. Where there are none to keep:\n  \
+                 strongroom key destroy {key} --reason 'VM {} was deleted'",
+                state_word(*state),
+                self.vm
+            )?;
+        }
+        Ok(())
+    }
+}
+
 /// Asks whether a deletion is meant.
 ///
 /// # Errors
@@ -103,12 +133,14 @@ impl DeleteArguments {
         if !self.yes {
             is_meant(&format!("Delete VM {} and everything on its disks?", self.vm))?;
         }
+        // What remains is known while the VM is.
+        let keys = api.get::<KeyStatus>(&format!("/v1/vms/{}/key-status", segment(&self.vm)))?.keys;
         let task = api.delete(&format!("/v1/vms/{}", segment(&self.vm)))?;
         if self.wait.no_wait {
             return output.answer(&Begun(task));
         }
         let task = follow(&api, output, "deleting", task)?;
-        output.answer(&Done { task, said: format!("deleted {}", self.vm) })
+        output.answer(&Deleted { task, remaining_keys: keys, vm: self.vm.clone() })
     }
 }
 
