@@ -16,7 +16,7 @@ pub struct NewFile<'a> {
 impl<'a> NewFile<'a> {
     /// Begins one where nothing is.
     pub fn create(path: &'a Path) -> Result<Self, CliError> {
-        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let file = created.map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => CliError::DestinationExists { path: path.to_owned() },
             _ => CliError::File { action: "create", path: path.to_owned(), error },

@@ -124,14 +124,43 @@ pub fn export(
     stop: Stop<'_>,
     report: &mut dyn FnMut(u64),
 ) -> Result<(), ImageError> {
-    require_qemu_img()?;
-    let size_bytes = disk.limits().size_bytes;
-    let server = PrivateServer::start(disk, None)?;
     // By its name: a VMDK notes what it is called.
     let inside = Path::new(OUTPUT_DIRECTORY).join(path.file_name().unwrap_or_default());
-    let sandbox = Sandbox::new(convert_cpu_seconds(size_bytes))
-        .with_directory(server.directory(), Path::new(SOCKET_DIRECTORY))
-        .with_output(path, &inside);
+    let sandbox = convert_sandbox(&*disk).with_output(path, &inside);
+    write(disk, format, (path, &inside), sandbox, stop, report)
+}
+
+/// The same into a new, empty file that is open to be read and written: nobody needs a path to it.
+pub fn export_into(
+    disk: Arc<dyn Disk<Plain>>,
+    format: Format,
+    file: &File,
+    stop: Stop<'_>,
+    report: &mut dyn FnMut(u64),
+) -> Result<(), ImageError> {
+    let name = Path::new("the image");
+    let inside = Path::new(OUTPUT_DIRECTORY).join(format!("disk.{}", format.name()));
+    let sandbox = convert_sandbox(&*disk).with_input(file)?.with_input_as_output(INPUT, &inside);
+    write(disk, format, (name, &inside), sandbox, stop, report)
+}
+
+fn convert_sandbox(disk: &dyn Disk<Plain>) -> Sandbox {
+    Sandbox::new(convert_cpu_seconds(disk.limits().size_bytes))
+}
+
+/// Has a disk written to where the image is `inside` of the sandbox.
+fn write(
+    disk: Arc<dyn Disk<Plain>>,
+    format: Format,
+    (path, inside): (&Path, &Path),
+    sandbox: Sandbox,
+    stop: Stop<'_>,
+    report: &mut dyn FnMut(u64),
+) -> Result<(), ImageError> {
+    require_qemu_img()?;
+    let size_bytes = disk.limits().size_bytes;
+    let server = PrivateServer::start(disk, sandbox.user())?;
+    let sandbox = sandbox.with_directory(server.directory(), Path::new(SOCKET_DIRECTORY));
     let source = OsString::from(served_disk());
     let verb = [QEMU_IMG, "convert", "-p", "-f", "raw", "-O", format.name(), "-m", "16"].map(OsStr::new);
     let program: Vec<&OsStr> = verb.into_iter().chain([source.as_os_str(), inside.as_os_str()]).collect();

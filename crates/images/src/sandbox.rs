@@ -91,6 +91,13 @@ impl Sandbox {
         self
     }
 
+    /// Has the file that was handed in be written, as `inside`.
+    pub fn with_input_as_output(mut self, input: &str, inside: &Path) -> Self {
+        self.may_write_files = true;
+        self.add(["--symlink".as_ref(), OsStr::new(input), inside.as_os_str()]);
+        self
+    }
+
     /// Hands in a directory to be looked into; sockets in it can be connected to.
     pub fn with_directory(mut self, outside: &Path, inside: &Path) -> Self {
         self.add(["--ro-bind".as_ref(), outside.as_os_str(), inside.as_os_str()]);

@@ -5,6 +5,7 @@ use strongroom_types::{VmId, VolumeId};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::create::ImageFormat;
 use super::hardware::{Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Nic, RestartPolicy};
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 use crate::name::Name;
@@ -181,6 +182,13 @@ pub enum TicketUse {
     Dump {
         /// Its number.
         number: u32,
+    },
+    /// One of its disks, copied in plain text into a file of the client's, while it is off.
+    Export {
+        /// `disk0` and so on.
+        disk: Name,
+        /// What is written; not `auto`.
+        format: ImageFormat,
     },
     /// The screen.
     Vnc {},

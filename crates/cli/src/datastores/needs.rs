@@ -19,7 +19,7 @@ const NAMED_MAX: usize = 20;
 pub enum KeyNeeded {
     /// Volumes need it.
     #[error(
-        "the key is still needed by {} volume(s): {}; move them to another key with `strongroom key rotate`, or delete them",
+        "the key is still needed by {} volume(s): {}; move them to another key with `strongroom key rotate` (a VM with `strongroom vm key rotate`), or delete them",
         .volumes.len(), first(.volumes.iter().map(|volume| volume.display()))
     )]
     Volumes {

@@ -8,7 +8,8 @@ use std::time::SystemTime;
 use strongroom_datastore::file::VolumeNeeds;
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_providers::{
-    KeyFacts, KeyProvider, KeyState, KmipConfig, ProviderConfig, ProviderError, ProviderKeyring, Registry, SourceConfig,
+    KeyFacts, KeyProvider, KeyState, KmipConfig, ProviderConfig, ProviderError, ProviderKeyring, Registry,
+    SourceConfig,
 };
 use strongroom_types::KekId;
 
@@ -273,7 +274,9 @@ fn overseers(
         let config = ProviderConfig { source: SourceConfig::Embedded(kmip), ..config.clone() };
         match strongroom_providers::open(&config) {
             Ok(overseer) => drop(overseers.insert(name.clone(), overseer)),
-            Err(error) => tracing::info!("{name} is not asked as {}: {error}", overseer.files.certificate.display()),
+            Err(error) => {
+                tracing::info!("{name} is not asked as {}: {error}", overseer.files.certificate.display())
+            }
         }
     }
     overseers

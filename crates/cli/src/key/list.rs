@@ -126,7 +126,8 @@ impl ListArguments {
     /// Lists them.
     pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         let home = self.server.home()?;
-        let mut inventory = Inventory::open(&home, &self.datastores.datastores, self.server.overseer().as_ref())?;
+        let mut inventory =
+            Inventory::open(&home, &self.datastores.datastores, self.server.overseer().as_ref())?;
         let keys = inventory.keys(self.provider.as_ref());
         let mut destructions = Destructions::new(&home, &self.server);
         let mut listed = Vec::new();

@@ -60,9 +60,11 @@ impl RemoveArguments {
         let registry = Registry::of_home(&home);
         if !self.yes {
             // A name that nobody has is told before anything is asked.
-            registry.list()?.iter().find(|one| one.name == self.name).ok_or_else(|| {
-                RegistryError::Unknown { name: self.name.clone() }
-            })?;
+            registry
+                .list()?
+                .iter()
+                .find(|one| one.name == self.name)
+                .ok_or_else(|| RegistryError::Unknown { name: self.name.clone() })?;
             self.ask_if_needed(&home)?;
         }
         registry.remove(&self.name)?;
@@ -98,6 +100,9 @@ fn needed_by(scan: &Scan, name: &ProviderName) -> Option<String> {
     };
     say("VM(s)", vms.into_iter().collect());
     say("volume(s) beside VMs", others);
-    say("datastore(s) that cannot be looked into, perhaps", scan.unknown().iter().map(ToString::to_string).collect());
+    say(
+        "datastore(s) that cannot be looked into, perhaps",
+        scan.unknown().iter().map(ToString::to_string).collect(),
+    );
     (!parts.is_empty()).then(|| parts.join(" and "))
 }

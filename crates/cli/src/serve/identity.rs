@@ -76,7 +76,9 @@ impl Identity {
                 local.register(server)
             }
             Err(RegistryError::Unknown { .. }) => {
-                tracing::warn!("key provider {name} is missing, and so is its certificate in {LOCAL_DIRECTORY}");
+                tracing::warn!(
+                    "key provider {name} is missing, and so is its certificate in {LOCAL_DIRECTORY}"
+                );
                 Ok(())
             }
             _ => Ok(()),

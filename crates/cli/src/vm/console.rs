@@ -76,6 +76,15 @@ impl GuestSocket {
 
     /// Shows the ticket with an open file beside it.
     pub fn send_file(self, ticket: &Ticket, file: &impl AsFd) -> Result<(), CliError> {
+        self.enter_with_file(ticket, file).map(drop)
+    }
+
+    /// The same, for what is told of the file from then on.
+    pub fn enter_with_file(
+        self,
+        ticket: &Ticket,
+        file: &impl AsFd,
+    ) -> Result<(UnixStream, GuestWelcome), CliError> {
         let hello = hello(ticket)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -86,12 +95,16 @@ impl GuestSocket {
             rustix::net::sendmsg(&self.stream, &[IoSlice::new(first)], &mut beside, SendFlags::NOSIGNAL);
         sent.map_err(|errno| self.failed(errno.into()))?;
         (&self.stream).write_all(rest).map_err(|error| self.failed(error))?;
-        self.welcome().map(drop)
+        self.welcomed()
     }
 
     /// Shows the ticket; the stream is the guest's from then on.
     pub fn enter(self, ticket: &Ticket) -> Result<(UnixStream, GuestWelcome), CliError> {
         (&self.stream).write_all(&hello(ticket)?).map_err(|error| self.failed(error))?;
+        self.welcomed()
+    }
+
+    fn welcomed(self) -> Result<(UnixStream, GuestWelcome), CliError> {
         let welcome = self.welcome()?;
         self.stream.set_read_timeout(None).map_err(|error| self.failed(error))?;
         Ok((self.stream, welcome))

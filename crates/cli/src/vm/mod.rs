@@ -5,6 +5,7 @@ mod console;
 mod create;
 mod disk;
 mod dump;
+mod export;
 mod key;
 mod libvirt;
 mod list;
@@ -49,6 +50,8 @@ pub enum VmCommand {
     /// Make sealed dumps of what a VM's guest has in its memory, and open them
     #[command(subcommand)]
     Dump(dump::DumpCommand),
+    /// Copy a disk of a VM that is off into an image, in plain text
+    Export(export::ExportArguments),
     /// Change a VM that is off
     Set(set::SetArguments),
     /// Add, list, resize, remove and fill a VM's disks; attach volumes to guests of libvirt
@@ -83,6 +86,7 @@ impl VmCommand {
             Self::Reset(arguments) => arguments.run(output),
             Self::Console(arguments) => arguments.run(output),
             Self::Dump(command) => command.run(output),
+            Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),
             Self::Disk(command) => command.run(output),
             Self::Seed(arguments) => arguments.run(output),

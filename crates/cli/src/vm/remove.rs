@@ -100,7 +100,9 @@ impl fmt::Display for Deleted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "deleted {}", self.vm)?;
         // A key that was wished for and not made has no name.
-        for KeyStanding { provider, key, state, .. } in self.remaining_keys.iter().filter(|key| !key.key.is_empty()) {
+        for KeyStanding { provider, key, state, .. } in
+            self.remaining_keys.iter().filter(|key| !key.key.is_empty())
+        {
             write!(
                 f,
                 "\nIts key {key} of {provider} remains ({}), and opens backups of its volumes. Where there are none to keep:\n  \

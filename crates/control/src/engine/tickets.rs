@@ -1,12 +1,12 @@
 //! What is asked of hosts and key providers on the spot: tickets, and how a VM's keys stand.
 
 use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
-use strongroom_api::vm::{Ticket, TicketUse};
-use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_api::vm::{DiskKind, ImageFormat, Ticket, TicketUse};
+use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_hostd::protocol::{Grant, TicketRequest};
 
 use super::Control;
-use super::wishes::{Caller, dump_of};
+use super::wishes::{Caller, dump_of, image_format, state};
 use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::VmRecord;
@@ -26,6 +26,7 @@ impl Control {
                 dump_of(&self.inventory.read(), &vm, *number)?;
                 TicketRequest::Dump { number: *number, grants: self.log_grants(&vm)? }
             }
+            TicketUse::Export { disk, format } => self.export_request(&vm, disk, *format)?,
             TicketUse::Vnc {} => TicketRequest::Vnc,
             TicketUse::Upload { disk } => {
                 let Some(disk) = vm.hardware.fillable(disk.as_str()) else {
@@ -40,10 +41,22 @@ impl Control {
         let seat = self.seat_of(&vm)?;
         let told = seat.host.ticket(vm.id, &request);
         let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;
-        if let TicketUse::Dump { number } = wanted {
+        let taken_out = match wanted {
+            TicketUse::Dump { number } => {
+                Some(("vm.dump_opened", format!("dump {number} of VM {} is opened", vm.name)))
+            }
+            TicketUse::Export { disk, .. } => {
+                Some(("vm.disk_exported", format!("{disk} of VM {} is exported", vm.name)))
+            }
+            TicketUse::Console { .. }
+            | TicketUse::ConsoleLog {}
+            | TicketUse::Vnc {}
+            | TicketUse::Upload { .. } => None,
+        };
+        if let Some((kind, what)) = taken_out {
             // In the history before anybody can use it.
-            let message = format!("dump {number} of VM {} is opened, by {}", vm.name, caller.name);
-            let event = || self.draft().event("vm.dump_opened", &vm.object(), message.clone(), None);
+            let message = format!("{what}, by {}", caller.name);
+            let event = || self.draft().event(kind, &vm.object(), message.clone(), None);
             self.race(|| Ok(self.inventory.commit(event())?))?;
         }
         Ok(Ticket {
@@ -52,6 +65,30 @@ impl Control {
             socket: told.socket.display().to_string(),
             host: seat.name.to_string(),
         })
+    }
+
+    /// What its host is asked for a copy of one of its disks.
+    fn export_request(
+        &self,
+        vm: &VmRecord,
+        disk: &Name,
+        format: ImageFormat,
+    ) -> Result<TicketRequest, Problem> {
+        if format == ImageFormat::Auto {
+            return Err(problems::invalid(
+                "an image is written in a format that is said: raw, qcow2, vmdk or vhdx",
+            ));
+        }
+        let named = vm.hardware.disks.iter().filter(|one| one.kind == DiskKind::Data).map(|one| &one.name);
+        let mut found = named.filter(|name| name.as_str() == disk.as_str());
+        let none = || problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name));
+        let disk = found.next().ok_or_else(none)?.clone();
+        let power = self.inventory.read().observed(vm.id).map(|seen| seen.power);
+        if let Some(power) = power.filter(|power| power.is_on()) {
+            let problem = state(vm, power, "its disks are its guest's, who writes to them all the while");
+            return Err(problem.next(format!("stop it first: `strongroom vm stop {}`", vm.name)));
+        }
+        Ok(TicketRequest::Export { disk, format: image_format(format), grants: self.log_grants(vm)? })
     }
 
     /// Leave for its host to fetch the key of a VM that is off: its console's log and its dumps are under it.

@@ -208,13 +208,7 @@ impl Control {
         wish: &ImportDisk,
     ) -> Result<Task, Problem> {
         let ticket: strongroom_hostd::protocol::TicketId = wish.ticket.parse().map_err(problems::invalid)?;
-        let format = match wish.format {
-            strongroom_api::vm::ImageFormat::Auto => ImageFormat::Auto,
-            strongroom_api::vm::ImageFormat::Raw => ImageFormat::Raw,
-            strongroom_api::vm::ImageFormat::Qcow2 => ImageFormat::Qcow2,
-            strongroom_api::vm::ImageFormat::Vmdk => ImageFormat::Vmdk,
-            strongroom_api::vm::ImageFormat::Vhdx => ImageFormat::Vhdx,
-        };
+        let format = image_format(wish.format);
         self.vm_wish(caller, named, TaskKind::VmImportDisk, |vm, power| {
             if power.is_on() && power != PowerState::Unknown {
                 return Err(state(vm, power, "its disks are in use"));
@@ -532,6 +526,17 @@ fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRe
 
 pub(super) fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {
     problems::conflict(format!("VM {} is {}: {why}", vm.name, power.as_str()))
+}
+
+/// A format, as hosts call it.
+pub(super) fn image_format(format: strongroom_api::vm::ImageFormat) -> ImageFormat {
+    match format {
+        strongroom_api::vm::ImageFormat::Auto => ImageFormat::Auto,
+        strongroom_api::vm::ImageFormat::Raw => ImageFormat::Raw,
+        strongroom_api::vm::ImageFormat::Qcow2 => ImageFormat::Qcow2,
+        strongroom_api::vm::ImageFormat::Vmdk => ImageFormat::Vmdk,
+        strongroom_api::vm::ImageFormat::Vhdx => ImageFormat::Vhdx,
+    }
 }
 
 fn stop_timeout(how: &StopVm) -> Result<u32, Problem> {

@@ -1,4 +1,4 @@
-//! The guest socket: consoles, screens, dumps and images, for whoever shows a ticket.
+//! The guest socket: consoles, screens, dumps, disks and images, for whoever shows a ticket.
 //!
 //! Nothing of a guest passes through hostd: the client's socket goes on to the supervisor of its VM. A connection has a
 //! thread until its line has come.
@@ -84,8 +84,10 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
         return Err(bad(format!("format {} is not spoken here; {FORMAT} is", hello.format)));
     }
     let file = file.map(check_image).transpose()?;
+    let destination = file.as_ref().map(OwnedFd::try_clone).transpose();
+    let destination = destination.map_err(|error| bad(format!("the file cannot be kept: {error}")))?;
     let (vm, request) = hostd.tickets.redeem(&hello.ticket, file)?;
-    if !matches!(request, TicketRequest::Upload { .. }) {
+    if !matches!(request, TicketRequest::Upload { .. } | TicketRequest::Export { .. }) {
         hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
     }
     let kind = match request {
@@ -105,6 +107,12 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
             }
             Err(problem) => return Err(problem),
         },
+        TicketRequest::Export { disk, format, grants } => {
+            let file =
+                destination.ok_or_else(|| Problem::new("no_file", "no file came beside the ticket"))?;
+            let to = [OwnedFd::from(stream), check_destination(file)?];
+            return operations::export_disk(hostd, vm, (disk, format, grants), to);
+        }
         TicketRequest::Vnc => {
             // What follows is the screen's own, which says nothing of us.
             welcome(&stream, &GuestWelcome::Vnc)?;
@@ -142,6 +150,20 @@ fn check_image(file: OwnedFd) -> Result<OwnedFd, Problem> {
     match fcntl_getfl(&file) {
         Ok(flags) if flags & OFlags::RWMODE != OFlags::WRONLY && !flags.contains(OFlags::PATH) => Ok(file),
         _ => Err(bad("the image's file is not open to be read")),
+    }
+}
+
+/// A disk goes into a new file of the client's, which is read again where a format takes that.
+fn check_destination(file: OwnedFd) -> Result<OwnedFd, Problem> {
+    let bad = |reason: &str| Problem::new("bad_image", reason.to_owned());
+    match fstat(&file) {
+        Ok(found)
+            if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_size == 0 => {}
+        _ => return Err(bad("what came beside the ticket is no empty file")),
+    }
+    match fcntl_getfl(&file) {
+        Ok(flags) if flags & OFlags::RWMODE == OFlags::RDWR => Ok(file),
+        _ => Err(bad("the file is not open to be read and written")),
     }
 }
 

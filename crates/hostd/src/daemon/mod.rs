@@ -206,6 +206,10 @@ impl Hostd {
                 let disk = now.spec.as_ref().and_then(|spec| fillable(spec, disk));
                 disk.ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk to fill"))?;
             }
+            TicketRequest::Export { disk, .. } => {
+                let spec = now.spec.as_ref().filter(|spec| spec.disks.iter().any(|one| one.name == *disk));
+                spec.ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk"))?;
+            }
             // Of a VM that is off too.
             TicketRequest::ConsoleLog { .. } => drop(self.vms.get(vm).ok_or_else(|| vms::no_such_vm(vm))?),
             TicketRequest::Dump { number, .. } => {

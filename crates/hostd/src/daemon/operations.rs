@@ -15,8 +15,8 @@ use super::{Hostd, boot_files, link};
 use crate::checks::{Root, crypto_safe};
 use crate::dumps;
 use crate::protocol::{
-    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, ObservedVm, OperationKind, OperationOutcome, PowerState,
-    Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    DUMP_LABEL_BYTES_MAX, DiskChange, DiskName, Dump, Grant, ImageFormat, ObservedVm, OperationKind,
+    OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use crate::supervisor::job::facts;
 use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
@@ -459,7 +459,7 @@ async fn do_job(
 /// Has a supervisor of its own give the console's log of a VM that is off to a client.
 pub fn give_console_log(hostd: &Hostd, vm: VmId, grants: Vec<Grant>, client: OwnedFd) -> Result<(), Problem> {
     let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
-    give(hostd, Task::ConsoleLog(spec), grants, client, Some(LOG_WITHIN))
+    give(hostd, Task::ConsoleLog(spec), grants, &[client], Some(LOG_WITHIN))
 }
 
 /// The same of a dump, which takes as long as it does: each chunk has its own time.
@@ -470,14 +470,25 @@ pub fn give_dump(
     client: OwnedFd,
 ) -> Result<(), Problem> {
     let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
-    give(hostd, Task::Dump { spec, number }, grants, client, None)
+    give(hostd, Task::Dump { spec, number }, grants, &[client], None)
+}
+
+/// Copies a disk of a VM that is off: to its client's socket it is told how far it is, beside that is the file.
+pub fn export_disk(
+    hostd: &Hostd,
+    vm: VmId,
+    (disk, format, grants): (DiskName, ImageFormat, Vec<Grant>),
+    to: [OwnedFd; 2],
+) -> Result<(), Problem> {
+    let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
+    give(hostd, Task::Export { spec, disk, format }, grants, &to, None)
 }
 
 fn give(
     hostd: &Hostd,
     task: Task,
     grants: Vec<Grant>,
-    client: OwnedFd,
+    files: &[OwnedFd],
     within: Option<Duration>,
 ) -> Result<(), Problem> {
     let birth = Birth {
@@ -487,7 +498,7 @@ fn give(
         grants,
         task,
     };
-    let (wire, mut child) = hostd.supervisor.start(&birth, &[client])?;
+    let (wire, mut child) = hostd.supervisor.start(&birth, files)?;
     let told = match within {
         Some(within) => wire.receive_within::<Report>(within),
         None => wire.receive::<Report>(),

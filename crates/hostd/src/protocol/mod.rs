@@ -56,7 +56,7 @@ pub use spec::{
     CpuTopology, DirectKernel, Disk, DiskFrontend, DiskKey, DiskKind, Firmware, MachineType, Network, Nic,
     SpecError, VmSpec,
 };
-pub use ticket::{GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest};
+pub use ticket::{ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest};
 
 /// The format of everything here; a path's `v1`.
 pub const FORMAT: u32 = 1;

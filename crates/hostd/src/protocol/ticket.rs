@@ -13,9 +13,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use strongroom_types::hex;
 
-use super::dump::Dump;
+use super::dump::{Dump, GuestEnd};
 use super::grant::Grant;
 use super::names::DiskName;
+use super::operation::ImageFormat;
 
 /// The bytes of a ticket: nobody guesses it in the seconds that it is good.
 const TICKET_BYTES: usize = 16;
@@ -86,6 +87,17 @@ pub enum TicketRequest {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
+    /// One of its disks, copied into a file while it is off. The file comes as that of an upload does; it is new, and open to be
+    /// read and written.
+    Export {
+        /// Which disk.
+        disk: DiskName,
+        /// What is written.
+        format: ImageFormat,
+        /// Leave to fetch its key.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        grants: Vec<Grant>,
+    },
     /// Its screen, by VNC.
     Vnc,
     /// An image for a disk. Shown with the image's file, the ticket is then named in
@@ -132,10 +144,28 @@ pub enum GuestWelcome {
     /// the dump (`strongroom_streams::Unpacker`), each part of which was verified before. One without bytes is the last, and after it comes
     /// a line, a [`GuestEnd`](super::GuestEnd): without that, the dump has broken off.
     Dump(Box<Dump>),
+    /// The disk is copied into the file. Lines follow, each an [`ExportNews`]; without the last one the copy has broken off.
+    Export {
+        /// The disk's size, in bytes.
+        size_bytes: u64,
+    },
     /// The VNC server follows.
     Vnc,
     /// The image was taken.
     Upload,
+}
+
+/// How a copy of a disk goes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportNews {
+    /// So much of the disk is behind.
+    Copied {
+        /// Of the disk's size.
+        bytes: u64,
+    },
+    /// The last line: all of it is written and durable, or why not.
+    End(GuestEnd),
 }
 
 #[cfg(test)]

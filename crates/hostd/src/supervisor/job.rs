@@ -19,12 +19,13 @@ use strongroom_types::VolumeSize;
 use strongroom_worker::assemble_destaged;
 
 use super::dump::GivenDump;
+use super::export::ExportedDisk;
 use super::keys::VmKeys;
 use super::orders::{Report, Task};
 use super::own_volume::create_with;
 use super::rekey::rekey;
 use super::served::fillable;
-use super::{console_log, disks, dump, own_volume, vtpm};
+use super::{console_log, disks, dump, export, own_volume, vtpm};
 use crate::protocol::{
     Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem, Progress,
     ProgressUnit, VmSpec, VolumeFacts,
@@ -59,6 +60,7 @@ pub fn run(
     | Task::Rekey(spec)
     | Task::ChangeDisk { spec, .. }
     | Task::ConsoleLog(spec)
+    | Task::Export { spec, .. }
     | Task::Dump { spec, .. }) = &task
     else {
         return Err(Problem::new("internal", "that is no job"));
@@ -73,6 +75,9 @@ pub fn run(
         Task::Rekey(spec) => move_to_other_key(home, grants, spec, wire),
         Task::ChangeDisk { spec, change } => disks::change(granted(home, grants, spec)?, spec, change),
         Task::ConsoleLog(spec) => give_console_log(home, grants, spec, files),
+        Task::Export { spec, disk, format } => {
+            export_disk(granted(home, grants, spec)?, (spec, disk, *format), files, lock)
+        }
         Task::Dump { spec, number } => give_dump(home, grants, (spec, *number), files, lock),
         Task::Run(_) => Err(Problem::new("internal", "that is no job")),
     }
@@ -204,6 +209,23 @@ fn give_dump(
     let opened = GivenDump::open(spec, number, kek.as_deref())?;
     drop(lock);
     dump::give(client.into(), Ok(opened));
+    Ok(Vec::new())
+}
+
+/// Copies a disk into a client's file. As with a dump, only its volume is held meanwhile.
+fn export_disk(
+    keys: Arc<VmKeys>,
+    (spec, disk, format): (&VmSpec, &DiskName, ImageFormat),
+    files: Vec<OwnedFd>,
+    lock: VmLock,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let mut files = files.into_iter();
+    let (Some(client), Some(file)) = (files.next(), files.next()) else {
+        return Err(Problem::new("no_file", "no socket came, or no file to write to"));
+    };
+    let opened = ExportedDisk::open(spec, disk, format, &keys)?;
+    drop(lock);
+    export::give(client.into(), &File::from(file), &opened)?;
     Ok(Vec::new())
 }
 

@@ -13,6 +13,7 @@ mod console_log;
 mod disks;
 mod door;
 mod dump;
+mod export;
 pub mod job;
 mod keys;
 pub(crate) mod layout;

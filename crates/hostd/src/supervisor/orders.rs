@@ -59,6 +59,15 @@ pub enum Task {
     },
     /// Gives the console's log of a VM that is off to a client, whose socket comes beside, and ends.
     ConsoleLog(Box<VmSpec>),
+    /// Copies a disk of a VM that is off into a client's file, which comes beside after the client's socket, and ends.
+    Export {
+        /// Of which VM.
+        spec: Box<VmSpec>,
+        /// Which.
+        disk: DiskName,
+        /// What is written.
+        format: ImageFormat,
+    },
     /// Gives a dump of a VM that is off to a client, whose socket comes beside, and ends.
     Dump {
         /// Of which VM.

@@ -1,0 +1,156 @@
+//! `strongroom vm export`: a disk of a VM that is off, as an image in the clear, for who may.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use serde::Serialize;
+use strongroom_api::Name;
+use strongroom_api::vm::{ImageFormat, Ticket, TicketUse};
+use strongroom_hostd::protocol::{ExportNews, GuestEnd, GuestWelcome};
+use strongroom_types::display_bytes;
+
+use super::console::GuestSocket;
+use crate::api::{ApiArguments, segment};
+use crate::error::CliError;
+use crate::new_file::NewFile;
+use crate::output::Output;
+use crate::progress::Meter;
+use crate::signals::Signals;
+use crate::volume::image_format::NewFormatArgument;
+
+/// The longest line of a host, in bytes.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Which disk, and what it becomes.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The image holds the guest's data in plain text: you take it out of the strongroom. Only its owner may read it. The VM is off or \
+suspended meanwhile, and its host fetches the key under a grant: who exports which disk is in the events, and the release of the key in the \
+key server's audit log. An export that fails or is interrupted leaves nothing behind.
+
+Examples:
+  strongroom vm export web1 web1.qcow2 --format qcow2
+  strongroom vm export web1 data.raw --format raw --disk disk1"
+)]
+pub struct ExportArguments {
+    /// The VM, by name or id
+    vm: String,
+
+    /// The new image; must not exist
+    destination: PathBuf,
+
+    /// The image's format
+    #[arg(long, value_enum)]
+    format: NewFormatArgument,
+
+    /// Which disk
+    #[arg(long, value_name = "DISK", default_value = "disk0")]
+    disk: Name,
+
+    #[command(flatten)]
+    api: ApiArguments,
+}
+
+#[derive(Serialize)]
+struct Exported {
+    vm: String,
+    disk: Name,
+    destination: PathBuf,
+    format: ImageFormat,
+    size_bytes: u64,
+    encrypted: bool,
+}
+
+impl fmt::Display for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vm, disk, destination, size_bytes, .. } = self;
+        let (to, size) = (destination.display(), display_bytes(*size_bytes));
+        write!(f, "exported {disk} of {vm} as {to}: {size}, not encrypted")
+    }
+}
+
+impl ExportArguments {
+    /// Has it written by the VM's host, into a file that is opened here.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let api = self.api.connect()?;
+        // Nobody should be in the events for a file that cannot be made.
+        let image = NewFile::create(&self.destination)?;
+        let format = match self.format {
+            NewFormatArgument::Raw => ImageFormat::Raw,
+            NewFormatArgument::Qcow2 => ImageFormat::Qcow2,
+            NewFormatArgument::Vmdk => ImageFormat::Vmdk,
+            NewFormatArgument::Vhdx => ImageFormat::Vhdx,
+        };
+        let wanted = TicketUse::Export { disk: self.disk.clone(), format };
+        let ticket: Ticket = api.post_for(&format!("/v1/vms/{}/tickets", segment(&self.vm)), &wanted)?;
+        output.remark(&format!(
+            "note: {} will hold the guest's data in plain text",
+            self.destination.display()
+        ));
+        let signals = Signals::catch().map_err(CliError::Signals)?;
+        let (stream, welcome) = GuestSocket::connect(&ticket)?.enter_with_file(&ticket, image.file())?;
+        let GuestWelcome::Export { size_bytes } = welcome else {
+            return Err(self.broke_off(&io::ErrorKind::InvalidData.into()));
+        };
+        self.follow(output, stream, &signals, size_bytes)?;
+        image.finish()?;
+        output.answer(&Exported {
+            vm: self.vm.clone(),
+            disk: self.disk.clone(),
+            destination: self.destination.clone(),
+            format,
+            size_bytes,
+            encrypted: false,
+        })
+    }
+
+    /// Waits until all of it is written. A host whose client is gone stops.
+    fn follow(
+        &self,
+        output: &Output,
+        stream: UnixStream,
+        signals: &Signals,
+        size_bytes: u64,
+    ) -> Result<(), CliError> {
+        let mut meter = Meter::start(output, "exporting", size_bytes);
+        let mut lines = BufReader::new(stream);
+        loop {
+            if lines.buffer().is_empty() {
+                let failed = |errno: Errno| self.broke_off(&errno.into());
+                let mut watched =
+                    [PollFd::new(signals, PollFlags::IN), PollFd::new(lines.get_ref(), PollFlags::IN)];
+                match poll(&mut watched, None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(errno) => return Err(failed(errno)),
+                }
+            }
+            if signals.came() {
+                return Err(CliError::Interrupted);
+            }
+            let mut line = Vec::new();
+            let read = lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+            read.map_err(|error| self.broke_off(&error))?;
+            match serde_json::from_slice(&line).map_err(|error| self.broke_off(&error.into()))? {
+                ExportNews::Copied { bytes } => meter.at(bytes),
+                ExportNews::End(GuestEnd::Done) => return Ok(()),
+                ExportNews::End(GuestEnd::Error(problem)) => {
+                    let (code, to) = (problem.code.clone(), self.destination.display());
+                    return Err(CliError::Api { code, message: format!("cannot export to {to}: {problem}") });
+                }
+            }
+        }
+    }
+
+    fn broke_off(&self, error: &io::Error) -> CliError {
+        let message = format!(
+            "the export of {} of VM {} broke off, and its image is removed ({error}); export it again",
+            self.disk, self.vm
+        );
+        CliError::Api { code: "broke_off".to_owned(), message }
+    }
+}
