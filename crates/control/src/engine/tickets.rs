@@ -40,10 +40,10 @@ impl Control {
         let seat = self.seat_of(&vm)?;
         let told = seat.host.ticket(vm.id, &request);
         let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;
-        if let TicketUse::Dump { number } = wanted {
+        if let Some((kind, what)) = opened(wanted) {
             // In the history before anybody can use it.
-            let message = format!("dump {number} of VM {} is opened, by {}", vm.name, caller.name);
-            let event = || self.draft().event("vm.dump_opened", &vm.object(), message.clone(), None);
+            let message = format!("{what} of VM {} is opened, by {}", vm.name, caller.name);
+            let event = || self.draft().event(kind, &vm.object(), message.clone(), None);
             self.race(|| Ok(self.inventory.commit(event())?))?;
         }
         Ok(Ticket {
@@ -92,5 +92,19 @@ impl Control {
             });
         }
         Ok(KeyStatus { vm: vm.id, encrypted: vm.hardware.encrypted(), keys: standings })
+    }
+}
+
+/// The event of a ticket that opens something of a guest, and what that is. What fills a disk has a task, which tells of itself.
+fn opened(wanted: &TicketUse) -> Option<(&'static str, String)> {
+    match wanted {
+        TicketUse::Console { read_only: false } => Some(("vm.console_opened", "the console".to_owned())),
+        TicketUse::Console { read_only: true } => {
+            Some(("vm.console_opened", "the console, to be read only,".to_owned()))
+        }
+        TicketUse::ConsoleLog {} => Some(("vm.console_opened", "the console's log".to_owned())),
+        TicketUse::Vnc {} => Some(("vm.screen_opened", "the screen".to_owned())),
+        TicketUse::Dump { number } => Some(("vm.dump_opened", format!("dump {number}"))),
+        TicketUse::Upload { .. } => None,
     }
 }
