@@ -5,6 +5,7 @@ mod console;
 mod create;
 mod disk;
 mod dump;
+mod hardware;
 mod key;
 mod libvirt;
 mod list;
