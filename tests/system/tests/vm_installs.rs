@@ -62,10 +62,7 @@ fn a_vm_is_installed_from_a_cdrom_and_looked_at() {
     says(&serving, "web1", FROM_DISK);
     serving.runs("vm stop web1 --force");
 
-    serving.runs(&format!(
-        "vm create web2 --memory 128M --disk 16M --uefi --cdrom {}",
-        image.display()
-    ));
+    serving.runs(&format!("vm create web2 --memory 128M --disk 16M --uefi --cdrom {}", image.display()));
     serving.runs("vm start web2");
     says(&serving, "web2", FROM_CD_BY_UEFI);
     let shown = serving.runs("vm show web2");

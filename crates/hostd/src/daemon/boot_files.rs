@@ -140,7 +140,9 @@ fn unreadable(file: &Path, error: &io::Error) -> Problem {
     if error.kind() == io::ErrorKind::NotFound {
         let message = format!("there is no file {shown} on the host");
         return Problem::new("boot_file_missing", message)
-            .with_next_step("put it there, or name another file");
+            .with_next_step(
+            "put it there, or name another file; a CD-ROM that is not needed any more is taken out with `strongroom vm set VM --cdrom none`",
+        );
     }
     let uid = rustix::process::geteuid().as_raw();
     let wall = first_unreadable(file);
