@@ -398,8 +398,9 @@ fn host_view(seat: &HostSeat) -> Host {
             protocol::Accelerator::Tcg => "tcg".to_owned(),
         }),
         programs: state.and_then(|state| state.programs.as_ref()).map(programs_view),
-        boot_directories: state
-            .map_or_else(Vec::new, |state| state.boot_directories.iter().map(shown).collect()),
+        boot_directories: state.map_or_else(Vec::new, |state| {
+            state.boot_directories.iter().map(|directory| directory.display().to_string()).collect()
+        }),
         crypto_safe: state.map(|state| match state.crypto_safe.state {
             protocol::CryptoSafeState::Incapable => "incapable".to_owned(),
             protocol::CryptoSafeState::Prepared => "prepared".to_owned(),
@@ -414,18 +415,15 @@ fn host_view(seat: &HostSeat) -> Host {
 }
 
 fn programs_view(programs: &protocol::Programs) -> HostPrograms {
+    let shown = |path: Option<&PathBuf>| path.map(|path| path.display().to_string());
     let qemu = programs.qemu.as_ref();
     HostPrograms {
-        qemu: qemu.map(|qemu| shown(&qemu.path)),
+        qemu: shown(qemu.map(|qemu| &qemu.path)),
         qemu_version: qemu.map(|qemu| qemu.version.clone()),
-        uefi: programs.uefi.as_ref().map(shown),
-        passt: programs.passt.as_ref().map(shown),
-        swtpm: programs.swtpm.as_ref().map(shown),
+        uefi: shown(programs.uefi.as_ref()),
+        passt: shown(programs.passt.as_ref()),
+        swtpm: shown(programs.swtpm.as_ref()),
     }
-}
-
-fn shown(path: &PathBuf) -> String {
-    path.display().to_string()
 }
 
 fn policy_view(index: &Index, policy: &PolicyRecord) -> Policy {
