@@ -25,6 +25,12 @@ pub struct Host {
     /// What guests run with: `kvm` or `tcg`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<String>,
+    /// The programs and the firmware that VMs are started with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<HostPrograms>,
+    /// Where kernels, initial ram disks and CD-ROM images of VMs may be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub boot_directories: Vec<String>,
     /// Whether secrets can reach a disk of it: `incapable`, `prepared`, `safe` or `pending-incapable`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crypto_safe: Option<String>,
@@ -37,6 +43,26 @@ pub struct Host {
     pub operations_running: u32,
     /// Operations that wait.
     pub operations_waiting: u32,
+}
+
+/// What a host starts VMs with, each by its path; what is not installed is not given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostPrograms {
+    /// QEMU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qemu: Option<String>,
+    /// QEMU's version, as `7.2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qemu_version: Option<String>,
+    /// UEFI for guests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uefi: Option<String>,
+    /// What connects guests by the network `user`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passt: Option<String>,
+    /// What emulates TPMs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swtpm: Option<String>,
 }
 
 /// Whether a host answers.

@@ -11,7 +11,7 @@ pub use create::{
     ResizeDisk, RotateKey, StartVm, StopVm,
 };
 pub use hardware::{
-    Boot, Cpus, DiskKind, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend,
+    Boot, Cdrom, Cpus, DiskKind, Firmware, Frontend, HardwareError, MachineType, Memory, Nic, NicBackend,
     RestartPolicy,
 };
 pub use query::{VmListQuery, VmSort};

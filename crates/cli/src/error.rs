@@ -337,6 +337,9 @@ pub enum CliError {
     /// What a check found, as a sentence.
     #[error("{0}")]
     Unsound(String),
+    /// A VM whose screen cannot be looked at.
+    #[error("{0}")]
+    NoScreen(String),
     /// A command line that makes no sense.
     #[error("{0}")]
     Usage(String),
@@ -456,6 +459,7 @@ impl CliError {
             Self::DestinationExists { .. } => "exists",
             Self::Transfer { .. } => "transfer",
             Self::Unsound(_) => "unsound",
+            Self::NoScreen(_) => "no_screen",
             Self::Usage(_) => "usage",
             Self::Declined => "declined",
             Self::Interrupted => "interrupted",

@@ -83,9 +83,14 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         "key_revoked" => ErrorCode::KeyRevoked,
         "no_space" => ErrorCode::DatastoreFull,
         "no_such_datastore" => ErrorCode::DatastoreUnavailable,
-        "bad_request" | "bad_spec" | "bad_image" | "image_too_large" | "kernel_not_allowed" => {
-            ErrorCode::Invalid
-        }
+        "bad_request"
+        | "bad_spec"
+        | "bad_image"
+        | "image_too_large"
+        | "boot_file_not_allowed"
+        | "boot_file_missing"
+        | "boot_file_unreadable"
+        | "kernel_too_large" => ErrorCode::Invalid,
         "no_such_vm" | "no_such_disk" | "no_such_dump" => ErrorCode::NotFound,
         "busy" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
         "not_running" | "already_running" | "running" | "stopping" | "generation_used" | "suspended"

@@ -3,15 +3,18 @@
 
 mod support;
 
+use std::time::Duration;
+
 use strongroom_api::alarm::{AlarmKind, Severity};
 use strongroom_api::datastore::Standing;
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
-    AddDisk, DesiredPower, DumpVm, PowerState, RegisterVm, ResizeDisk, RotateKey, StartVm, StopVm, TicketUse,
+    AddDisk, Cdrom, CreateVm, DesiredPower, DumpVm, Nic, NicBackend, PatchVm, PowerState, RegisterVm,
+    ResizeDisk, RotateKey, StartVm, StopVm, TicketUse,
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
-use strongroom_hostd::protocol::{CryptoSafe, CryptoSafeState, OffReason, PowerState as HostPower};
+use strongroom_hostd::protocol::{CryptoSafe, CryptoSafeState, OffReason, PowerState as HostPower, Programs};
 use strongroom_types::VmId;
 use support::{Site, caller, create, settle_down};
 
@@ -244,6 +247,78 @@ fn disks_come_grow_and_go_and_what_fails_is_taken_back() {
     assert!(settle_down(&site, &control));
     assert_eq!(disks().len(), at_first);
     assert_eq!(site.host.lock().violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_vm_has_a_network_unless_none_is_asked_for_or_its_host_has_none() {
+    let (site, control) = site(&[]);
+    let made = |number: u64, name: &str, nics: Option<Vec<Nic>>| {
+        control.create_vm(&caller(number), &CreateVm { nics, ..create(name, true) })?;
+        assert!(settle_down(&site, &control));
+        Ok(control.show_vm(name)?.nics)
+    };
+    let user = || Some(vec![Nic { backend: NicBackend::User {}, mac: None }]);
+    let nics = made(1, "web1", None).unwrap();
+    assert_eq!((nics.len(), &nics[0].backend), (1, &NicBackend::User {}));
+    assert!(nics[0].mac.as_ref().unwrap().starts_with("52:54:00:"));
+    assert_eq!(made(2, "web2", Some(Vec::new())).unwrap(), []);
+
+    // A host without what the network takes: none by itself, and none that reaches nothing.
+    site.host.lock().programs = Some(Programs::default());
+    site.pass(Duration::from_secs(6));
+    assert!(settle_down(&site, &control));
+    assert_eq!(made(3, "web3", None).unwrap(), []);
+    let refused: Problem = made(4, "web4", user()).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NoHost);
+    assert!(refused.next_step.as_ref().unwrap().contains("Debian: passt"), "{refused:?}");
+    let patch = PatchVm { nics: user(), ..PatchVm::default() };
+    assert_eq!(code(control.set_vm(&caller(5), "web3", &patch, None)), ErrorCode::NoHost);
+    // A host that does not say what it has is asked for it.
+    site.host.lock().programs = None;
+    site.pass(Duration::from_secs(6));
+    assert!(settle_down(&site, &control));
+    control.set_vm(&caller(6), "web3", &patch, None).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_vm("web3").unwrap().nics.len(), 1);
+}
+
+#[test]
+fn a_cdrom_comes_and_goes_and_its_vm_is_found_with_it() {
+    let (site, control) = site(&[]);
+    let cdrom = Cdrom::Image { path: "/boot/debian.iso".into() };
+    control.create_vm(&caller(1), &CreateVm { cdrom: cdrom.clone(), ..create("web1", true) }).unwrap();
+    assert!(settle_down(&site, &control));
+    let told = || site.host.lock().vms.values().map(|vm| vm.spec.cdrom.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (control.show_vm("web1").unwrap().cdrom, told()),
+        (cdrom, vec![Some("/boot/debian.iso".into())])
+    );
+    let patch = PatchVm { cdrom: Some(Cdrom::Absent), ..PatchVm::default() };
+    control.set_vm(&caller(2), "web1", &patch, None).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!((control.show_vm("web1").unwrap().cdrom, told()), (Cdrom::Absent, vec![None]));
+}
+
+#[test]
+fn who_opens_a_console_or_a_screen_is_in_the_history_before_they_can() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let uses = [TicketUse::Console { read_only: true }, TicketUse::ConsoleLog {}, TicketUse::Vnc {}];
+    for (number, wanted) in (2..).zip(&uses) {
+        control.ticket(&caller(number), "web1", wanted).unwrap();
+    }
+    let index = control.inventory.read();
+    let told = index.events().iter().filter(|event| event.kind.ends_with("_opened"));
+    let told: Vec<_> = told.map(|event| (event.kind.as_str(), event.message.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            ("vm.console_opened", "the console, to be read only, of VM web1 is opened, by test"),
+            ("vm.console_opened", "the console's log of VM web1 is opened, by test"),
+            ("vm.screen_opened", "the screen of VM web1 is opened, by test"),
+        ]
+    );
 }
 
 #[test]

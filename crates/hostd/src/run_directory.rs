@@ -72,6 +72,11 @@ impl HostRunDirectory {
         self.0.join(format!("hostd/{vm}.lock"))
     }
 
+    /// What this host's QEMU was found to be, which all its VMs share.
+    pub fn qemu_findings(&self) -> PathBuf {
+        qemu_findings(&self.0)
+    }
+
     /// Where the run directories of VMs are.
     pub fn vms(&self) -> PathBuf {
         self.0.join("vms")
@@ -93,6 +98,10 @@ impl HostRunDirectory {
         }
         Ok(found)
     }
+}
+
+fn qemu_findings(host: &Path) -> PathBuf {
+    host.join("hostd/qemu.json")
 }
 
 /// The run directory of a VM that is not off.
@@ -149,8 +158,7 @@ impl VmRunDirectory {
 
     /// What this host's QEMU was found to be, which all its VMs share.
     pub fn qemu_findings(&self) -> PathBuf {
-        let host = self.0.parent().and_then(Path::parent).unwrap_or(&self.0);
-        host.join("hostd/qemu.json")
+        qemu_findings(self.0.parent().and_then(Path::parent).unwrap_or(&self.0))
     }
 
     /// A copy of the kernel that QEMU is about to load.

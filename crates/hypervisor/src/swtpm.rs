@@ -27,6 +27,11 @@ const FAILS_WITHIN: Duration = Duration::from_millis(100);
 /// Files in a state directory: the state, one being written, and a lock. More were not made by swtpm.
 const STATE_FILES_MAX: usize = 16;
 
+/// Where swtpm is; `None` where it is not installed.
+pub fn find() -> Option<&'static Path> {
+    Some(Path::new(SWTPM)).filter(|path| path.exists())
+}
+
 /// Why a machine has no TPM.
 #[derive(Debug, Error)]
 pub enum SwtpmError {
@@ -77,7 +82,7 @@ impl Swtpm {
         key: Option<OwnedFd>,
     ) -> Result<Self, SwtpmError> {
         validate_path(state)?;
-        if !Path::new(SWTPM).exists() {
+        if find().is_none() {
             return Err(SwtpmError::NotInstalled);
         }
         give_state(state, isolation)?;

@@ -48,7 +48,7 @@ fn doctor_judges_a_machine_before_it_serves_and_finds_a_key_that_waits_for_its_v
     let mut serving = Serving::start(&scratch);
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    serving.runs("vm create vault1 --memory 64M --disk 16M");
+    serving.runs("vm create vault1 --memory 64M --net none --disk 16M");
     let while_it_serves = diagnose(&strongroom, "");
     assert_eq!(finding(&while_it_serves, "serve")["verdict"], "ok");
     assert_eq!(finding(&while_it_serves, "root-key")["verdict"], "warning");

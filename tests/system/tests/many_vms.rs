@@ -22,7 +22,7 @@ fn many_vms_go_on_and_off_through_the_queue() {
     let serving = Serving::start(&scratch);
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    ask_all(&serving, "vm create $vm --memory 32M --disk 1M --machine pc");
+    ask_all(&serving, "vm create $vm --memory 32M --net none --disk 1M --machine pc");
 
     ask_all(&serving, "vm start $vm --paused --no-wait");
     let at_once = most_at_once_until_all_are(&scratch, &serving, "paused");

@@ -17,7 +17,7 @@ fn uefi_keeps_its_variables_in_a_sealed_volume() {
     let guest = serving.test_guest_for_uefi();
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    serving.runs(&format!("vm create web1 --memory 256M --disk 64M --uefi {guest}"));
+    serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M --uefi {guest}"));
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
     assert!(serving.runs("vm show web1").contains("q35, UEFI"));
 
@@ -62,7 +62,8 @@ fn a_seed_is_read_and_what_was_swapped_out_is_gone_after_power_off() {
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
     std::fs::write(scratch.path("user-data"), format!("#cloud-config\npassword: {SEED_MARKER}\n")).unwrap();
-    let create = "vm create web1 --memory 256M --disk 64M --swap 32M --machine pc --user-data user-data";
+    let create =
+        "vm create web1 --memory 256M --net none --disk 64M --swap 32M --machine pc --user-data user-data";
     serving.runs(&format!("{create} {guest}"));
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
     let swap = scratch.path("ds/web1/swap0");
@@ -144,7 +145,7 @@ fn a_tpm_keeps_its_state_and_one_that_was_put_back_is_refused() {
     let guest = serving.test_guest_for_uefi();
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    let create = "vm create web1 --memory 256M --disk 64M --restart never --tpm";
+    let create = "vm create web1 --memory 256M --net none --disk 64M --restart never --tpm";
     let bios = serving.is_refused(&format!("{create} {guest}"));
     assert!(bios.contains("UEFI"), "{bios}");
     serving.runs(&format!("{create} --uefi {guest}"));

@@ -187,7 +187,7 @@ fn create(scratch: &Scratch, serving: &Serving<'_>) -> String {
     let guest = serving.test_guest();
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    serving.runs(&format!("vm create web1 --memory 256M --disk 64M {guest}"));
+    serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M {guest}"));
     serving.vm("web1")["id"].as_str().unwrap().to_owned()
 }
 

@@ -24,7 +24,8 @@ fn a_disk_comes_grows_and_goes_while_its_vm_runs() {
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
     std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
-    serving.runs(&format!("vm create web1 --memory 256M --disk 64M --user-data user-data {guest}"));
+    serving
+        .runs(&format!("vm create web1 --memory 256M --net none --disk 64M --user-data user-data {guest}"));
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
     let _place = serving.take_place();
     serving.runs("vm start web1");
@@ -106,7 +107,7 @@ fn a_disk_that_is_wished_for_comes_and_goes_whoever_is_killed() {
     let guest = serving.test_guest();
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    serving.runs(&format!("vm create web1 --memory 256M --disk 64M --machine pc {guest}"));
+    serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M --machine pc {guest}"));
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
     let _place = serving.take_place();
     serving.runs("vm start web1");
@@ -145,9 +146,9 @@ fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
     let mut serving = Serving::start(&scratch);
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    serving.runs("vm create web1 --memory 256M --disk 64M");
-    serving.runs("vm create plain --memory 256M --disk 64M --unencrypted");
-    serving.runs("vm create bare --memory 256M");
+    serving.runs("vm create web1 --memory 256M --net none --disk 64M");
+    serving.runs("vm create plain --memory 256M --net none --disk 64M --unencrypted");
+    serving.runs("vm create bare --memory 256M --net none");
     std::fs::write(scratch.path("data.img"), MARKER.repeat(1024)).unwrap();
     serving.runs("vm disk add web1 --size 16M --image data.img --format raw");
     serving.runs("vm disk add web1 --size 16M --swap");

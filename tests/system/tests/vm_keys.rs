@@ -22,8 +22,7 @@ fn a_vm_that_runs_moves_to_a_new_key_whoever_dies() {
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
     std::fs::write(scratch.path("user-data"), "#cloud-config\n").unwrap();
-    let create =
-        "vm create web1 --memory 256M --disk 64M --disk 32M --swap 32M --machine pc --user-data user-data";
+    let create = "vm create web1 --memory 256M --net none --disk 64M --disk 32M --swap 32M --machine pc --user-data user-data";
     serving.runs(&format!("{create} {guest}"));
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
     let _place = serving.take_place();
@@ -108,8 +107,8 @@ fn a_vm_that_is_off_moves_with_all_that_it_keeps() {
     let mut serving = Serving::start(&scratch);
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    serving.runs("vm create web1 --memory 256M --disk 64M --uefi --tpm");
-    serving.runs("vm create plain --memory 256M --disk 64M --unencrypted");
+    serving.runs("vm create web1 --memory 256M --net none --disk 64M --uefi --tpm");
+    serving.runs("vm create plain --memory 256M --net none --disk 64M --unencrypted");
     let first = key(&serving);
     // It waits for a key server that is away, and goes on by itself.
     kill_process(serving.process(&["keyserver", "run"]), Signal::KILL).unwrap();

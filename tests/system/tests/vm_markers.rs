@@ -37,7 +37,7 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
     serving.runs("datastore add ds ds");
     let user_data = known.path("user-data");
     fs::write(&user_data, format!("#cloud-config\npassword: {SEED_MARKER}\n")).unwrap();
-    let create = "vm create web1 --memory 256M --disk 64M --swap 32M --machine pc";
+    let create = "vm create web1 --memory 256M --net none --disk 64M --swap 32M --machine pc";
     serving.runs(&format!("{create} --user-data {} {guest}", user_data.display()));
     let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
     let _place = serving.take_place();

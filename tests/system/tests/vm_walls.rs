@@ -61,8 +61,8 @@ fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     let guest = serving.test_guest();
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    serving.runs(&format!("vm create victim --memory 128M --disk 16M --machine pc {guest}"));
-    serving.runs("vm create evil --memory 128M --disk 16M --machine pc");
+    serving.runs(&format!("vm create victim --memory 128M --net none --disk 16M --machine pc {guest}"));
+    serving.runs("vm create evil --memory 128M --net none --disk 16M --machine pc");
     let _place = serving.take_place();
     serving.runs("vm start victim");
     let id = |vm: &str| serving.vm(vm)["id"].as_str().unwrap().to_owned();

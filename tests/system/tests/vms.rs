@@ -15,7 +15,7 @@ fn a_vm_lives_and_survives_whoever_dies() {
     let guest = serving.test_guest();
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    let create = format!("vm create web1 --memory 256M --disk 64M --machine pc {guest}");
+    let create = format!("vm create web1 --memory 256M --net none --disk 64M --machine pc {guest}");
     assert!(serving.runs(&create).contains("sealed under key"), "{}", serving.runs("vm show web1"));
     let vm = serving.vm("web1");
     assert_eq!((vm["power"].as_str(), vm["encrypted"].as_bool()), (Some("stopped"), Some(true)));
@@ -72,7 +72,7 @@ fn a_suspended_vm_goes_on_where_it_was() {
     let guest = serving.test_guest();
     scratch.make_directory("ds");
     serving.runs("datastore add ds ds");
-    serving.runs(&format!("vm create web1 --memory 256M --disk 64M {guest}"));
+    serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M {guest}"));
     let _place = serving.take_place();
     serving.runs("vm start web1");
     let mut console = serving.console("web1");

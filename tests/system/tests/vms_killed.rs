@@ -118,7 +118,7 @@ impl<'test> Rounds<'test> {
         };
         scratch.make_directory("ds");
         serving.runs("datastore add ds ds");
-        serving.runs(&format!("vm create web1 --memory 256M --disk 64M {hardware} {guest}"));
+        serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M {hardware} {guest}"));
         serving.runs("vm start web1");
         let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
         let mut rounds = Self {

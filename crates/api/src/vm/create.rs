@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use strongroom_types::VolumeSize;
 use utoipa::ToSchema;
 
-use super::hardware::{Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, RestartPolicy};
+use super::hardware::{
+    Boot, Cdrom, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, RestartPolicy,
+};
 use crate::name::Name;
 
 /// A VM that is wished for.
@@ -36,10 +38,10 @@ pub struct CreateVm {
     #[schema(max_items = 16)]
     #[serde(default)]
     pub disks: Vec<AddDisk>,
-    /// Network interfaces.
+    /// Network interfaces; none if the list is empty. Where no list is given, one on the network `user`, if the host has what that takes.
     #[schema(max_items = 8)]
-    #[serde(default)]
-    pub nics: Vec<Nic>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nics: Option<Vec<Nic>>,
     /// Whether it has a TPM, with its state in a sealed volume.
     #[serde(default)]
     pub tpm: bool,
@@ -49,6 +51,9 @@ pub struct CreateVm {
     /// What is booted.
     #[serde(default)]
     pub boot: Boot,
+    /// The CD-ROM drive.
+    #[serde(default)]
+    pub cdrom: Cdrom,
     /// Whether it has a screen.
     #[serde(default = "yes")]
     pub vnc: bool,
@@ -130,6 +135,9 @@ pub struct PatchVm {
     /// What is booted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<Boot>,
+    /// The CD-ROM drive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cdrom: Option<Cdrom>,
     /// Whether it has a screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vnc: Option<bool>,

@@ -1,6 +1,6 @@
 //! What a VM is made of.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -198,6 +198,36 @@ pub enum Boot {
         #[serde(default)]
         arguments: String,
     },
+}
+
+/// The CD-ROM drive: what a system is installed from, read only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Cdrom {
+    /// There is none.
+    #[default]
+    Absent,
+    /// One with this image in it. It is booted from before the disks, for as long as it is there.
+    Image {
+        /// The image's file, in one of the host's boot directories.
+        #[schema(value_type = String, min_length = 1, max_length = 4095)]
+        path: PathBuf,
+    },
+}
+
+impl Cdrom {
+    /// The one with this image, or none.
+    pub fn of(path: Option<PathBuf>) -> Self {
+        path.map_or(Self::Absent, |path| Self::Image { path })
+    }
+
+    /// The image in it.
+    pub fn image(&self) -> Option<&Path> {
+        match self {
+            Self::Absent => None,
+            Self::Image { path } => Some(path),
+        }
+    }
 }
 
 /// Whether a VM that should run and does not is started again by itself.

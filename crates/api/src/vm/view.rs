@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::create::ImageFormat;
-use super::hardware::{Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Nic, RestartPolicy};
+use super::hardware::{Boot, Cdrom, Cpus, DiskKind, Firmware, Frontend, MachineType, Nic, RestartPolicy};
 use super::state::{DesiredPower, Lifecycle, PowerState, VolumeState};
 use crate::name::Name;
 use crate::object::ObjectRef;
@@ -81,6 +81,9 @@ pub struct VmView {
     pub seed: bool,
     /// What is booted.
     pub boot: Boot,
+    /// The CD-ROM drive.
+    #[serde(default)]
+    pub cdrom: Cdrom,
     /// Whether it has a screen.
     pub vnc: bool,
     /// Whether it has the channel of the guest agent.

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_hostd::checks::crypto_safe::{self, CryptoSafeRule};
+use strongroom_hostd::checks::vms::{self, Stock};
 use strongroom_hostd::checks::{Finding, Root, Verdict, kernel, memory, place, programs};
+use strongroom_hostd::daemon::capacity;
 use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_hostd::protocol::CryptoSafe;
 
@@ -103,10 +105,16 @@ impl DoctorArguments {
         }
         let datastores: Vec<_> =
             host.iter().flat_map(|host| &host.datastores).map(|datastore| datastore.path.clone()).collect();
+        let found = cold_start::vms_of(&datastores);
+        if let Some(host) = &host {
+            let programs = capacity::programs(None);
+            let stock = Stock { root: &root, programs: &programs, boot_directories: &host.boot_directories };
+            findings.extend(vms::findings(&found, &stock));
+        }
         let (needs, unknown) = cold_start::gather(&Site {
             root: &root,
             home: &places.home,
-            vms: &cold_start::vms_of(&datastores),
+            vms: &found,
             provides: &config.provides_keys,
             brokered: key_server.brokered.as_ref(),
             is_broker: key_server.is_broker,

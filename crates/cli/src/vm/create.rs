@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
-use strongroom_api::vm::{AddDisk, CreateVm, DiskKind, EncryptionWish, Firmware, Memory, Nic, VmView};
+use strongroom_api::host::Host;
+use strongroom_api::vm::{AddDisk, Cdrom, CreateVm, DiskKind, EncryptionWish, Firmware, Memory, VmView};
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::disk::{ImageArguments, Upload, import};
+use super::hardware::{self, Line};
 use super::options::{
-    BootArguments, FrontendArgument, MachineArgument, RestartArgument, cpus, parse_disk, parse_memory,
-    parse_nic,
+    BootArguments, FrontendArgument, MachineArgument, NetworkArguments, RestartArgument, cpus, parse_cdrom,
+    parse_disk, parse_memory,
 };
 use super::seed::SeedArguments;
 use crate::api::{ApiArguments, WaitArguments, follow, segment};
@@ -25,10 +27,17 @@ use crate::output::Output;
     after_help = "Everything of the VM that holds guest data is sealed under a key of its own, which its key provider keeps and only this VM's \
 host gets. Its volumes are in the datastore, in a directory with the VM's name.
 
+Without --net it has one network interface on the network user: the guest reaches what its host reaches, nobody reaches the guest, and it takes \
+passt on the host. Where that is missing it has none, and this command says so.
+
+It boots from --cdrom before its disks, until `strongroom vm set VM --cdrom none`; `strongroom vm screen VM` shows the installer.
+
 Examples:
   strongroom vm create web1 --cpus 2 --memory 2G --disk 20G --image debian.qcow2
   strongroom vm create db1 --cpus 4 --memory 8G --disk 40G --disk 200G --policy gold --no-wait
   strongroom vm create web2 --memory 2G --disk 20G --swap 2G --image debian-cloud.qcow2 --user-data user-data.yaml
+  strongroom vm create new1 --memory 2G --disk 20G --cdrom /var/lib/strongroom/hostd/boot/debian.iso
+  strongroom vm create web3 --memory 2G --disk 20G --image debian.qcow2 --net bridge=br0,vlan=7
   strongroom vm create win1 --cpus 4 --memory 8G --disk 60G --image windows.qcow2 --uefi --tpm"
 )]
 pub struct CreateArguments {
@@ -70,9 +79,12 @@ pub struct CreateArguments {
     #[arg(long, value_enum, default_value = "q35")]
     machine: MachineArgument,
 
-    /// A network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each
-    #[arg(long = "net", value_name = "NETWORK", value_parser = parse_nic)]
-    nics: Vec<Nic>,
+    #[command(flatten)]
+    network: NetworkArguments,
+
+    /// An image in a CD-ROM drive, to install from: a file in one of the host's boot directories
+    #[arg(long, value_name = "FILE", value_parser = parse_cdrom)]
+    cdrom: Option<Cdrom>,
 
     /// How the guest gets at its disks
     #[arg(long, value_enum, default_value = "vhost-user")]
@@ -112,19 +124,33 @@ pub struct CreateArguments {
 }
 
 #[derive(Serialize)]
-#[serde(transparent)]
-struct Created(VmView);
+struct Created {
+    #[serde(flatten)]
+    vm: VmView,
+    /// Its host, as far as it can be asked.
+    #[serde(skip)]
+    host: Option<Host>,
+}
 
 impl fmt::Display for Created {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let VmView { summary, key, .. } = &self.0;
+        let VmView { summary, key, .. } = &self.vm;
         let (name, datastore) = (&summary.name, &summary.datastore);
         write!(f, "created {name} in {datastore}: {}", display_bytes(summary.disk_bytes))?;
         match key {
             Some(key) => write!(f, ", sealed under key {} of {}", key.key, key.provider)?,
             None => f.write_str(", NOT encrypted")?,
         }
-        write!(f, "\nNext:\n  strongroom vm start {name} && strongroom vm console {name}")
+        let of_vm = hardware::disks(&self.vm)
+            .into_iter()
+            .chain(hardware::network(&self.vm, self.host.as_ref()))
+            .chain(hardware::cdrom(&self.vm));
+        for Line { name, text } in of_vm {
+            write!(f, "\n  {name:8}  {text}")?;
+        }
+        // Installers of most systems are seen on the screen alone.
+        let look = if self.vm.cdrom.image().is_some() { "screen" } else { "console" };
+        write!(f, "\nNext:\n  strongroom vm start {name} && strongroom vm {look} {name}")
     }
 }
 
@@ -159,7 +185,8 @@ impl CreateArguments {
         if let Some(seed) = seed {
             seed.hand_over(&api, output, &made)?;
         }
-        output.answer(&Created(made))
+        let host = hardware::host_of(&api, &made);
+        output.answer(&Created { vm: made, host })
     }
 
     fn wish(&self) -> Result<CreateVm, CliError> {
@@ -175,10 +202,11 @@ impl CreateArguments {
             cpus: cpus(self.cpus)?,
             memory_bytes: self.memory,
             disks: disks.map(|(size_bytes, kind)| AddDisk { size_bytes, kind, frontend }).collect(),
-            nics: self.nics.clone(),
+            nics: self.network.nics()?,
             tpm: self.tpm,
             seed: self.seed.is_wanted(),
-            boot: self.boot.boot().unwrap_or_default(),
+            boot: self.boot.boot()?.unwrap_or_default(),
+            cdrom: self.cdrom.clone().unwrap_or_default(),
             vnc: true,
             guest_agent: true,
             encryption: EncryptionWish {

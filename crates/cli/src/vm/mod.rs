@@ -6,12 +6,14 @@ mod create;
 mod disk;
 mod dump;
 mod export;
+mod hardware;
 mod key;
 mod libvirt;
 mod list;
 mod options;
 mod power;
 mod remove;
+mod screen;
 mod seed;
 mod set;
 mod show;
@@ -47,6 +49,8 @@ pub enum VmCommand {
     Reset(power::ResetArguments),
     /// Use a VM's serial console
     Console(console::ConsoleArguments),
+    /// Look at a VM's screen and use it, with a VNC viewer; or take a picture of it
+    Screen(screen::ScreenArguments),
     /// Make sealed dumps of what a VM's guest has in its memory, and open them
     #[command(subcommand)]
     Dump(dump::DumpCommand),
@@ -85,6 +89,7 @@ impl VmCommand {
             Self::Resume(arguments) => arguments.run(output),
             Self::Reset(arguments) => arguments.run(output),
             Self::Console(arguments) => arguments.run(output),
+            Self::Screen(arguments) => arguments.run(output),
             Self::Dump(command) => command.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),

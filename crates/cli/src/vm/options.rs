@@ -1,9 +1,9 @@
 //! A VM's hardware on the command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use strongroom_api::vm::{Boot, Cpus, Frontend, MachineType, Memory, Nic, NicBackend, RestartPolicy};
+use strongroom_api::vm::{Boot, Cdrom, Cpus, Frontend, MachineType, Memory, Nic, NicBackend, RestartPolicy};
 use strongroom_types::{VolumeSize, parse_bytes};
 
 use crate::error::CliError;
@@ -80,11 +80,58 @@ pub struct BootArguments {
 
 impl BootArguments {
     /// What is booted, if something was said.
-    pub fn boot(&self) -> Option<Boot> {
-        let kernel = self.kernel.clone()?;
-        let arguments = self.append.clone().unwrap_or_default();
-        Some(Boot::Kernel { kernel, initrd: self.initrd.clone(), arguments })
+    pub fn boot(&self) -> Result<Option<Boot>, CliError> {
+        let Some(kernel) = self.kernel.as_deref().map(absolute).transpose()? else { return Ok(None) };
+        let initrd = self.initrd.as_deref().map(absolute).transpose()?;
+        Ok(Some(Boot::Kernel { kernel, initrd, arguments: self.append.clone().unwrap_or_default() }))
     }
+}
+
+/// The network interfaces of a VM.
+#[derive(Debug, Default, Args)]
+pub struct NetworkArguments {
+    /// A network interface: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each. `none`: there is none at all
+    #[arg(long = "net", value_name = "NETWORK", value_parser = parse_network)]
+    networks: Vec<NetworkArgument>,
+}
+
+/// What is said of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkArgument {
+    /// That there is none.
+    None,
+    /// What an interface is connected to.
+    Backend(NicBackend),
+}
+
+impl NetworkArguments {
+    /// All interfaces, if something was said.
+    pub fn nics(&self) -> Result<Option<Vec<Nic>>, CliError> {
+        if self.networks.len() > 1 && self.networks.contains(&NetworkArgument::None) {
+            return Err(CliError::Usage(
+                "--net none leaves no room for another --net; say one of them".to_owned(),
+            ));
+        }
+        let backend = |network: &NetworkArgument| match network {
+            NetworkArgument::None => None,
+            NetworkArgument::Backend(backend) => Some(Nic { backend: backend.clone(), mac: None }),
+        };
+        Ok((!self.networks.is_empty()).then(|| self.networks.iter().filter_map(backend).collect()))
+    }
+}
+
+/// Reads the image of a CD-ROM drive, or that there is no drive.
+pub fn parse_cdrom(text: &str) -> Result<Cdrom, String> {
+    match text {
+        "" => Err("name a file, or none".to_owned()),
+        "none" => Ok(Cdrom::Absent),
+        path => Ok(Cdrom::Image { path: absolute(Path::new(path)).map_err(|error| error.to_string())? }),
+    }
+}
+
+/// As the host is told of a file: it has a working directory of its own.
+fn absolute(path: &Path) -> Result<PathBuf, CliError> {
+    std::path::absolute(path).map_err(|error| CliError::File { action: "find", path: path.to_owned(), error })
 }
 
 /// Reads so many processors.
@@ -104,10 +151,13 @@ pub fn parse_disk(text: &str) -> Result<VolumeSize, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 
-/// Reads `user`, `tap=NAME`, `bridge=NAME` or `bridge=NAME,vlan=N`.
-pub fn parse_nic(text: &str) -> Result<Nic, String> {
+/// Reads `none`, `user`, `tap=NAME`, `bridge=NAME` or `bridge=NAME,vlan=N`.
+fn parse_network(text: &str) -> Result<NetworkArgument, String> {
     let unknown =
-        || format!("'{text}' is no network: write user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N");
+        || format!("'{text}' is no network: write user, tap=NAME, bridge=NAME, bridge=NAME,vlan=N, or none");
+    if text == "none" {
+        return Ok(NetworkArgument::None);
+    }
     let backend = match text.split_once('=') {
         None if text == "user" => NicBackend::User {},
         Some(("tap", device)) => NicBackend::Tap { device: device.to_owned() },
@@ -120,7 +170,7 @@ pub fn parse_nic(text: &str) -> Result<Nic, String> {
         },
         _ => return Err(unknown()),
     };
-    Ok(Nic { backend, mac: None })
+    Ok(NetworkArgument::Backend(backend))
 }
 
 #[cfg(test)]
@@ -129,13 +179,23 @@ mod tests {
 
     #[test]
     fn networks_and_memory_are_read() {
-        assert_eq!(parse_nic("user").unwrap().backend, NicBackend::User {});
+        let backend = |text: &str| parse_network(text).map(|network| vec![network]);
+        let nics = |networks| NetworkArguments { networks }.nics().unwrap();
+        let read = |text: &str| nics(backend(text).unwrap()).unwrap()[0].backend.clone();
+        assert_eq!(read("user"), NicBackend::User {});
         let bridge = NicBackend::Bridge { device: "br0".to_owned(), vlan: Some(7) };
-        assert_eq!(parse_nic("bridge=br0,vlan=7").unwrap().backend, bridge);
-        assert_eq!(parse_nic("tap=t0").unwrap().backend, NicBackend::Tap { device: "t0".to_owned() });
+        assert_eq!(read("bridge=br0,vlan=7"), bridge);
+        assert_eq!(read("tap=t0"), NicBackend::Tap { device: "t0".to_owned() });
         for bad in ["", "wifi", "bridge=br0,vlan=x", "user=1"] {
-            assert!(parse_nic(bad).is_err(), "{bad}");
+            assert!(parse_network(bad).is_err(), "{bad}");
         }
+        // That there is none is another word than nothing.
+        assert_eq!((nics(backend("none").unwrap()), nics(Vec::new())), (Some(Vec::new()), None));
+        let both = ["none", "user"].map(|text| parse_network(text).unwrap()).to_vec();
+        let both = NetworkArguments { networks: both };
+        assert!(both.nics().is_err());
+        assert_eq!(parse_cdrom("none"), Ok(Cdrom::Absent));
+        assert!(parse_cdrom("debian.iso").unwrap().image().unwrap().is_absolute());
         assert_eq!(parse_memory("2G").unwrap().bytes(), 2 << 30);
         assert!(parse_memory("1M").is_err());
     }

@@ -5,19 +5,21 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::task::Task;
-use strongroom_api::vm::{Memory, Nic, PatchVm};
+use strongroom_api::vm::{Cdrom, Memory, PatchVm};
 
-use super::options::{BootArguments, RestartArgument, cpus, parse_memory, parse_nic};
+use super::options::{BootArguments, NetworkArguments, RestartArgument, cpus, parse_cdrom, parse_memory};
 use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
 
 /// Which VM, and what becomes of it.
 #[derive(Debug, Args)]
-#[command(after_help = "What is not named stays.
+#[command(after_help = "What is not named stays. --net names all network interfaces that it is to have.
 
 Examples:
   strongroom vm set web1 --cpus 4 --memory 8G
+  strongroom vm set web1 --net bridge=br0
+  strongroom vm set web1 --cdrom none
   strongroom vm set web1 --restart never")]
 pub struct SetArguments {
     /// The VM, by name or id
@@ -31,9 +33,12 @@ pub struct SetArguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory: Option<Memory>,
 
-    /// Its network interfaces, all of them: user, tap=NAME, bridge=NAME or bridge=NAME,vlan=N; once for each
-    #[arg(long = "net", value_name = "NETWORK", value_parser = parse_nic)]
-    nics: Vec<Nic>,
+    #[command(flatten)]
+    network: NetworkArguments,
+
+    /// What is in its CD-ROM drive, a file in one of the host's boot directories; `none` takes the drive away
+    #[arg(long, value_name = "FILE", value_parser = parse_cdrom)]
+    cdrom: Option<Cdrom>,
 
     #[command(flatten)]
     boot: BootArguments,
@@ -69,8 +74,9 @@ impl SetArguments {
         let wish = PatchVm {
             cpus: self.cpus.map(cpus).transpose()?,
             memory_bytes: self.memory,
-            nics: (!self.nics.is_empty()).then(|| self.nics.clone()),
-            boot: self.boot.boot(),
+            nics: self.network.nics()?,
+            boot: self.boot.boot()?,
+            cdrom: self.cdrom.clone(),
             vnc: None,
             restart: self.restart.map(Into::into),
         };

@@ -4,9 +4,11 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_api::vm::{Boot, Firmware, MachineType, NicBackend, VmView};
+use strongroom_api::host::Host;
+use strongroom_api::vm::{RestartPolicy, VmView};
 use strongroom_types::display_bytes;
 
+use super::hardware::{self, Line};
 use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::{Output, utc};
@@ -23,13 +25,18 @@ pub struct ShowArguments {
 }
 
 #[derive(Serialize)]
-#[serde(transparent)]
-struct Shown(VmView);
+struct Shown {
+    #[serde(flatten)]
+    vm: VmView,
+    /// Its host, as far as it can be asked.
+    #[serde(skip)]
+    host: Option<Host>,
+}
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let vm = &self.0;
-        let VmView { summary, .. } = vm;
+        let Self { vm, host } = self;
+        let (summary, host) = (&vm.summary, host.as_ref());
         writeln!(f, "name        {}", summary.name)?;
         writeln!(f, "id          {}", summary.id)?;
         write!(f, "state       {}", summary.power.as_str().replace('_', "-"))?;
@@ -54,8 +61,13 @@ impl fmt::Display for Shown {
             (None, false) => writeln!(f, "key         none: NOT encrypted")?,
         }
         writeln!(f, "processors  {}", summary.cpus)?;
-        writeln!(f, "memory      {}", display_bytes(summary.memory_bytes))?;
-        writeln!(f, "machine     {}", machine(vm))?;
+        write!(f, "memory      {}", display_bytes(summary.memory_bytes))?;
+        match host {
+            Some(host) if !summary.power.is_on() => {
+                writeln!(f, "; {} has {} free", host.name, display_bytes(host.memory_free_bytes))?;
+            }
+            _ => writeln!(f)?,
+        }
         if let Some(memory) = &vm.suspended {
             let (size, since) = (display_bytes(memory.bytes), utc(memory.at_unix_seconds));
             writeln!(f, "suspended   {size} of memory, sealed in volume {} since {since}", memory.volume)?;
@@ -69,45 +81,29 @@ impl fmt::Display for Shown {
                 None => writeln!(f)?,
             }
         }
-        for disk in &vm.disks {
-            writeln!(f, "{:10}  {}", disk.name, display_bytes(disk.size_bytes))?;
-        }
-        for (number, nic) in vm.nics.iter().enumerate() {
-            let backend = match &nic.backend {
-                NicBackend::User {} => "user".to_owned(),
-                NicBackend::Tap { device } => format!("tap {device}"),
-                NicBackend::Bridge { device, vlan: None } => format!("bridge {device}"),
-                NicBackend::Bridge { device, vlan: Some(vlan) } => format!("bridge {device}, VLAN {vlan}"),
-            };
-            let name = format!("nic{number}");
-            writeln!(f, "{name:10}  {backend}  {}", nic.mac.as_deref().unwrap_or_default())?;
-        }
-        if let Boot::Kernel { kernel, .. } = &vm.boot {
-            writeln!(f, "kernel      {}", kernel.display())?;
+        let lines = hardware::start(vm, host).into_iter().chain(hardware::cdrom(vm));
+        let lines = lines.chain(hardware::disks(vm)).chain(hardware::network(vm, host));
+        for Line { name, text } in lines {
+            writeln!(f, "{name:10}  {text}")?;
         }
         if vm.seed {
             writeln!(f, "seed        for cloud-init")?;
         }
+        let restart = match vm.restart {
+            RestartPolicy::OnFailure => "after a crash, and after the host was without power",
+            RestartPolicy::Never => "never by itself",
+        };
+        writeln!(f, "restarted   {restart}")?;
         write!(f, "created     {}", utc(vm.created_unix_seconds))
     }
-}
-
-fn machine(vm: &VmView) -> String {
-    let board = match vm.machine {
-        MachineType::Q35 => "q35",
-        MachineType::Pc => "pc",
-    };
-    let firmware = match vm.firmware {
-        Firmware::Bios => "BIOS",
-        Firmware::Uefi => "UEFI",
-    };
-    let tpm = if vm.tpm { ", TPM 2.0" } else { "" };
-    format!("{board}, {firmware}{tpm}")
 }
 
 impl ShowArguments {
     /// Shows it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        output.answer(&Shown(self.api.connect()?.get(&format!("/v1/vms/{}", segment(&self.vm)))?))
+        let api = self.api.connect()?;
+        let vm: VmView = api.get(&format!("/v1/vms/{}", segment(&self.vm)))?;
+        let host = hardware::host_of(&api, &vm);
+        output.answer(&Shown { vm, host })
     }
 }

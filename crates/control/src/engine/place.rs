@@ -2,7 +2,9 @@
 
 use strongroom_api::limits::{DISKS_MAX, KERNEL_ARGUMENTS_MAX_BYTES, NICS_MAX};
 use strongroom_api::policy::PolicyRules;
-use strongroom_api::vm::{Boot, CreateVm, DesiredPower, DiskKind, EncryptionWish, Lifecycle, Nic};
+use strongroom_api::vm::{
+    Boot, CreateVm, DesiredPower, DiskKind, EncryptionWish, Lifecycle, Nic, NicBackend,
+};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_hostd::protocol;
 use strongroom_keys::{ProviderKey, ProviderName};
@@ -49,10 +51,11 @@ impl Control {
             cpus: wish.cpus,
             memory: wish.memory_bytes,
             disks: disks.collect::<Result<_, Problem>>()?,
-            nics: addressed(&wish.nics)?,
+            nics: addressed(&self.networks(datastore.host, wish)?)?,
             tpm: wish.tpm,
             seed: wish.seed,
             boot: wish.boot.clone(),
+            cdrom: wish.cdrom.clone(),
             vnc: wish.vnc,
             guest_agent: wish.guest_agent,
         };
@@ -94,6 +97,36 @@ impl Control {
         );
         Err(Problem::new(ErrorCode::NoHost, message)
             .next("`strongroom doctor` on that host says what is missing"))
+    }
+
+    /// The network interfaces that are asked for; where nothing is said of any, one on the network `user`, if the host has what that takes.
+    fn networks(&self, host: Uuid, wish: &CreateVm) -> Result<Vec<Nic>, Problem> {
+        let Some(nics) = &wish.nics else {
+            let user = Nic { backend: NicBackend::User {}, mac: None };
+            return Ok(if self.lacks_user_network(host) { Vec::new() } else { vec![user] });
+        };
+        self.check_networks(host, nics)?;
+        Ok(nics.clone())
+    }
+
+    /// Whether a host can connect these network interfaces.
+    pub(super) fn check_networks(&self, host: Uuid, nics: &[Nic]) -> Result<(), Problem> {
+        let wants_user = nics.iter().any(|nic| nic.backend == NicBackend::User {});
+        if !wants_user || !self.lacks_user_network(host) {
+            return Ok(());
+        }
+        let name = self.seat(host).map_or("", |seat| seat.name.as_str());
+        let message = format!("host {name} has no passt, which connects guests by the network user");
+        Err(Problem::new(ErrorCode::NoHost, message)
+            .next("install it there (Debian: passt), or choose a bridge, or no network card: `--net none`"))
+    }
+
+    /// Whether it is known of a host that a card on the network `user` would reach nothing there.
+    fn lacks_user_network(&self, host: Uuid) -> bool {
+        let Some(seat) = self.seat(host) else { return false };
+        let seen = seat.seen();
+        let programs = seen.state.as_ref().and_then(|state| state.programs.as_ref());
+        programs.is_some_and(|programs| programs.passt.is_none())
     }
 
     /// Under which key its disks will be, and the wish for one that has to be made.

@@ -41,19 +41,7 @@ impl Control {
         let seat = self.seat_of(&vm)?;
         let told = seat.host.ticket(vm.id, &request);
         let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;
-        let taken_out = match wanted {
-            TicketUse::Dump { number } => {
-                Some(("vm.dump_opened", format!("dump {number} of VM {} is opened", vm.name)))
-            }
-            TicketUse::Export { disk, .. } => {
-                Some(("vm.disk_exported", format!("{disk} of VM {} is exported", vm.name)))
-            }
-            TicketUse::Console { .. }
-            | TicketUse::ConsoleLog {}
-            | TicketUse::Vnc {}
-            | TicketUse::Upload { .. } => None,
-        };
-        if let Some((kind, what)) = taken_out {
+        if let Some((kind, what)) = taken_out(wanted, vm.name.as_str()) {
             // In the history before anybody can use it.
             let message = format!("{what}, by {}", caller.name);
             let event = || self.draft().event(kind, &vm.object(), message.clone(), None);
@@ -130,4 +118,23 @@ impl Control {
         }
         Ok(KeyStatus { vm: vm.id, encrypted: vm.hardware.encrypted(), keys: standings })
     }
+}
+
+/// The event of a ticket that lets guest data out: its kind, and what happens.
+fn taken_out(wanted: &TicketUse, vm: &str) -> Option<(&'static str, String)> {
+    Some(match wanted {
+        TicketUse::Console { read_only: false } => {
+            ("vm.console_opened", format!("the console of VM {vm} is opened"))
+        }
+        TicketUse::Console { read_only: true } => {
+            ("vm.console_opened", format!("the console, to be read only, of VM {vm} is opened"))
+        }
+        TicketUse::ConsoleLog {} => {
+            ("vm.console_opened", format!("the console's log of VM {vm} is opened"))
+        }
+        TicketUse::Vnc {} => ("vm.screen_opened", format!("the screen of VM {vm} is opened")),
+        TicketUse::Dump { number } => ("vm.dump_opened", format!("dump {number} of VM {vm} is opened")),
+        TicketUse::Export { disk, .. } => ("vm.disk_exported", format!("{disk} of VM {vm} is exported")),
+        TicketUse::Upload { .. } => return None,
+    })
 }

@@ -1,7 +1,9 @@
 //! The inventory as callers see it.
 
+use std::path::PathBuf;
+
 use strongroom_api::datastore::{Datastore, DatastoreState};
-use strongroom_api::host::{Host, HostState};
+use strongroom_api::host::{Host, HostPrograms, HostState};
 use strongroom_api::limits::{CURSOR_MAX_BYTES, PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
@@ -91,6 +93,7 @@ impl Control {
             tpm: hardware.tpm,
             seed: hardware.seed,
             boot: hardware.boot.clone(),
+            cdrom: hardware.cdrom.clone(),
             vnc: hardware.vnc,
             guest_agent: hardware.guest_agent,
             restart: vm.restart,
@@ -394,6 +397,10 @@ fn host_view(seat: &HostSeat) -> Host {
             protocol::Accelerator::Kvm => "kvm".to_owned(),
             protocol::Accelerator::Tcg => "tcg".to_owned(),
         }),
+        programs: state.and_then(|state| state.programs.as_ref()).map(programs_view),
+        boot_directories: state.map_or_else(Vec::new, |state| {
+            state.boot_directories.iter().map(|directory| directory.display().to_string()).collect()
+        }),
         crypto_safe: state.map(|state| match state.crypto_safe.state {
             protocol::CryptoSafeState::Incapable => "incapable".to_owned(),
             protocol::CryptoSafeState::Prepared => "prepared".to_owned(),
@@ -404,6 +411,18 @@ fn host_view(seat: &HostSeat) -> Host {
         vms_running: state.map_or(0, |state| state.vms_running),
         operations_running: state.map_or(0, |state| state.operations_running),
         operations_waiting: state.map_or(0, |state| state.operations_queued),
+    }
+}
+
+fn programs_view(programs: &protocol::Programs) -> HostPrograms {
+    let shown = |path: Option<&PathBuf>| path.map(|path| path.display().to_string());
+    let qemu = programs.qemu.as_ref();
+    HostPrograms {
+        qemu: shown(qemu.map(|qemu| &qemu.path)),
+        qemu_version: qemu.map(|qemu| qemu.version.clone()),
+        uefi: shown(programs.uefi.as_ref()),
+        passt: shown(programs.passt.as_ref()),
+        swtpm: shown(programs.swtpm.as_ref()),
     }
 }
 

@@ -193,6 +193,9 @@ impl Control {
             changed.task = Some(id);
             let datastore = index.datastores.get(&vm.datastore.to_string());
             check(&changed, datastore.map_or("/", |datastore| &datastore.path))?;
+            if let Some(nics) = &patch.nics {
+                self.check_networks(vm.host, nics)?;
+            }
             let task = self.task(id, TaskKind::VmConfigure, vm.object(), caller);
             let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
             Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
@@ -554,6 +557,9 @@ fn patched(vm: &VmRecord, patch: &PatchVm) -> Result<VmRecord, Problem> {
     hardware.vnc = patch.vnc.unwrap_or(hardware.vnc);
     if let Some(nics) = &patch.nics {
         hardware.nics = addressed(nics)?;
+    }
+    if let Some(cdrom) = &patch.cdrom {
+        hardware.cdrom = cdrom.clone();
     }
     if let Some(boot) = &patch.boot {
         hardware.boot = boot.clone();

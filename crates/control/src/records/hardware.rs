@@ -1,9 +1,11 @@
 //! What a VM is made of, as the inventory keeps it, and how a host is told of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use strongroom_api::vm::{Boot, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, NicBackend};
+use strongroom_api::vm::{
+    Boot, Cdrom, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, NicBackend,
+};
 use strongroom_hostd::protocol;
 use strongroom_hostd::protocol::{DiskKey, DiskName};
 use strongroom_keys::ProviderKey;
@@ -34,6 +36,9 @@ pub struct Hardware {
     pub seed: bool,
     /// What is booted.
     pub boot: Boot,
+    /// The CD-ROM drive.
+    #[serde(default)]
+    pub cdrom: Cdrom,
     /// Whether there is a screen.
     pub vnc: bool,
     /// Whether there is the guest agent's channel.
@@ -261,6 +266,7 @@ impl Hardware {
                     arguments: arguments.clone(),
                 }),
             },
+            cdrom: self.cdrom.image().map(Path::to_owned),
         })
     }
 
@@ -313,6 +319,7 @@ impl Hardware {
                 initrd: kernel.initrd.clone(),
                 arguments: kernel.arguments.clone(),
             }),
+            cdrom: Cdrom::of(spec.cdrom.clone()),
             vnc: spec.vnc,
             guest_agent: spec.guest_agent,
         })

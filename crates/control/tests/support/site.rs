@@ -15,8 +15,8 @@ use strongroom_hostd::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
     DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, ObservedVm,
     ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
-    OperationState, PowerState, Problem, Ticket, TicketId, TicketRequest, Topology, VmGeneration, VmReason,
-    VmSpec, VolumeFacts, WaitingFor,
+    OperationState, PowerState, Problem, Programs, Ticket, TicketId, TicketRequest, Topology, VmGeneration,
+    VmReason, VmSpec, VolumeFacts, WaitingFor,
 };
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_store::{Engine, Store};
@@ -136,6 +136,7 @@ pub struct HostInside {
     pub datastores: BTreeMap<PathBuf, DatastoreId>,
     pub free_bytes: u64,
     pub crypto_safe: CryptoSafe,
+    pub programs: Option<Programs>,
     /// What it should never have been asked for.
     pub violations: Vec<String>,
     /// So many moves to another key fail.
@@ -181,6 +182,7 @@ impl HostInside {
             datastores: BTreeMap::new(),
             free_bytes: 900 << 30,
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: true },
+            programs: Some(Programs { passt: Some("/usr/bin/passt".into()), ..Programs::default() }),
             violations: Vec::new(),
             rekeys_that_fail: 0,
             disk_changes_that_fail: Vec::new(),
@@ -477,6 +479,8 @@ impl Host for FakeHost {
                 memory_available_bytes: 32 << 30,
                 topology: Topology::default(),
                 accelerator: Accelerator::Tcg,
+                programs: inside.programs.clone(),
+                boot_directories: Vec::new(),
                 datastores: datastores.collect(),
                 crypto_safe: inside.crypto_safe.clone(),
                 vms_running: 0,

@@ -2,6 +2,7 @@
 //!
 //! - [`memory`]: what takes memory of guests and keys to a disk. It decides, by [`crypto_safe`], whether VMs with encrypted disks start.
 //! - [`kernel`], [`programs`], [`place`]: what else VMs take. hostd does without some of it; a person should know.
+//! - [`vms`]: what each VM of this host takes for its next start.
 //! - [`storage`]: what a directory lies on, layer by layer.
 //!
 //! Everything that the kernel tells is read below a [`Root`], which tests replace by a tree of their own. Nothing here changes anything,
@@ -13,6 +14,7 @@ pub mod memory;
 pub mod place;
 pub mod programs;
 pub mod storage;
+pub mod vms;
 
 use std::path::{Path, PathBuf};
 

@@ -17,7 +17,7 @@ struct Wanted {
     why: &'static str,
 }
 
-const WANTED: [Wanted; 4] = [
+const WANTED: [Wanted; 5] = [
     Wanted {
         check: "qemu-img",
         path: "/usr/bin/qemu-img",
@@ -35,7 +35,13 @@ const WANTED: [Wanted; 4] = [
         check: "passt",
         path: "/usr/bin/passt",
         package: "passt",
-        why: "VMs with the network `user` reach nobody",
+        why: "VMs with the network `user`, which is what they get where none is named, reach nobody",
+    },
+    Wanted {
+        check: "iproute2",
+        path: "/usr/sbin/ip",
+        package: "iproute2",
+        why: "VMs on bridges do not start",
     },
 ];
 
@@ -97,9 +103,10 @@ fn look(wanted: &Wanted) -> Finding {
     }
 }
 
-/// The first line of what a program says to `--version`.
+/// The first line of what a program says to `--version`, which `ip` takes as `-Version` alone.
 fn version(path: &str) -> Option<String> {
-    let output = Command::new(path).arg("--version").env_clear().stdin(Stdio::null()).output().ok()?;
+    let question = if path.ends_with("/ip") { "-Version" } else { "--version" };
+    let output = Command::new(path).arg(question).env_clear().stdin(Stdio::null()).output().ok()?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     said.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)

@@ -1,8 +1,10 @@
-//! Kernels and initrds that VMs start from directly.
+//! What VMs start from that is the host's: kernels, initrds, and images in CD-ROM drives.
 //!
-//! hostd opens them, as the user that it runs as, and lays a copy into the VM's run directory. QEMU's user can read
-//! neither the files nor their directories, and need not; and what a start uses is the file that was checked, whatever
-//! is put at its path later. The supervisor removes the copies once QEMU has loaded them.
+//! They are in directories that the host's configuration names, so that whoever may ask for a VM reads no other file of
+//! the host by it. hostd opens them, as the user that it runs as. A kernel and its initrd it copies into the VM's run
+//! directory; a CD-ROM's image goes on to QEMU as an open file. QEMU's user can read neither the files nor their
+//! directories, and need not; and what a start uses is the file that was checked, whatever is put at its path later.
+//! The supervisor removes the copies once QEMU has loaded them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,18 +14,31 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
+use super::config::HostConfig;
 use crate::protocol::{DirectKernel, Problem};
 use crate::run_directory::VmRunDirectory;
 
 /// QEMU, as another user, sees a copy alone, and not the directory that it is in.
 const COPY_MODE: u32 = 0o444;
 
+/// Makes the directory that is named where nobody has named another: a person who is told to put a file there finds it.
+///
+/// # Errors
+/// For want of room or permission.
+pub fn prepare(config: &HostConfig, home: &Path) -> io::Result<()> {
+    let usual = HostConfig::usual_boot_directory(home);
+    if config.boot_directories.contains(&usual) { std::fs::create_dir_all(usual) } else { Ok(()) }
+}
+
 /// Whether this host can start a VM from these files.
 ///
 /// # Errors
 /// For the first that is missing, unreadable, no regular file, or outside `directories`.
-pub fn check(kernel: &DirectKernel, directories: &[PathBuf]) -> Result<(), Problem> {
-    each(kernel).try_for_each(|file| open(file, directories).map(drop))
+pub fn check<'file>(
+    files: impl IntoIterator<Item = &'file Path>,
+    directories: &[PathBuf],
+) -> Result<(), Problem> {
+    files.into_iter().try_for_each(|file| open(file, directories).map(drop))
 }
 
 /// Lays copies of a VM's kernel and initrd into its run directory.
@@ -53,7 +68,7 @@ fn copy_one(file: &Path, copy: &Path, directories: &[PathBuf], room_bytes: u64) 
     let source = open(file, directories)?;
     let failed = |error: io::Error| {
         let message = format!("cannot copy {shown} to {}: {error}", copy.display());
-        Problem::new("kernel_unreadable", message)
+        Problem::new("boot_file_unreadable", message)
             .with_next_step("see that the file can be read and the run directory has room for it")
     };
     let mut target = File::options().write(true).create_new(true).open(copy).map_err(failed)?;
@@ -69,33 +84,50 @@ fn copy_one(file: &Path, copy: &Path, directories: &[PathBuf], room_bytes: u64) 
     Ok(length_bytes)
 }
 
-fn open(file: &Path, directories: &[PathBuf]) -> Result<File, Problem> {
+/// Opens a file that a VM starts from, to be read.
+///
+/// # Errors
+/// As [`check`].
+pub fn open(file: &Path, directories: &[PathBuf]) -> Result<File, Problem> {
+    if !directories.iter().any(|directory| file.starts_with(directory)) && !leads_into(file, directories) {
+        // Of files elsewhere not even this is said: whether they are there, and whose they are.
+        return Err(not_allowed(file, directories));
+    }
     // A FIFO would wait for somebody who writes to it.
     let opened = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(file);
     let opened = opened.map_err(|error| unreadable(file, &error))?;
     let metadata = opened.metadata().map_err(|error| unreadable(file, &error))?;
     if !is_allowed(&opened, directories) {
-        let message = format!("{} is in no directory for kernels of this host", file.display());
-        let listed: Vec<String> =
-            directories.iter().map(|directory| directory.display().to_string()).collect();
-        let next = format!(
-            "copy it to {}, or add its directory to boot_directories in host.json",
-            listed.join(" or ")
-        );
-        return Err(Problem::new("kernel_not_allowed", message).with_next_step(next));
+        return Err(not_allowed(file, directories));
     }
     if !metadata.is_file() {
         let message = format!("{} is not a regular file", file.display());
-        return Err(
-            Problem::new("kernel_unreadable", message).with_next_step("name a kernel's or initrd's file")
-        );
+        return Err(Problem::new("boot_file_unreadable", message)
+            .with_next_step("name the file of a kernel, initrd or CD-ROM image"));
     }
     Ok(opened)
 }
 
-/// Whether an open file is where this host allows kernels to be, whatever links its path went through.
+fn not_allowed(file: &Path, directories: &[PathBuf]) -> Problem {
+    let listed: Vec<_> = directories.iter().map(|directory| directory.display().to_string()).collect();
+    let message = format!("{} is in no directory that VMs of this host start from", file.display());
+    let next =
+        format!("copy it to {}, or add its directory to boot_directories in host.json", listed.join(" or "));
+    Problem::new("boot_file_not_allowed", message).with_next_step(next)
+}
+
+/// Whether a path that begins elsewhere comes to one of the directories, by links.
+fn leads_into(file: &Path, directories: &[PathBuf]) -> bool {
+    std::fs::canonicalize(file).is_ok_and(|real| is_below(&real, directories))
+}
+
+/// Whether an open file is where this host allows such files to be, whatever links its path went through.
 fn is_allowed(file: &File, directories: &[PathBuf]) -> bool {
     let Ok(real) = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
+    is_below(&real, directories)
+}
+
+fn is_below(real: &Path, directories: &[PathBuf]) -> bool {
     directories
         .iter()
         .filter_map(|directory| std::fs::canonicalize(directory).ok())
@@ -107,8 +139,10 @@ fn unreadable(file: &Path, error: &io::Error) -> Problem {
     let shown = file.display();
     if error.kind() == io::ErrorKind::NotFound {
         let message = format!("there is no file {shown} on the host");
-        return Problem::new("kernel_missing", message)
-            .with_next_step("put it there, or name another kernel or initrd");
+        return Problem::new("boot_file_missing", message)
+            .with_next_step(
+            "put it there, or name another file; a CD-ROM that is not needed any more is taken out with `strongroom vm set VM --cdrom none`",
+        );
     }
     let uid = rustix::process::geteuid().as_raw();
     let wall = first_unreadable(file);
@@ -121,7 +155,7 @@ fn unreadable(file: &Path, error: &io::Error) -> Problem {
         wall.display()
     );
     let next = format!("give uid {uid} the right to read {}", wall.display());
-    Problem::new("kernel_unreadable", message).with_next_step(next)
+    Problem::new("boot_file_unreadable", message).with_next_step(next)
 }
 
 /// The first directory on the way to a file that cannot be entered, or the file.

@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use strongroom_datastore::file::identity;
+use strongroom_hypervisor::firmware::Ovmf;
+use strongroom_hypervisor::network::passt;
+use strongroom_hypervisor::{QemuProgram, swtpm};
 
 use super::config::DatastoreConfig;
-use crate::protocol::{Accelerator, Datastore, DatastoreState, Topology};
+use crate::protocol::{Accelerator, Datastore, DatastoreState, Programs, QemuFound, Topology};
 
 /// Below this, nothing new fits, in bytes: a volume's own files, and room for what is deleted.
 const FULL_BELOW_BYTES: u64 = 64 << 20;
@@ -59,6 +62,17 @@ fn numbered(directory: &Path, prefix: &str) -> BTreeSet<u32> {
 pub fn accelerator() -> Accelerator {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
     if opened.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg }
+}
+
+/// What VMs are started with: this QEMU, and what else is installed.
+pub fn programs(qemu: Option<&QemuProgram>) -> Programs {
+    Programs {
+        qemu: qemu
+            .map(|qemu| QemuFound { path: qemu.path().to_owned(), version: qemu.version().to_string() }),
+        uefi: Ovmf::find().ok().map(|ovmf| ovmf.code),
+        passt: passt::find().map(Path::to_owned),
+        swtpm: swtpm::find().map(Path::to_owned),
+    }
 }
 
 /// How a datastore is.

@@ -25,7 +25,7 @@ pub struct HostConfig {
     /// Where volumes are.
     #[serde(default)]
     pub datastores: Vec<DatastoreConfig>,
-    /// Where kernels may be that are started without a boot loader.
+    /// Where kernels, initial ram disks and CD-ROM images may be that VMs start from.
     pub boot_directories: Vec<PathBuf>,
     /// QEMU.
     #[serde(default = "default_qemu")]
@@ -73,9 +73,14 @@ impl HostConfig {
         Ok(config)
     }
 
+    /// Where boot files may be if nobody says otherwise.
+    pub fn usual_boot_directory(home: &Path) -> PathBuf {
+        home.join("boot")
+    }
+
     fn usual(home: &Path) -> Self {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let boot_directories = vec![home.join("boot")];
+        let boot_directories = vec![Self::usual_boot_directory(home)];
         Self {
             format: FORMAT,
             name,

@@ -151,9 +151,11 @@ pub fn start(
         boot_files::copy(kernel, spec.memory_bytes, &run, &hostd.config().boot_directories)
             .inspect_err(|_| drop(run.remove()))?;
     }
+    let cdrom = spec.cdrom.as_deref().map(|image| boot_files::open(image, &hostd.config().boot_directories));
+    let cdrom = cdrom.transpose().inspect_err(|_| drop(run.remove()))?.map(OwnedFd::from);
     let (spec_now, layout) = (Box::new(spec.clone()), Layout::default());
     let task = RunTask { spec: spec_now, generation, adopt: None, layout, how };
-    let (wire, child) = hostd.supervisor.start(&birth(hostd, &run, grants, task), &[])?;
+    let (wire, child) = hostd.supervisor.start(&birth(hostd, &run, grants, task), cdrom.as_slice())?;
     hostd.vms.is_starting(spec, generation);
     listen(hostd, spec.id, run, Next::Listen(wire, Some(child)))
 }

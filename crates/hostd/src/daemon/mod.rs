@@ -5,7 +5,7 @@
 //! `<run>/vms` says who runs, the datastores say what there is. What hostd itself remembers (operations, tickets, numbers of
 //! changes) is of one run, and its protocol says so.
 
-mod boot_files;
+pub mod boot_files;
 pub mod capacity;
 mod changes;
 pub mod config;
@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, Mode, flock};
+use strongroom_hypervisor::QemuProgram;
 use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio::runtime::Handle;
@@ -112,6 +113,9 @@ pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result
     let run = HostRunDirectory::at(&options.run).map_err(system("use its run directory"))?;
     let lock = take_lock(&run)?;
     let config = HostConfig::of_home(&options.home).map_err(system("read its configuration"))?;
+    if let Err(error) = boot_files::prepare(&config, &options.home) {
+        tracing::warn!("the directory for kernels and CD-ROM images cannot be made: {error}");
+    }
     let changes = Arc::new(ChangeLog::new());
     let hostd = Arc::new(Hostd {
         home: options.home,
@@ -243,6 +247,7 @@ impl Hostd {
         let count = |found: usize| u32::try_from(found).unwrap_or(u32::MAX);
         let (epoch, vms_running) = (self.changes.epoch(), count(self.vms.running()));
         let encrypted_run = self.vms.encrypted_run();
+        let qemu_findings = self.run.qemu_findings();
         blocking(move || {
             let (memory_bytes, memory_available_bytes) = capacity::memory_bytes();
             Host {
@@ -254,6 +259,10 @@ impl Hostd {
                 memory_available_bytes,
                 topology: capacity::topology(),
                 accelerator: capacity::accelerator(),
+                programs: Some(capacity::programs(
+                    QemuProgram::probe_once(&config.qemu, &qemu_findings).ok().as_ref(),
+                )),
+                boot_directories: config.boot_directories.clone(),
                 datastores: config.datastores.iter().map(capacity::datastore).collect(),
                 crypto_safe: crypto_safe::judge(&Root::machine(), config.crypto_safe, encrypted_run),
                 vms_running,

@@ -566,7 +566,6 @@ impl Hostd {
             let message = format!("this host has no datastore {}", spec.datastore.display());
             return Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"));
         }
-        let kernel = spec.kernel.as_ref();
-        kernel.map_or(Ok(()), |kernel| boot_files::check(kernel, &config.boot_directories))
+        boot_files::check(spec.boot_files(), &config.boot_directories)
     }
 }

@@ -26,6 +26,12 @@ pub struct Host {
     pub topology: Topology,
     /// What guests run on.
     pub accelerator: Accelerator,
+    /// What VMs are started with; nothing of a hostd that does not say.
+    #[serde(default)]
+    pub programs: Option<Programs>,
+    /// Where kernels, initial ram disks and CD-ROM images may be.
+    #[serde(default)]
+    pub boot_directories: Vec<PathBuf>,
     /// Where volumes are.
     pub datastores: Vec<Datastore>,
     /// Whether what is in memory stays there.
@@ -36,6 +42,28 @@ pub struct Host {
     pub operations_running: u32,
     /// Operations that wait for their turn.
     pub operations_queued: u32,
+}
+
+/// The programs and the firmware that VMs are started with; nothing for what is not installed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Programs {
+    /// QEMU.
+    pub qemu: Option<QemuFound>,
+    /// UEFI's code.
+    pub uefi: Option<PathBuf>,
+    /// What connects guests by the network `user`.
+    pub passt: Option<PathBuf>,
+    /// What emulates TPMs.
+    pub swtpm: Option<PathBuf>,
+}
+
+/// QEMU, as it was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QemuFound {
+    /// The program.
+    pub path: PathBuf,
+    /// Its version, as `7.2`.
+    pub version: String,
 }
 
 /// How processors and memory lie.

@@ -39,7 +39,8 @@ pub use disk_change::DiskChange;
 pub use dump::{DUMP_LABEL_BYTES_MAX, DUMPS_MAX, Dump, GuestEnd};
 pub use grant::Grant;
 pub use host::{
-    Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Topology,
+    Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Programs,
+    QemuFound, Topology,
 };
 pub use names::{DiskName, NAME_BYTES_MAX, NameError, OperationId, VmGeneration, VmName};
 pub use observed::{

@@ -71,6 +71,9 @@ pub struct VmSpec {
     /// Starts a kernel without firmware's boot loader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<DirectKernel>,
+    /// What is in its CD-ROM drive, from which it boots before its disks; no drive without. A file of the host's, taken as a kernel's is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cdrom: Option<PathBuf>,
 }
 
 fn yes() -> bool {
@@ -289,6 +292,12 @@ impl VmSpec {
         self.directory().join(disk.as_str())
     }
 
+    /// The files of the host that it starts from.
+    pub fn boot_files(&self) -> impl Iterator<Item = &Path> {
+        let kernel = self.kernel.iter().flat_map(|kernel| [Some(&kernel.kernel), kernel.initrd.as_ref()]);
+        kernel.flatten().chain(&self.cdrom).map(PathBuf::as_path)
+    }
+
     /// The disk of that name.
     pub fn disk(&self, name: &DiskName) -> Option<&Disk> {
         self.disks.iter().find(|disk| disk.name == *name)
@@ -346,6 +355,7 @@ impl VmSpec {
             return wrong("nics", format!("a VM has at most {NICS_MAX} network interfaces"));
         }
         self.nics.iter().try_for_each(Nic::check)?;
+        self.cdrom.as_deref().map_or(Ok(()), |image| absolute("cdrom", image))?;
         if let Some(kernel) = &self.kernel {
             kernel.check()?;
             // QEMU would put the one where the other is: see the machine of crates/hypervisor.
@@ -511,6 +521,7 @@ mod tests {
             let kernel = "/boot/vmlinuz".into();
             Some(DirectKernel { kernel, initrd: None, arguments: arguments.to_owned() })
         };
+        assert_eq!(refused(&|spec| spec.cdrom = Some("../debian.iso".into())), "cdrom");
         assert_eq!(refused(&|spec| spec.kernel = kernel("quiet\n")), "kernel");
         assert_eq!(refused(&|spec| spec.kernel = kernel(&"x".repeat(4096))), "kernel");
     }

@@ -90,7 +90,7 @@ impl Machine {
     }
 }
 
-/// The machine that a VM is, without its TPM, which has to be started first. Its disks are served where `run` says.
+/// The machine that a VM is, without its TPM, which has to be started first, and what is in its CD-ROM drive, which hostd opens. Its disks are served where `run` says.
 ///
 /// # Errors
 /// If it is none.
@@ -124,6 +124,7 @@ pub fn machine_spec(spec: &VmSpec, run: &VmRunDirectory) -> Result<MachineSpec, 
         firmware: firmware(spec, run),
         disks: disks(spec, run),
         nics: spec.nics.iter().map(nic).collect::<Result<_, _>>()?,
+        cdrom: None,
         boot,
         tpm: None,
         rng: true,

@@ -38,6 +38,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use strongroom_hypervisor::machine::CdromImage;
 use thiserror::Error;
 
 use self::door::Door;
@@ -108,7 +109,8 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
     let told = match task {
         Task::Run(task) => {
             let run = VmRunDirectory::existing(run);
-            return live(&home, run, grants, task, wire, (programs, qemu));
+            let cdrom = files.into_iter().next().map(CdromImage::new);
+            return live(&home, run, grants, (task, cdrom), wire, (programs, qemu));
         }
         job => job::run(&home, &run, grants, job, files, &wire),
     };
@@ -125,7 +127,7 @@ fn live(
     home: &Path,
     run: VmRunDirectory,
     grants: Vec<crate::protocol::Grant>,
-    task: RunTask,
+    (task, cdrom): (RunTask, Option<CdromImage>),
     wire: Wire,
     (programs, qemu): (&Programs, PathBuf),
 ) -> Result<(), SupervisorError> {
@@ -137,7 +139,7 @@ fn live(
     hear_signals(events.clone())?;
     let door = Door::new(events.clone());
     door.open(&run, secret, vm)?;
-    let living = Vm::start(task, run, keys, (programs.clone(), qemu), (events, inbox))?;
+    let living = Vm::start(task, run, keys, (programs.clone(), qemu), cdrom, (events, inbox))?;
     // Who started us needs to prove nothing.
     door.admit(wire)?;
     living.run()

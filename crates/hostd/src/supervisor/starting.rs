@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use strongroom_hypervisor::machine::CdromImage;
 use strongroom_hypervisor::{
     Isolation, Launcher, MachineSpec, ProgramError, Qemu, QemuError, QemuProgram, RunDirectory, Swtpm,
 };
@@ -114,6 +115,8 @@ pub struct Starting {
     pub programs: Programs,
     /// QEMU's program.
     pub qemu: PathBuf,
+    /// What is in its CD-ROM drive, as hostd has opened it.
+    pub cdrom: Option<CdromImage>,
     /// Who is told.
     pub events: Sender<Event>,
     /// Told when there are new grants.
@@ -131,7 +134,7 @@ impl Starting {
 
     fn start(&self) -> Result<Started, Problem> {
         let spec = &self.task.spec;
-        let machine = machine_spec(spec, &self.run)?;
+        let machine = MachineSpec { cdrom: self.cdrom.clone(), ..machine_spec(spec, &self.run)? };
         let begun = Instant::now();
         let probing = self.probing();
         let served = self.layout.disks(spec);

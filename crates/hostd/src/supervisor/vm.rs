@@ -23,6 +23,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use strongroom_hypervisor::machine::CdromImage;
 use strongroom_hypervisor::{QemuIdentity, QmpError, RunDirectory};
 
 use self::disks::{Changing, DiskStep};
@@ -184,6 +185,7 @@ impl Vm {
         run: VmRunDirectory,
         keys: VmKeys,
         (programs, qemu): (Programs, std::path::PathBuf),
+        cdrom: Option<CdromImage>,
         (events, inbox): (Sender<Event>, Receiver<Event>),
     ) -> Result<Self, SupervisorError> {
         let own = ProcessIdentity::own().ok_or(SupervisorError::Proc)?;
@@ -207,6 +209,7 @@ impl Vm {
             belongings: belongings.clone(),
             programs: programs.clone(),
             qemu,
+            cdrom,
             events: events.clone(),
             nudged,
             abandoned: Arc::clone(&abandoned),

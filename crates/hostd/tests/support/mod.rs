@@ -204,6 +204,7 @@ impl Host {
             vnc: false,
             guest_agent: false,
             kernel: None,
+            cdrom: None,
         }
     }
 

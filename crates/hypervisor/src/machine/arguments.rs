@@ -27,6 +27,8 @@ const RECONNECT_MILLISECONDS: u32 = 20;
 const SPARE_PORTS: usize = 8;
 /// The slot of PCI Express's root on which the ports begin, eight to a slot: above those that QEMU fills itself.
 const FIRST_PORT_SLOT: usize = 0x10;
+/// The number by which QEMU opens the file in the CD-ROM drive, which it has open already.
+const CDROM_FILE_SET: u32 = 1;
 /// Everything that QEMU's own filter of system calls can deny.
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 
@@ -40,6 +42,8 @@ pub(crate) struct HostFacts {
     pub connections: Vec<Connection>,
     /// OVMF's code, for machines that start with it.
     pub ovmf_code: Option<PathBuf>,
+    /// The number of the open file in its CD-ROM drive, for machines that have one.
+    pub cdrom: Option<i32>,
 }
 
 /// The arguments for a machine that [is valid](MachineSpec::validate). It does not run until it is told to.
@@ -53,6 +57,7 @@ pub(crate) fn arguments(spec: &MachineSpec, run: &RunDirectory, host: &HostFacts
     builder.monitor();
     builder.console();
     builder.devices();
+    builder.cdrom();
     builder.spare_ports();
     builder.arguments.into_vec()
 }
@@ -220,6 +225,31 @@ impl Builder<'_> {
         }
         self.device("vmgenid", "generation", None, json!({ "guid": self.spec.generation_id }));
         self.device("pvpanic", "panic", None, json!({}));
+    }
+
+    /// On the bus that installers of every system know: SATA, or IDE on the older board.
+    fn cdrom(&mut self) {
+        let Some(file) = self.host.cdrom else { return };
+        let set = Options::default().with("fd", file).with("set", CDROM_FILE_SET).with("opaque", "cdrom");
+        self.arguments.list("-add-fd", set);
+        let image = json!({
+            "driver": "file", "node-name": "cdrom", "filename": format!("/dev/fdset/{CDROM_FILE_SET}"),
+            "read-only": true, "auto-read-only": false,
+        });
+        self.arguments.json("-blockdev", &image);
+        let bus = match self.spec.machine {
+            MachineType::Pc => "ide.1",
+            MachineType::Q35 => {
+                self.device("ich9-ahci", "sata", None, json!({}));
+                "sata.0"
+            }
+        };
+        let mut drive = json!({ "drive": "cdrom", "bus": bus });
+        // A kernel that QEMU loads has the first place for itself.
+        if self.spec.boot == Boot::Disk {
+            drive["bootindex"] = json!(0);
+        }
+        self.device("ide-cd", "cdrom0", None, drive);
     }
 
     /// A unix socket on which QEMU listens, for one client at a time.

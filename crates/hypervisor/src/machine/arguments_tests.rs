@@ -20,7 +20,8 @@ fn spec(machine: MachineType) -> MachineSpec {
 
 fn host(connections: Vec<Connection>) -> HostFacts {
     let version = Version { major: 7, minor: 2 };
-    HostFacts { version, kvm: false, connections, ovmf_code: Some("/usr/share/OVMF/OVMF_CODE_4M.fd".into()) }
+    let ovmf_code = Some("/usr/share/OVMF/OVMF_CODE_4M.fd".into());
+    HostFacts { version, kvm: false, connections, ovmf_code, cdrom: None }
 }
 
 fn run() -> RunDirectory {
@@ -78,6 +79,27 @@ fn a_machine_with_everything_word_for_word() {
     let (spec, host) = everything(MachineType::Q35);
     let arguments = arguments(&spec, &run(), &host);
     assert_eq!(lines(&arguments), include_str!("golden/q35.txt").trim_end());
+}
+
+#[test]
+fn a_cdrom_is_the_open_file_read_only_and_booted_from_first() {
+    for (machine, bus) in [(MachineType::Pc, "ide.1"), (MachineType::Q35, "sata.0")] {
+        let mut spec = spec(machine);
+        let host = HostFacts { cdrom: Some(4), ..host(Vec::new()) };
+        let drive = |spec: &MachineSpec| {
+            let arguments = arguments(spec, &run(), &host);
+            assert!(arguments.contains(&"fd=4,set=1,opaque=cdrom".to_owned()), "{arguments:?}");
+            let json = arguments.iter().filter_map(|text| serde_json::from_str::<Value>(text).ok());
+            let json: Vec<Value> = json.filter(|value| value.is_object()).collect();
+            let node = json.iter().find(|value| value["node-name"] == "cdrom").unwrap();
+            assert_eq!((&node["filename"], &node["read-only"]), (&json!("/dev/fdset/1"), &json!(true)));
+            json.into_iter().find(|value| value["drive"] == "cdrom").unwrap()
+        };
+        let cdrom = drive(&spec);
+        assert_eq!((&cdrom["bus"], &cdrom["bootindex"]), (&json!(bus), &json!(0)));
+        spec.boot = Boot::DirectKernel { kernel: "/boot/k".into(), initrd: None, arguments: String::new() };
+        assert_eq!(drive(&spec)["bootindex"], Value::Null, "the kernel's place");
+    }
 }
 
 #[test]

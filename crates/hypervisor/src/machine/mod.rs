@@ -6,7 +6,10 @@ mod network;
 mod options;
 mod validate;
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use strongroom_types::VmId;
@@ -43,6 +46,9 @@ pub struct MachineSpec {
     pub disks: Vec<DiskAttachment>,
     /// Network cards.
     pub nics: Vec<Nic>,
+    /// What is in its CD-ROM drive, if it has one. It is booted from before all disks.
+    #[serde(skip)]
+    pub cdrom: Option<CdromImage>,
     /// Where the system comes from.
     pub boot: Boot,
     /// A TPM 2.0, emulated by a running [`Swtpm`](crate::Swtpm).
@@ -179,6 +185,30 @@ pub enum Boot {
     },
 }
 
+/// The image in a CD-ROM drive: a regular file, open to be read.
+#[derive(Clone, Debug)]
+pub struct CdromImage(Arc<OwnedFd>);
+
+impl CdromImage {
+    /// The one in this file.
+    pub fn new(file: impl Into<OwnedFd>) -> Self {
+        Self(Arc::new(file.into()))
+    }
+
+    /// Another descriptor of the same open file.
+    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+}
+
+impl PartialEq for CdromImage {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for CdromImage {}
+
 /// The socket on which swtpm serves one guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -219,6 +249,7 @@ impl MachineSpec {
             firmware: Firmware::Bios,
             disks: Vec::new(),
             nics: Vec::new(),
+            cdrom: None,
             boot: Boot::Disk,
             tpm: None,
             rng: true,

@@ -8,7 +8,7 @@
 //! ```
 
 pub(crate) mod frame_filter;
-mod passt;
+pub mod passt;
 mod tap;
 
 use std::io;

@@ -14,9 +14,14 @@ const PASST: &str = "/usr/bin/passt";
 /// passt says at once what it does not like.
 const FAILS_WITHIN: Duration = Duration::from_millis(100);
 
+/// Where passt is; `None` where it is not installed, and the user network reaches nothing.
+pub fn find() -> Option<&'static Path> {
+    Some(Path::new(PASST)).filter(|path| path.exists())
+}
+
 /// A network through passt, or the restricted one with the reason.
 pub(super) fn prepare(isolation: &Isolation<'_>) -> Result<Ready, NetworkError> {
-    if !Path::new(PASST).exists() {
+    if find().is_none() {
         return Ok(restricted("passt is not installed (Debian: passt)".to_owned()));
     }
     let (qemus, filters) = stream_pair()?;

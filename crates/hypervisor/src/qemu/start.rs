@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::lchown;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
@@ -11,7 +12,9 @@ use super::{Qemu, QemuError, QemuIdentity, QemuProgram, RunDirectory, STARTS_WIT
 use crate::firmware::Ovmf;
 use crate::kvm;
 use crate::launch::{Become, Files, Isolation, Plan, Process, Visible, launch};
-use crate::machine::{Accelerator, Boot, Connection, Firmware, HostFacts, MachineSpec, arguments};
+use crate::machine::{
+    Accelerator, Boot, CdromImage, Connection, Firmware, HostFacts, MachineSpec, arguments,
+};
 use crate::network::{self, NetworkState};
 use crate::qmp::Qmp;
 
@@ -69,8 +72,18 @@ impl Qemu {
             connections.push(connection(&ready.state, file));
             networks.push(ready.state);
         }
-        let host =
-            HostFacts { version: program.version(), kvm, connections, ovmf_code: ovmf.map(|ovmf| ovmf.code) };
+        let cdrom = spec.cdrom.as_ref().map(CdromImage::duplicate).transpose();
+        let cdrom = cdrom.map_err(|error| QemuError::System {
+            action: "hand over the image in its CD-ROM drive",
+            error,
+        })?;
+        let host = HostFacts {
+            version: program.version(),
+            kvm,
+            connections,
+            ovmf_code: ovmf.map(|ovmf| ovmf.code),
+            cdrom: cdrom.map(|image| files.add(image)),
+        };
         let mut arguments = arguments(spec, run, &host);
         arguments.extend(more.iter().map(ToString::to_string));
         let plan = Plan {
@@ -150,7 +163,7 @@ fn give_sockets(spec: &MachineSpec, isolation: &Isolation<'_>) -> Result<(), Qem
 }
 
 /// The same for one.
-pub(super) fn give_socket(path: &std::path::Path, isolation: &Isolation<'_>) -> Result<(), QemuError> {
+pub(super) fn give_socket(path: &Path, isolation: &Isolation<'_>) -> Result<(), QemuError> {
     let Some((uid, gid)) = isolation.user.filter(|_| geteuid().is_root()) else { return Ok(()) };
     lchown(path, Some(uid), Some(gid)).map_err(|error| QemuError::Prepare { path: path.to_owned(), error })
 }
