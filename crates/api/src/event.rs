@@ -1,9 +1,11 @@
 //! Events: what happened, in order.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use crate::limits::EVENT_NUMBER_MAX;
 use crate::object::ObjectRef;
 
 /// Something that happened. It is in the history if and only if it did: both are one transaction.
@@ -30,7 +32,8 @@ pub struct Event {
 #[into_params(parameter_in = Query)]
 pub struct EventListQuery {
     /// Only those after the event of this number; without it, the newest `limit`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 0, maximum = 9223372036854775807_i64)]
+    #[serde(default, deserialize_with = "event_number", skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
     /// Most entries wanted.
     #[param(minimum = 1, maximum = 1000)]
@@ -47,6 +50,17 @@ pub struct EventListQuery {
 #[into_params(parameter_in = Query)]
 pub struct EventStreamQuery {
     /// After the event of this number; without it, and without `Last-Event-ID`, with the next that happens.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(minimum = 0, maximum = 9223372036854775807_i64)]
+    #[serde(default, deserialize_with = "event_number", skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
+}
+
+fn event_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let number = u64::deserialize(deserializer)?;
+    if number > EVENT_NUMBER_MAX {
+        return Err(D::Error::custom(format!(
+            "the number of an event is at most {EVENT_NUMBER_MAX}, not {number}"
+        )));
+    }
+    Ok(Some(number))
 }

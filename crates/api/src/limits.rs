@@ -40,7 +40,10 @@ pub const PAGE_MAX: u32 = 1000;
 pub const PAGE_DEFAULT: u32 = 100;
 
 /// Longest cursor, in bytes: a name and an id.
-pub const CURSOR_MAX_BYTES: usize = 256;
+pub const CURSOR_MAX_BYTES: usize = 512;
+
+/// The greatest number of an event: what a client that counts in signed 64 bits can say.
+pub const EVENT_NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Longest time that a graceful stop waits for the guest, in seconds.
 pub const STOP_TIMEOUT_MAX_S: u32 = 3600;

@@ -181,7 +181,7 @@ pub struct TaskListQuery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `next` of the page before.
-    #[param(max_length = 256)]
+    #[param(min_length = 1, max_length = 512)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// Only those in this state.

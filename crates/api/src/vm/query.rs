@@ -1,6 +1,7 @@
 //! Which VMs are listed.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::state::PowerState;
@@ -15,7 +16,7 @@ pub struct VmListQuery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `next` of the page before.
-    #[param(max_length = 256)]
+    #[param(min_length = 1, max_length = 512)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// Only those whose name has this in it, in letters of either case.
@@ -24,7 +25,7 @@ pub struct VmListQuery {
     pub name: Option<String>,
     /// Only those in this state.
     #[param(inline)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "known_state", skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerState>,
     /// Only those of this datastore, by name or id.
     #[param(max_length = 64)]
@@ -45,6 +46,17 @@ pub struct VmListQuery {
     #[param(inline)]
     #[serde(default)]
     pub sort: VmSort,
+}
+
+/// Reads a state that is asked for. One that this program does not know is refused, where in an answer it is
+/// [`PowerState::Unknown`].
+fn known_state<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PowerState>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let state = PowerState::ALL.into_iter().find(|state| state.as_str() == text);
+    state.map(Some).ok_or_else(|| {
+        let known = PowerState::ALL.map(PowerState::as_str).join(", ");
+        D::Error::custom(format!("there is no state `{text}`; there are: {known}"))
+    })
 }
 
 /// The order of a list of VMs.

@@ -43,6 +43,19 @@ pub enum PowerState {
 }
 
 impl PowerState {
+    /// Every state.
+    pub const ALL: [Self; 9] = [
+        Self::Stopped,
+        Self::Starting,
+        Self::Running,
+        Self::Paused,
+        Self::Stopping,
+        Self::Crashed,
+        Self::KeyUnavailable,
+        Self::Suspended,
+        Self::Unknown,
+    ];
+
     /// Its name as in the JSON.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -14,6 +14,7 @@
 
 mod advance;
 mod alarms;
+mod cursor;
 mod disks;
 mod observe;
 mod operate;

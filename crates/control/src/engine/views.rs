@@ -4,19 +4,19 @@ use std::path::PathBuf;
 
 use strongroom_api::datastore::{Datastore, DatastoreState};
 use strongroom_api::host::{Host, HostPrograms, HostState};
-use strongroom_api::limits::{CURSOR_MAX_BYTES, PAGE_DEFAULT, PAGE_MAX};
+use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
 use strongroom_api::policy::Policy;
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::vm::{
     Disk, Dump, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
 };
-use strongroom_api::{ErrorCode, ListQuery, ObjectKind, ObjectRef, Page, Problem};
+use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_hostd::protocol;
 use strongroom_keys::ProviderKey;
 use uuid::Uuid;
 
 use super::alarms::{datastore_object, host_object};
-use super::{Control, HostSeat};
+use super::{Control, HostSeat, cursor};
 use crate::inventory::{Index, Row, by_name_or_id};
 use crate::problems;
 use crate::records::{DatastoreRecord, PolicyRecord, TaskRecord, VmRecord};
@@ -28,7 +28,12 @@ impl Control {
     /// [`Problem`] for a name that is none, or a wrong cursor.
     pub fn list_vms(&self, query: &VmListQuery) -> Result<Page<VmSummary>, Problem> {
         let limit = limit(query.limit)?;
-        let cursor = cursor(query.cursor.as_deref())?;
+        let list = match query.sort {
+            VmSort::Name => "vms",
+            VmSort::NameDescending => "vms descending",
+        };
+        let cursor = cursor::read(list, query.cursor.as_deref())?;
+        let cursor = cursor.as_deref();
         let up = self.hosts_up();
         let index = self.inventory.read();
         let filter = self.filter(&index, query)?;
@@ -49,7 +54,7 @@ impl Control {
         Ok(Page {
             items: page.iter().map(|vm| self.summary(&index, vm, is_up(vm))).collect(),
             total: matching.len() as u64,
-            next: page.last().filter(|_| more).map(|vm| vm.name.to_string()),
+            next: page.last().filter(|_| more).map(|vm| cursor::after(list, vm.name.as_str())),
         })
     }
 
@@ -271,10 +276,8 @@ impl Control {
     /// [`Problem`] for a wrong cursor.
     pub fn list_tasks(&self, query: &TaskListQuery) -> Result<Page<Task>, Problem> {
         let limit = limit(query.limit)?;
-        let cursor = cursor(query.cursor.as_deref())?;
-        if cursor.is_some_and(|cursor| Uuid::parse_str(cursor).is_err()) {
-            return Err(bad_cursor());
-        }
+        let cursor = cursor::read("tasks", query.cursor.as_deref())?;
+        let cursor = cursor.as_deref();
         let index = self.inventory.read();
         let matching: Vec<&Row<TaskRecord>> = index
             .tasks
@@ -290,7 +293,7 @@ impl Control {
         Ok(Page {
             items: page.iter().map(|task| self.shown(task)).collect(),
             total: matching.len() as u64,
-            next: page.last().filter(|_| more).map(|task| task.task.id.to_string()),
+            next: page.last().filter(|_| more).map(|task| cursor::after("tasks", &task.task.id.to_string())),
         })
     }
 
@@ -342,35 +345,29 @@ fn contains(text: &str, part: &str) -> bool {
 pub fn limit(asked: Option<u32>) -> Result<usize, Problem> {
     match asked.unwrap_or(PAGE_DEFAULT) {
         limit @ 1..=PAGE_MAX => Ok(limit as usize),
-        other => Err(problems::invalid(format!("a page has 1 to {PAGE_MAX} entries, not {other}"))),
+        other => Err(problems::invalid(format!("limit: a page has 1 to {PAGE_MAX} entries, not {other}"))),
     }
 }
 
-/// A page of a short list, which is put in the order of its keys. A cursor is the key of the last entry before.
+/// A page of a short list, which is put in the order of its keys. `list` is its name in cursors.
 ///
 /// # Errors
 /// [`Problem`] for a wrong cursor or limit.
-pub fn page_of<T>(all: Vec<T>, query: &ListQuery, key: impl Fn(&T) -> String) -> Result<Page<T>, Problem> {
+pub fn page_of<T>(
+    list: &str,
+    all: Vec<T>,
+    query: &ListQuery,
+    key: impl Fn(&T) -> String,
+) -> Result<Page<T>, Problem> {
     let limit = limit(query.limit)?;
-    let after = cursor(query.cursor.as_deref())?;
+    let after = cursor::read(list, query.cursor.as_deref())?;
+    let after = after.as_deref();
     let total = all.len() as u64;
     let mut rest: Vec<(String, T)> = all.into_iter().map(|item| (key(&item), item)).collect();
     rest.sort_by(|a, b| a.0.cmp(&b.0));
     rest.retain(|(key, _)| after.is_none_or(|after| key.as_str() > after));
-    let next = rest.get(limit).and_then(|_| rest.get(limit - 1)).map(|(key, _)| key.clone());
+    let next = rest.get(limit).and_then(|_| rest.get(limit - 1)).map(|(key, _)| cursor::after(list, key));
     Ok(Page { items: rest.into_iter().take(limit).map(|(_, item)| item).collect(), total, next })
-}
-
-fn cursor(asked: Option<&str>) -> Result<Option<&str>, Problem> {
-    if asked.is_some_and(|cursor| cursor.is_empty() || cursor.len() > CURSOR_MAX_BYTES) {
-        return Err(bad_cursor());
-    }
-    Ok(asked)
-}
-
-fn bad_cursor() -> Problem {
-    Problem::new(ErrorCode::BadCursor, "this is no `next` of a page before")
-        .next("read the list from its beginning")
 }
 
 fn dump_view(dump: &protocol::Dump) -> Dump {

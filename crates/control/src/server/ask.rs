@@ -21,7 +21,7 @@ use crate::problems;
 /// Bytes of a body that is too long that are read all the same.
 const DROPPED_MAX_BYTES: usize = 8 * BODY_MAX_BYTES;
 
-/// A wish: who has it, and its body. A body that is not there counts as `{}`.
+/// A wish: who has it, and its body. A body that is not there, or is `null`, counts as `{}`.
 pub(super) struct Wish<T> {
     pub caller: Caller,
     pub body: T,
@@ -51,7 +51,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Wish<T> {
             let message = "the body's Content-Type is not application/json";
             return Err(Refusal(Problem::new(ErrorCode::UnsupportedMediaType, message)));
         }
-        let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
+        let text: &[u8] = if matches!(body.trim_ascii(), b"" | b"null") { b"{}" } else { &body };
         let body = serde_json::from_slice(text).map_err(|error| {
             Problem::new(ErrorCode::Malformed, format!("the body is not what belongs here: {error}"))
                 .next("/openapi.json says what does")

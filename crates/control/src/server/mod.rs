@@ -6,6 +6,7 @@
 
 mod ask;
 mod document;
+mod examples;
 mod listen;
 mod metrics;
 mod problem;

@@ -8,13 +8,15 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::{Event, EventListQuery, EventStreamQuery};
+use strongroom_api::limits::EVENT_NUMBER_MAX;
 use strongroom_api::task::{Task, TaskListQuery, TaskQuery};
+use strongroom_api::vm::PowerOptions;
 use strongroom_api::{ErrorBody, ListQuery, Page};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::super::Api;
-use super::super::ask::{Asked, Named};
+use super::super::ask::{Asked, Named, Wish};
 use super::super::stream;
 use super::{Answer, blocking};
 use crate::engine::views::{limit, page_of};
@@ -69,6 +71,7 @@ pub async fn task_show(
 pub async fn task_cancel(
     State(api): State<Api>,
     Named(task): Named<Uuid>,
+    _: Wish<PowerOptions>,
 ) -> Answer<(axum::http::StatusCode, Json<Task>)> {
     let task = blocking(api, move |control| control.cancel_task(task)).await?;
     Ok((axum::http::StatusCode::ACCEPTED, Json(task)))
@@ -122,6 +125,7 @@ pub async fn event_stream(
                 .to_str()
                 .ok()
                 .and_then(|text| text.trim().parse().ok())
+                .filter(|number| *number <= EVENT_NUMBER_MAX)
                 .ok_or_else(|| problems::invalid("Last-Event-ID is not the number of an event"))?,
         ),
     };
@@ -134,5 +138,5 @@ pub async fn event_stream(
 pub async fn alarm_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -> Answer<Json<Page<Alarm>>> {
     let alarms =
         api.control.inventory.read().alarms.iter().map(|alarm| Alarm::clone(&alarm.record)).collect();
-    Ok(Json(page_of(alarms, &query, alarm_id)?))
+    Ok(Json(page_of("alarms", alarms, &query, alarm_id)?))
 }

@@ -26,14 +26,14 @@ pub async fn datastore_list(
     State(api): State<Api>,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<Page<Datastore>>> {
-    Ok(Json(page_of(api.control.list_datastores(), &query, |item| item.name.to_string())?))
+    Ok(Json(page_of("datastores", api.control.list_datastores(), &query, |item| item.name.to_string())?))
 }
 
 /// Hosts.
 #[utoipa::path(get, path = "/v1/hosts", operation_id = "host_list", tag = "host", params(ListQuery),
     responses((status = 200, body = Page<Host>), (status = "4XX", body = ErrorBody)))]
 pub async fn host_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -> Answer<Json<Page<Host>>> {
-    Ok(Json(page_of(api.control.list_hosts(), &query, |item| item.name.to_string())?))
+    Ok(Json(page_of("hosts", api.control.list_hosts(), &query, |item| item.name.to_string())?))
 }
 
 /// Policies.
@@ -43,7 +43,7 @@ pub async fn policy_list(
     State(api): State<Api>,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<Page<Policy>>> {
-    Ok(Json(page_of(api.control.list_policies(), &query, |item| item.name.to_string())?))
+    Ok(Json(page_of("policies", api.control.list_policies(), &query, |item| item.name.to_string())?))
 }
 
 /// Key providers: their names, and how they were when they were asked last.
@@ -53,7 +53,7 @@ pub async fn key_provider_list(
     State(api): State<Api>,
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<Page<KeyProvider>>> {
-    Ok(Json(page_of(api.control.providers(), &query, |item| item.name.to_string())?))
+    Ok(Json(page_of("key providers", api.control.providers(), &query, |item| item.name.to_string())?))
 }
 
 /// A datastore.
@@ -93,7 +93,7 @@ pub async fn datastore_scan(
     Asked(query): Asked<ListQuery>,
 ) -> Answer<Json<Page<Found>>> {
     let found = blocking(api, move |control| control.datastore_contents(&datastore)).await?;
-    Ok(Json(page_of(found, &query, |item| item.directory.clone())?))
+    Ok(Json(page_of("contents", found, &query, |item| item.directory.clone())?))
 }
 
 /// Takes a directory into use as a datastore. Its host marks it with an id.

@@ -12,7 +12,7 @@ use super::{Answer, blocking};
 
 /// This document.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "openapi", tag = "server",
-    responses((status = 200, description = "The OpenAPI document.", content_type = "application/json", body = String)))]
+    responses((status = 200, description = "The OpenAPI document.", content_type = "application/json", body = Object)))]
 pub async fn openapi() -> Response {
     ([(CONTENT_TYPE, "application/json")], document::text()).into_response()
 }

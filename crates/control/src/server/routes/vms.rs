@@ -214,7 +214,7 @@ pub async fn vm_dump_list(
 ) -> Answer<Json<Page<Dump>>> {
     let all = api.control.list_dumps(&vm)?;
     // As wide as the greatest number, so that their order is that of numbers.
-    Ok(Json(page_of(all, &query, |dump| format!("{:010}", dump.number))?))
+    Ok(Json(page_of("dumps", all, &query, |dump| format!("{:010}", dump.number))?))
 }
 
 /// Deletes a dump of a VM, whether that runs or not.
