@@ -82,10 +82,9 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         "key_unavailable" => ErrorCode::KeyUnavailable,
         "key_revoked" => ErrorCode::KeyRevoked,
         "no_space" => ErrorCode::DatastoreFull,
-        "no_such_datastore" => ErrorCode::DatastoreUnavailable,
-        "bad_request" | "bad_spec" | "bad_image" | "image_too_large" | "kernel_not_allowed" => {
-            ErrorCode::Invalid
-        }
+        "no_such_datastore" | "not_mounted" => ErrorCode::DatastoreUnavailable,
+        "bad_request" | "bad_spec" | "no_such_directory" | "too_much_memory" | "no_such_interface"
+        | "bad_image" | "image_too_large" | "kernel_not_allowed" => ErrorCode::Invalid,
         "no_such_vm" | "no_such_disk" | "no_such_dump" => ErrorCode::NotFound,
         "busy" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
         "not_running" | "already_running" | "running" | "stopping" | "generation_used" | "suspended"

@@ -26,6 +26,8 @@ use serde::Serialize;
 use strongroom_api::datastore::{AddDatastore, Datastore};
 use strongroom_api::{Name, Page};
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
+use strongroom_hostd::daemon::capacity::may_be_used;
+use strongroom_hostd::daemon::config::HostConfig;
 
 use self::children::{Role, RunningRole, keep};
 pub use self::config::{ProvidesKeys, ServeConfig};
@@ -60,6 +62,7 @@ choose what protects it), certificates, and a first token, in a file that only i
 ask.
 
 Examples:
+  mkdir -p /srv/vms
   strongroom serve --datastore vms=/srv/vms
   strongroom serve --listen 10.0.0.5:5690 --name host1"
 )]
@@ -80,7 +83,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
 
-    /// Use directory DIR as datastore NAME; once for each
+    /// Use directory DIR, which is there, as datastore NAME; once for each
     #[arg(long = "datastore", value_name = "NAME=DIR", value_parser = parse_datastore)]
     datastores: Vec<NamedDatastore>,
 
@@ -154,7 +157,7 @@ impl fmt::Display for Serving {
         write!(
             f,
             "{}\n\nStrongroom serves until Control-C or SIGTERM. VMs run on. The first token is in {}. Next, in another terminal:\n  \
-             strongroom datastore add vms ./vms\n  strongroom vm create web1 --memory 2G --disk 20G --image debian.qcow2\n  \
+             mkdir -p vms && strongroom datastore add vms ./vms\n  strongroom vm create web1 --memory 2G --disk 20G --image debian.qcow2\n  \
              strongroom vm start web1 && strongroom vm console web1",
             self.api,
             self.token_file.display()
@@ -254,6 +257,7 @@ impl ServeArguments {
         places: &Places,
         name: &Name,
     ) -> Result<(), CliError> {
+        self.look_for_datastores(output, places)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let program = std::env::current_exe().map_err(|error| CliError::File {
             action: "find",
@@ -311,6 +315,23 @@ impl ServeArguments {
                 .extend(address.into_iter().flat_map(|address| [option.into(), address.to_string().into()]));
         }
         arguments
+    }
+
+    /// Refuses a datastore that is new and not there, before anything is set up. One that was used before and is missing keeps
+    /// nobody from the other VMs.
+    fn look_for_datastores(&self, output: &Output, places: &Places) -> Result<(), CliError> {
+        let used =
+            |error| CliError::File { action: "use the configuration in", path: places.hostd.clone(), error };
+        let known = HostConfig::of_home(&places.hostd).map_err(used)?;
+        for NamedDatastore { name, path } in &self.datastores {
+            let known = known.datastore(path);
+            let Err(problem) = may_be_used(path, known) else { continue };
+            if known.is_none() {
+                return Err(CliError::Usage(format!("datastore {name}: {problem}")));
+            }
+            output.remark(&format!("datastore {name}: {problem}"));
+        }
+        Ok(())
     }
 
     /// Takes the named directories into use that are not yet.
