@@ -9,6 +9,7 @@ mod boot_files;
 pub mod capacity;
 mod changes;
 pub mod config;
+mod fits;
 mod guest;
 mod http;
 mod link;
