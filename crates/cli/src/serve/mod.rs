@@ -9,6 +9,7 @@
 //! This process makes the certificates that they know each other by, starts them in this order, and starts again what ends.
 //! VMs are nobody's children here: they run on while any of these is down.
 
+mod alone;
 mod children;
 mod config;
 mod identity;
@@ -29,6 +30,7 @@ use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::capacity::may_be_used;
 use strongroom_hostd::daemon::config::HostConfig;
 
+use self::alone::Alone;
 use self::children::{Role, RunningRole, keep};
 pub use self::config::{ProvidesKeys, ServeConfig};
 use self::identity::Identity;
@@ -259,6 +261,7 @@ impl ServeArguments {
     ) -> Result<(), CliError> {
         self.look_for_datastores(output, places)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
+        let _alone = Alone::take(places, &self.addresses(&places.home), &signals)?;
         let program = std::env::current_exe().map_err(|error| CliError::File {
             action: "find",
             path: "/proc/self/exe".into(),
