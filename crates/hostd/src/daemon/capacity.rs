@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use strongroom_datastore::file::identity;
+use strongroom_hypervisor::qemu::QemuProgram;
 
 use super::config::DatastoreConfig;
 use crate::protocol::{Accelerator, Datastore, DatastoreState, Problem, Topology};
@@ -55,10 +56,11 @@ fn numbered(directory: &Path, prefix: &str) -> BTreeSet<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
 }
 
-/// What guests run on, as far as that can be told without starting one.
-pub fn accelerator() -> Accelerator {
-    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
-    if opened.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg }
+/// What guests run on: what a start finds out too, and keeps in `findings`. A device that opens says little, since the kernel below
+/// may give no virtualisation.
+pub fn accelerator(qemu: &Path, findings: &Path) -> Accelerator {
+    let program = QemuProgram::probe_once(qemu, findings);
+    if program.is_ok_and(|program| program.kvm().is_ok()) { Accelerator::Kvm } else { Accelerator::Tcg }
 }
 
 /// How a datastore is.

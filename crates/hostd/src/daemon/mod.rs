@@ -240,6 +240,7 @@ impl Hostd {
         let count = |found: usize| u32::try_from(found).unwrap_or(u32::MAX);
         let (epoch, vms_running) = (self.changes.epoch(), count(self.vms.running()));
         let encrypted_run = self.vms.encrypted_run();
+        let findings = self.run.qemu_findings();
         blocking(move || {
             let (memory_bytes, memory_available_bytes) = capacity::memory_bytes();
             Host {
@@ -250,7 +251,7 @@ impl Hostd {
                 memory_bytes,
                 memory_available_bytes,
                 topology: capacity::topology(),
-                accelerator: capacity::accelerator(),
+                accelerator: capacity::accelerator(&config.qemu, &findings),
                 datastores: config.datastores.iter().map(capacity::datastore).collect(),
                 crypto_safe: crypto_safe::judge(&Root::machine(), config.crypto_safe, encrypted_run),
                 vms_running,
