@@ -159,6 +159,19 @@ impl<'test> Serving<'test> {
         }
     }
 
+    /// Waits until a command says `part`.
+    #[track_caller]
+    pub fn wait_until_told(&self, arguments: &str, part: &str) {
+        let until = Instant::now() + STARTS_WITHIN;
+        loop {
+            let told = self.strongroom.run_shell(&script(arguments));
+            if told.status.success() && told.stdout.contains(part) {
+                return;
+            }
+            assert!(Instant::now() < until, "{arguments}: no '{part}' within {STARTS_WITHIN:?}: {told:?}");
+        }
+    }
+
     /// Opens the console of a VM whose guest is the test guest.
     #[track_caller]
     pub fn console(&self, name: &str) -> Console {

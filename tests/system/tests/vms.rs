@@ -46,6 +46,14 @@ fn a_vm_lives_and_survives_whoever_dies() {
     kill_process(serving.workers_of(&id)[0], Signal::KILL).unwrap();
     assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
     serving.wait_until("web1", "is known to run", |vm| vm["power"] == "running");
+    for part in [
+        "process hostd ended (signal: 9",
+        "process control ended (signal: 9",
+        "process keyserver ended (signal: 9",
+        "the worker of web1/disk0 was killed by signal 9, and was started again",
+    ] {
+        serving.wait_until_told("event list", part);
+    }
     drop(console);
     serving.kill();
     serving.start_again();

@@ -45,6 +45,9 @@ use crate::signals::Signals;
 /// Where hostd's own things are in the home.
 const HOSTD_DIRECTORY: &str = "hostd";
 
+/// What the control plane is called in the log.
+const CONTROL: &str = "control";
+
 /// The environment variable with the run directory.
 const RUN_VARIABLE: &str = "STRONGROOM_RUN";
 
@@ -106,6 +109,10 @@ pub struct ServeArguments {
     /// advised; kept, and `required` until somebody says otherwise
     #[arg(long, value_name = "RULE", value_parser = parse_crypto_safe)]
     crypto_safe: Option<CryptoSafeRule>,
+
+    /// Of the control plane: each line on stdin says that another process ended, and becomes an event
+    #[arg(long, hide = true)]
+    news_on_stdin: bool,
 
     #[command(flatten)]
     home: HomeArguments,
@@ -221,7 +228,9 @@ impl ServeArguments {
         match self.role {
             None => all.run_all(output, log, &places, &name),
             Some(RoleArgument::Host) => roles::host(output, log, &places, &name, self.crypto_safe),
-            Some(RoleArgument::Control) => roles::control(output, &places, &name, self.listen()),
+            Some(RoleArgument::Control) => {
+                roles::control(output, &places, &name, (self.listen(), self.news_on_stdin))
+            }
         }
     }
 
@@ -270,7 +279,7 @@ impl ServeArguments {
         let role = |name, arguments: Vec<OsString>| {
             let ours = ["--ends-with".into(), std::process::id().to_string().into(), "--json".into()];
             let arguments = log.iter().cloned().chain(ours).chain(arguments).collect();
-            Role { name, program: program.clone(), arguments }
+            Role { name, program: program.clone(), arguments, hears: name == CONTROL }
         };
         let keyserver = RunningRole::start(role("keyserver", self.keyserver(&places.home)), &signals)?;
         self.enrol(places, name)?;
@@ -287,8 +296,9 @@ impl ServeArguments {
         }
         let hostd = RunningRole::start(role("hostd", arguments), &signals)?;
         let mut arguments = own("control");
+        arguments.push("--news-on-stdin".into());
         arguments.extend(["--listen".into(), self.listen().to_string().into()]);
-        let control = RunningRole::start(role("control", arguments), &signals)?;
+        let control = RunningRole::start(role(CONTROL, arguments), &signals)?;
         self.add_datastores(output)?;
         output.answer(&Serving {
             api: address(&places.control)?,
