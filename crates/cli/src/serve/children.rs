@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -46,6 +47,9 @@ pub struct Role {
     pub arguments: Vec<OsString>,
     /// Whether it hears on stdin, line by line, of the others that ended.
     pub hears: bool,
+    /// Whether it may ask for a passphrase, which only the terminal's foreground may. Control-C there reaches the others through this
+    /// process alone, which ends them in order.
+    pub asks: bool,
 }
 
 /// A role that is filled.
@@ -188,6 +192,9 @@ impl Process {
         let mut command = Command::new(&role.program);
         let stdin = if role.hears { Stdio::piped() } else { Stdio::null() };
         command.args(&role.arguments).stdin(stdin).stdout(Stdio::piped());
+        if !role.asks {
+            command.process_group(0);
+        }
         let mut child = command.spawn().map_err(failed)?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let (Ok(pidfd), Some(stdout)) = (pidfd, child.stdout.take()) else {

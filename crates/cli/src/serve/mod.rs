@@ -45,7 +45,8 @@ use crate::signals::Signals;
 /// Where hostd's own things are in the home.
 const HOSTD_DIRECTORY: &str = "hostd";
 
-/// What the control plane is called in the log.
+/// What the key server and the control plane are called in the log.
+const KEYSERVER: &str = "keyserver";
 const CONTROL: &str = "control";
 
 /// The environment variable with the run directory.
@@ -279,9 +280,15 @@ impl ServeArguments {
         let role = |name, arguments: Vec<OsString>| {
             let ours = ["--ends-with".into(), std::process::id().to_string().into(), "--json".into()];
             let arguments = log.iter().cloned().chain(ours).chain(arguments).collect();
-            Role { name, program: program.clone(), arguments, hears: name == CONTROL }
+            Role {
+                name,
+                program: program.clone(),
+                arguments,
+                hears: name == CONTROL,
+                asks: name == KEYSERVER,
+            }
         };
-        let keyserver = RunningRole::start(role("keyserver", self.keyserver(&places.home)), &signals)?;
+        let keyserver = RunningRole::start(role(KEYSERVER, self.keyserver(&places.home)), &signals)?;
         self.enrol(places, name)?;
         let own = |role: &str| {
             let mut arguments = vec!["serve".into(), "--role".into(), role.into()];
