@@ -298,12 +298,12 @@ pub struct DatastoreListArguments {
 
 /// Which directory.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom datastore add ds1 /srv/vms")]
+#[command(after_help = "Example:\n  mkdir -p /srv/vms\n  strongroom datastore add ds1 /srv/vms")]
 pub struct DatastoreAddArguments {
     /// What it is to be called
     name: Name,
 
-    /// The directory, on ext4, XFS, btrfs or tmpfs; made if only it is missing
+    /// The directory, on ext4, XFS, btrfs or tmpfs. It is there: a missing one may be on a disk that is not mounted
     path: std::path::PathBuf,
 
     /// The host that has it; not needed if there is only one

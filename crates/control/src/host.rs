@@ -8,7 +8,7 @@ use std::time::Duration;
 use strongroom_hostd::client::{Client, ClientError};
 use strongroom_hostd::protocol::{
     Changes, Datastore, DatastoreRequest, DiskName, Host as HostState, ObservedVm, ObservedVms, Operation,
-    OperationId, OperationRequest, Problem, Ticket, TicketRequest,
+    OperationId, OperationRequest, Problem, Ticket, TicketRequest, VmSpec,
 };
 use strongroom_types::{VmId, VolumeId};
 
@@ -36,6 +36,9 @@ pub trait Host: Send + Sync {
 
     /// One of them, if it has it.
     fn vm(&self, vm: VmId) -> Result<Option<ObservedVm>, HostError>;
+
+    /// Whether a VM can be made as it is wanted; nothing is changed.
+    fn check(&self, spec: &VmSpec) -> Result<(), HostError>;
 
     /// Asks for an operation.
     fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, HostError>;
@@ -108,6 +111,10 @@ impl Host for LocalHostd {
 
     fn vm(&self, vm: VmId) -> Result<Option<ObservedVm>, HostError> {
         self.find(self.client.vm(vm))
+    }
+
+    fn check(&self, spec: &VmSpec) -> Result<(), HostError> {
+        self.wait(self.client.check(spec))
     }
 
     fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, HostError> {

@@ -82,9 +82,12 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         "key_unavailable" => ErrorCode::KeyUnavailable,
         "key_revoked" => ErrorCode::KeyRevoked,
         "no_space" => ErrorCode::DatastoreFull,
-        "no_such_datastore" => ErrorCode::DatastoreUnavailable,
+        "no_such_datastore" | "not_mounted" => ErrorCode::DatastoreUnavailable,
         "bad_request"
         | "bad_spec"
+        | "no_such_directory"
+        | "too_much_memory"
+        | "no_such_interface"
         | "bad_image"
         | "image_too_large"
         | "boot_file_not_allowed"

@@ -412,3 +412,16 @@ fn a_host_whose_memory_comes_to_a_disk_is_told_and_its_vms_are_left_alone() {
     says(CryptoSafeState::Safe, &[]);
     assert_eq!(alarms(&control), []);
 }
+
+#[test]
+fn what_a_host_cannot_do_is_known_before_a_key_is_made() {
+    let (site, control) = site(&[]);
+    site.host.lock().memory_bytes = 1 << 20;
+    let task = control.create_vm(&caller(1), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    let ended = control.show_task(task.id).unwrap();
+    assert_eq!(ended.state, TaskState::Failed);
+    assert_eq!(ended.error.unwrap().code, ErrorCode::Invalid);
+    assert!(site.keys.lock().made.is_empty(), "no key is left without a VM");
+    assert!(control.show_vm("web1").is_err());
+}

@@ -19,6 +19,7 @@ use tokio::net::UnixStream;
 use crate::protocol::{
     ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, ObservedVm,
     ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, Ticket, TicketRequest,
+    VmSpec,
 };
 
 /// For what hostd answers at once. It never waits for a key server or a disk before it answers.
@@ -99,6 +100,11 @@ impl Client {
     /// Asks for an operation. The answer is how far it is, which is not far.
     pub async fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, ClientError> {
         self.send(Method::POST, &format!("/v1/vms/{vm}/operations"), Some(request), ANSWERS_WITHIN).await
+    }
+
+    /// Whether a VM can be made as it is wanted; nothing is changed.
+    pub async fn check(&self, spec: &VmSpec) -> Result<(), ClientError> {
+        self.send(Method::POST, &format!("/v1/vms/{}/check", spec.id), Some(spec), ANSWERS_WITHIN).await
     }
 
     /// How far an operation is; [`ClientError::Refused`] with 404 for one that this run of hostd does not know.

@@ -124,6 +124,9 @@ pub struct Status {
     pub address: String,
     /// How often a worker died and was started again.
     pub restarts: u64,
+    /// How the last worker that died ended, as in `was killed by signal 9`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<String>,
     /// How the volume fares.
     #[serde(default)]
     pub condition: Condition,

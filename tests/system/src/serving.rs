@@ -52,6 +52,7 @@ impl<'test> Serving<'test> {
     pub fn start_logging(scratch: &'test Scratch, log: &'static str) -> Self {
         let ((kmip, enrolment), (api, _)) = (free_addresses(), free_addresses());
         let strongroom = CommandLine::new(scratch);
+        std::fs::create_dir_all(scratch.path("ds")).unwrap();
         let mut serving = Self { scratch, strongroom, kmip, enrolment, api, serve: None, starts: 0, log };
         serving.start_again();
         serving
@@ -155,6 +156,19 @@ impl<'test> Serving<'test> {
                     "{name} {awaited}: not within {STARTS_WITHIN:?}: {told:?}"
                 ),
             }
+        }
+    }
+
+    /// Waits until a command says `part`.
+    #[track_caller]
+    pub fn wait_until_told(&self, arguments: &str, part: &str) {
+        let until = Instant::now() + STARTS_WITHIN;
+        loop {
+            let told = self.strongroom.run_shell(&script(arguments));
+            if told.status.success() && told.stdout.contains(part) {
+                return;
+            }
+            assert!(Instant::now() < until, "{arguments}: no '{part}' within {STARTS_WITHIN:?}: {told:?}");
         }
     }
 

@@ -36,7 +36,24 @@ fn a_vm_lives_and_survives_whoever_dies() {
         kill_process(serving.process(&words), Signal::KILL).unwrap();
         assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
     }
+    // What is said of guests is what this one got.
+    let qemu = serving.processes_of(&id)[1].as_raw_nonzero();
+    let line = std::fs::read(format!("/proc/{qemu}/cmdline")).unwrap();
+    let kvm = String::from_utf8_lossy(&line).contains("-accel\0kvm");
+    assert_eq!(serving.json("host list")["items"][0]["accelerator"], if kvm { "kvm" } else { "tcg" });
+
+    // And its volume's worker. All of it is among the events.
+    kill_process(serving.workers_of(&id)[0], Signal::KILL).unwrap();
+    assert!(console.session.run("dd if=/dev/vda bs=4096 count=1 2>/dev/null").contains(MARKER));
     serving.wait_until("web1", "is known to run", |vm| vm["power"] == "running");
+    for part in [
+        "process hostd ended (signal: 9",
+        "process control ended (signal: 9",
+        "process keyserver ended (signal: 9",
+        "the worker of web1/disk0 was killed by signal 9, and was started again",
+    ] {
+        serving.wait_until_told("event list", part);
+    }
     drop(console);
     serving.kill();
     serving.start_again();

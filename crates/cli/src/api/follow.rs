@@ -8,6 +8,7 @@ use super::Api;
 use crate::error::CliError;
 use crate::output::Output;
 use crate::progress::Meter;
+use crate::signals::Signals;
 
 /// How long the control plane holds an answer back until there is news, in seconds.
 const WAIT_S: u32 = 1;
@@ -22,9 +23,27 @@ pub struct WaitArguments {
 
 /// Waits until the task has ended. Shows how far it is, and fails as it does.
 pub fn follow(api: &Api, output: &Output, verb: &'static str, task: Task) -> Result<Task, CliError> {
+    follow_unless(api, output, verb, task, None)
+}
+
+/// The same. A signal cancels the task, and it is waited until that is done.
+pub fn follow_unless(
+    api: &Api,
+    output: &Output,
+    verb: &'static str,
+    task: Task,
+    signals: Option<&Signals>,
+) -> Result<Task, CliError> {
     let mut task = task;
     let (mut meter, mut note) = (None, None);
+    let mut cancels = false;
     while !task.state.is_over() {
+        if !cancels && signals.is_some_and(Signals::came) {
+            cancels = true;
+            output.remark(&format!("{verb} is cancelled"));
+            // One that has ended meanwhile is not cancelled: the next answer says how it ended.
+            let _: Result<Task, CliError> = api.delete(&format!("/v1/tasks/{}", task.id));
+        }
         task = api.query(&format!("/v1/tasks/{}", task.id), &TaskQuery { wait_s: Some(WAIT_S) })?;
         if let Some(progress) = task.progress.filter(|progress| progress.unit == ProgressUnit::Bytes) {
             meter.get_or_insert_with(|| Meter::start(output, verb, progress.total)).at(progress.done);

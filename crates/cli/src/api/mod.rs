@@ -19,7 +19,7 @@ use strongroom_memory::secret::SecretBytes;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-pub use self::follow::{Begun, WaitArguments, follow};
+pub use self::follow::{Begun, WaitArguments, follow, follow_unless};
 use self::http::Http;
 use crate::error::CliError;
 use crate::home::HomeArguments;

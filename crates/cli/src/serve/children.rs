@@ -1,8 +1,9 @@
 //! The processes of `strongroom serve`: each is started again when it ends, and all of them end with this one.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -29,6 +30,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// A process that lived so long is started at once.
 const LASTED: Duration = Duration::from_secs(30);
 
+/// The most ends that are kept for a control plane that is down itself.
+const NEWS_MAX: usize = 100;
+
 /// The longest first line.
 const FIRST_LINE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -41,6 +45,11 @@ pub struct Role {
     pub program: PathBuf,
     /// What that is told.
     pub arguments: Vec<OsString>,
+    /// Whether it hears on stdin, line by line, of the others that ended.
+    pub hears: bool,
+    /// Whether it may ask for a passphrase, which only the terminal's foreground may. Control-C there reaches the others through this
+    /// process alone, which ends them in order.
+    pub asks: bool,
 }
 
 /// A role that is filled.
@@ -108,8 +117,9 @@ impl RunningRole {
         self.process.as_ref().map(|process| process.pidfd.as_fd())
     }
 
-    /// Starts it again if it has ended and its pause is over.
-    fn see_to(&mut self) {
+    /// Starts it again if it has ended and its pause is over. Says what has ended, and how.
+    fn see_to(&mut self) -> Option<String> {
+        let mut ended = None;
         if let Some(process) = &mut self.process
             && let Ok(Some(status)) = process.child.try_wait()
         {
@@ -117,7 +127,9 @@ impl RunningRole {
             self.pause = if lasted { PAUSE.0 } else { (self.pause * 2).min(PAUSE.1) };
             self.next_start = Instant::now() + self.pause;
             self.process = None;
-            tracing::error!("{} ended ({status}); it is started again in {:?}", self.role.name, self.pause);
+            let name = self.role.name;
+            tracing::error!("{name} ended ({status}); it is started again in {:?}", self.pause);
+            ended = Some(format!("process {name} ended ({status}), and is started again"));
         }
         if self.process.is_none() && Instant::now() >= self.next_start {
             match Process::start(&self.role) {
@@ -127,6 +139,21 @@ impl RunningRole {
                     self.next_start = Instant::now() + PAUSE.1;
                 }
             }
+        }
+        ended
+    }
+
+    /// Tells it what has ended, in order. What it cannot be told now stays.
+    fn hear(&mut self, news: &mut Vec<String>) {
+        let Some(stdin) = self.process.as_mut().and_then(|process| process.child.stdin.as_mut()) else {
+            return;
+        };
+        while let Some(line) = news.first() {
+            // One that has ended hears it when it is started again.
+            if writeln!(stdin, "{line}").is_err() {
+                return;
+            }
+            news.remove(0);
         }
     }
 
@@ -163,7 +190,11 @@ impl Process {
     fn start(role: &Role) -> Result<(Self, Receiver<String>), CliError> {
         let failed = |error| CliError::File { action: "start", path: role.program.clone(), error };
         let mut command = Command::new(&role.program);
-        command.args(&role.arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        let stdin = if role.hears { Stdio::piped() } else { Stdio::null() };
+        command.args(&role.arguments).stdin(stdin).stdout(Stdio::piped());
+        if !role.asks {
+            command.process_group(0);
+        }
         let mut child = command.spawn().map_err(failed)?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let (Ok(pidfd), Some(stdout)) = (pidfd, child.stdout.take()) else {
@@ -190,6 +221,7 @@ impl Process {
 
 /// Keeps all of them running until a signal comes.
 pub fn keep(roles: &mut [RunningRole], signals: &Signals) -> Result<(), CliError> {
+    let mut news = Vec::new();
     while !signals.came() {
         let mut watched = vec![PollFd::new(signals, PollFlags::IN)];
         watched.extend(
@@ -208,7 +240,11 @@ pub fn keep(roles: &mut [RunningRole], signals: &Signals) -> Result<(), CliError
             Err(errno) => return Err(CliError::Signals(errno.into())),
         }
         if !signals.came() {
-            roles.iter_mut().for_each(RunningRole::see_to);
+            news.extend(roles.iter_mut().filter_map(RunningRole::see_to));
+            news.drain(..news.len().saturating_sub(NEWS_MAX));
+            if let Some(hearer) = roles.iter_mut().find(|role| role.role.hears) {
+                hearer.hear(&mut news);
+            }
         }
     }
     Ok(())

@@ -9,6 +9,7 @@
 //! This process makes the certificates that they know each other by, starts them in this order, and starts again what ends.
 //! VMs are nobody's children here: they run on while any of these is down.
 
+mod alone;
 mod children;
 mod config;
 mod identity;
@@ -26,7 +27,10 @@ use serde::Serialize;
 use strongroom_api::datastore::{AddDatastore, Datastore};
 use strongroom_api::{Name, Page};
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
+use strongroom_hostd::daemon::capacity::may_be_used;
+use strongroom_hostd::daemon::config::HostConfig;
 
+use self::alone::Alone;
 use self::children::{Role, RunningRole, keep};
 pub use self::config::{ProvidesKeys, ServeConfig};
 use self::identity::Identity;
@@ -40,6 +44,10 @@ use crate::signals::Signals;
 
 /// Where hostd's own things are in the home.
 const HOSTD_DIRECTORY: &str = "hostd";
+
+/// What the key server and the control plane are called in the log.
+const KEYSERVER: &str = "keyserver";
+const CONTROL: &str = "control";
 
 /// The environment variable with the run directory.
 const RUN_VARIABLE: &str = "STRONGROOM_RUN";
@@ -60,6 +68,7 @@ choose what protects it), certificates, and a first token, in a file that only i
 ask.
 
 Examples:
+  mkdir -p /srv/vms
   strongroom serve --datastore vms=/srv/vms
   strongroom serve --listen 10.0.0.5:5690 --name host1"
 )]
@@ -80,7 +89,7 @@ pub struct ServeArguments {
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
 
-    /// Use directory DIR as datastore NAME; once for each
+    /// Use directory DIR, which is there, as datastore NAME; once for each
     #[arg(long = "datastore", value_name = "NAME=DIR", value_parser = parse_datastore)]
     datastores: Vec<NamedDatastore>,
 
@@ -101,6 +110,10 @@ pub struct ServeArguments {
     /// advised; kept, and `required` until somebody says otherwise
     #[arg(long, value_name = "RULE", value_parser = parse_crypto_safe)]
     crypto_safe: Option<CryptoSafeRule>,
+
+    /// Of the control plane: each line on stdin says that another process ended, and becomes an event
+    #[arg(long, hide = true)]
+    news_on_stdin: bool,
 
     #[command(flatten)]
     home: HomeArguments,
@@ -154,7 +167,7 @@ impl fmt::Display for Serving {
         write!(
             f,
             "{}\n\nStrongroom serves until Control-C or SIGTERM. VMs run on. The first token is in {}. Next, in another terminal:\n  \
-             strongroom datastore add vms ./vms\n  strongroom vm create web1 --memory 2G --disk 20G --image debian.qcow2\n  \
+             mkdir -p vms && strongroom datastore add vms ./vms\n  strongroom vm create web1 --memory 2G --disk 20G --image debian.qcow2\n  \
              strongroom vm start web1 && strongroom vm console web1",
             self.api,
             self.token_file.display()
@@ -216,7 +229,9 @@ impl ServeArguments {
         match self.role {
             None => all.run_all(output, log, &places, &name),
             Some(RoleArgument::Host) => roles::host(output, log, &places, &name, self.crypto_safe),
-            Some(RoleArgument::Control) => roles::control(output, &places, &name, self.listen()),
+            Some(RoleArgument::Control) => {
+                roles::control(output, &places, &name, (self.listen(), self.news_on_stdin))
+            }
         }
     }
 
@@ -254,7 +269,9 @@ impl ServeArguments {
         places: &Places,
         name: &Name,
     ) -> Result<(), CliError> {
+        self.look_for_datastores(output, places)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
+        let _alone = Alone::take(places, &self.addresses(&places.home), &signals)?;
         let program = std::env::current_exe().map_err(|error| CliError::File {
             action: "find",
             path: "/proc/self/exe".into(),
@@ -263,9 +280,15 @@ impl ServeArguments {
         let role = |name, arguments: Vec<OsString>| {
             let ours = ["--ends-with".into(), std::process::id().to_string().into(), "--json".into()];
             let arguments = log.iter().cloned().chain(ours).chain(arguments).collect();
-            Role { name, program: program.clone(), arguments }
+            Role {
+                name,
+                program: program.clone(),
+                arguments,
+                hears: name == CONTROL,
+                asks: name == KEYSERVER,
+            }
         };
-        let keyserver = RunningRole::start(role("keyserver", self.keyserver(&places.home)), &signals)?;
+        let keyserver = RunningRole::start(role(KEYSERVER, self.keyserver(&places.home)), &signals)?;
         self.enrol(places, name)?;
         let own = |role: &str| {
             let mut arguments = vec!["serve".into(), "--role".into(), role.into()];
@@ -280,8 +303,9 @@ impl ServeArguments {
         }
         let hostd = RunningRole::start(role("hostd", arguments), &signals)?;
         let mut arguments = own("control");
+        arguments.push("--news-on-stdin".into());
         arguments.extend(["--listen".into(), self.listen().to_string().into()]);
-        let control = RunningRole::start(role("control", arguments), &signals)?;
+        let control = RunningRole::start(role(CONTROL, arguments), &signals)?;
         self.add_datastores(output)?;
         output.answer(&Serving {
             api: address(&places.control)?,
@@ -311,6 +335,23 @@ impl ServeArguments {
                 .extend(address.into_iter().flat_map(|address| [option.into(), address.to_string().into()]));
         }
         arguments
+    }
+
+    /// Refuses a datastore that is new and not there, before anything is set up. One that was used before and is missing keeps
+    /// nobody from the other VMs.
+    fn look_for_datastores(&self, output: &Output, places: &Places) -> Result<(), CliError> {
+        let used =
+            |error| CliError::File { action: "use the configuration in", path: places.hostd.clone(), error };
+        let known = HostConfig::of_home(&places.hostd).map_err(used)?;
+        for NamedDatastore { name, path } in &self.datastores {
+            let known = known.datastore(path);
+            let Err(problem) = may_be_used(path, known) else { continue };
+            if known.is_none() {
+                return Err(CliError::Usage(format!("datastore {name}: {problem}")));
+            }
+            output.remark(&format!("datastore {name}: {problem}"));
+        }
+        Ok(())
     }
 
     /// Takes the named directories into use that are not yet.

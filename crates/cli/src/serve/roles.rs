@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use strongroom_api::Name;
+use strongroom_api::{Name, ObjectKind, ObjectRef};
+use strongroom_control::engine::Control;
 use strongroom_control::host::{Host, LocalHostd};
 use strongroom_control::{ControlConfig, ControlProcess};
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
@@ -119,7 +120,12 @@ impl std::fmt::Display for ControlServing {
 }
 
 /// Runs the control plane until a signal comes. hostd and the key server need not be there yet.
-pub fn control(output: &Output, places: &Places, name: &Name, listen: SocketAddr) -> Result<(), CliError> {
+pub fn control(
+    output: &Output,
+    places: &Places,
+    name: &Name,
+    (listen, news_on_stdin): (SocketAddr, bool),
+) -> Result<(), CliError> {
     let server = ServerSettings::read(&places.home.join("keyserver"))?;
     let keys = KeyServerKeys::new(&places.home, &places.control, server.listen_enrolment.to_string())?;
     let hostd = Client::new(places.run.join("hostd/control.sock"));
@@ -137,11 +143,28 @@ pub fn control(output: &Output, places: &Places, name: &Name, listen: SocketAddr
         write_address(&places.control, &api)?;
         let certificate_sha256 = process.fingerprint();
         output.answer(&ControlServing { api, certificate_sha256, pid: std::process::id() })?;
+        if news_on_stdin {
+            hear_of_ends(process.control()).map_err(CliError::Runtime)?;
+        }
         let (home, identities) = (places.home.clone(), places.identities(name)?.into());
         let upkeep = Upkeep::start(UpkeepOf { control: process.control(), home, identities });
         let _upkeep = upkeep.map_err(CliError::Runtime)?;
         process.run(told).await.map_err(CliError::ControlPlane)
     })
+}
+
+/// Writes down what `serve` says of the other processes: a person who looks for the reason of a pause finds it among the events.
+fn hear_of_ends(control: Arc<Control>) -> io::Result<()> {
+    let hear = move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            let object = ObjectRef { kind: ObjectKind::Control, id: None, name: "serve".to_owned() };
+            if let Err(failure) = control.tell("process.restarted", &object, &line) {
+                tracing::warn!(%failure, "an event cannot be written down");
+            }
+        }
+    };
+    // It ends with the process, or with `serve`.
+    std::thread::Builder::new().name("news".to_owned()).spawn(hear).map(drop)
 }
 
 /// Runs `work` on a runtime of its own; what it is given is ready when a signal asks to end.

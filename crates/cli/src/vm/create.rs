@@ -16,10 +16,11 @@ use super::options::{
     BootArguments, FrontendArgument, MachineArgument, NetworkArguments, RestartArgument, cpus, parse_cdrom,
     parse_disk, parse_memory,
 };
-use super::seed::SeedArguments;
-use crate::api::{ApiArguments, WaitArguments, follow, segment};
+use super::seed::{Seed, SeedArguments};
+use crate::api::{Api, ApiArguments, WaitArguments, follow, follow_unless, segment};
 use crate::error::CliError;
 use crate::output::Output;
+use crate::signals::Signals;
 
 /// What VM.
 #[derive(Debug, Args)]
@@ -167,24 +168,20 @@ impl CreateArguments {
                     .to_owned(),
             ));
         }
+        if let (Some(image), Some(size)) = (&image, self.disks.first()) {
+            image.fits("disk0", *size)?;
+        }
+        let fills = image.is_some() || seed.is_some();
+        let signals = fills.then(Signals::catch).transpose().map_err(CliError::Signals)?;
         let api = self.api.connect()?;
         let task = api.post("/v1/vms", &self.wish()?)?;
         if self.wait.no_wait {
             return output.answer(&crate::api::Begun(task));
         }
-        follow(&api, output, "creating", task)?;
-        if let Some(image) = image {
-            let name = self.name.as_str();
-            import(&api, output, name, "disk0", image).inspect_err(|_| {
-                output.remark(&format!(
-                    "{name} is there, and its disk is empty: fill it with `strongroom vm disk import {name} disk0 FILE`, or delete it"
-                ));
-            })?;
-        }
+        follow_unless(&api, output, "creating", task, signals.as_ref())?;
         let made: VmView = api.get(&format!("/v1/vms/{}", segment(self.name.as_str())))?;
-        if let Some(seed) = seed {
-            seed.hand_over(&api, output, &made)?;
-        }
+        let filled = fill(&api, output, &made, (image, seed), signals.as_ref());
+        filled.inspect_err(|_| undo(&api, output, &made))?;
         let host = hardware::host_of(&api, &made);
         output.answer(&Created { vm: made, host })
     }
@@ -217,4 +214,41 @@ impl CreateArguments {
             restart: self.restart.into(),
         })
     }
+}
+
+/// Hands over what is to be on the disks of a VM that was made.
+fn fill(
+    api: &Api,
+    output: &Output,
+    vm: &VmView,
+    (image, seed): (Option<Upload>, Option<Seed>),
+    signals: Option<&Signals>,
+) -> Result<(), CliError> {
+    if signals.is_some_and(Signals::came) {
+        return Err(CliError::Interrupted);
+    }
+    if let Some(image) = image {
+        import(api, output, (vm.summary.name.as_str(), "disk0"), &image, signals)?;
+    }
+    seed.map_or(Ok(()), |seed| seed.hand_over(api, output, vm, signals))
+}
+
+/// Deletes a VM whose disks were not filled: nobody asked for an empty one.
+fn undo(api: &Api, output: &Output, vm: &VmView) {
+    let name = &vm.summary.name;
+    // By its id: another one may be called so by now.
+    let deleted = api.delete(&format!("/v1/vms/{}", vm.summary.id));
+    let deleted = deleted.and_then(|task| follow(api, output, "deleting", task));
+    output.remark(&match (deleted, &vm.key) {
+        (Ok(_), Some(key)) => {
+            format!(
+                "{name} was not filled, and is deleted again; its key {} stays with {}",
+                key.key, key.provider
+            )
+        }
+        (Ok(_), None) => format!("{name} was not filled, and is deleted again"),
+        (Err(error), _) => format!(
+            "{name} is there, and not filled ({error}): `strongroom vm delete {name} --yes` deletes it"
+        ),
+    });
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_api::limits::STOP_TIMEOUT_DEFAULT_S;
 use strongroom_api::vm::{PowerOptions, StartVm, StopVm, VmView};
 
 use crate::api::{Api, ApiArguments, Begun, WaitArguments, follow, segment};
@@ -59,6 +60,19 @@ struct Gently {
     /// How long the guest has to shut down, in seconds; then it is cut off
     #[arg(long, value_name = "SECONDS", conflicts_with = "force")]
     timeout: Option<u32>,
+}
+
+impl Gently {
+    /// What a person has to know who waits for a guest; nothing of one that is cut off at once.
+    fn says(self, vm: &str) -> Option<String> {
+        let seconds = self.timeout.unwrap_or(STOP_TIMEOUT_DEFAULT_S);
+        (!self.force).then(|| {
+            format!(
+                "asking the guest of {vm} to shut down; if it has not after {seconds} s, it is cut off (--timeout SECONDS gives it \
+                 another time, --force none)"
+            )
+        })
+    }
 }
 
 impl From<Gently> for StopVm {
@@ -148,17 +162,23 @@ impl fmt::Display for Now {
 }
 
 impl Which {
+    /// `says` is what is told of a VM that is on while it is waited for.
     fn run(
         &self,
         output: &Output,
         (action, verb): (&str, &'static str),
         body: &impl Serialize,
+        says: Option<String>,
     ) -> Result<(), CliError> {
         let api = self.api.connect()?;
         let vm = format!("/v1/vms/{}", segment(&self.vm));
+        let before: Option<VmView> = says.as_ref().map(|_| api.get(&vm)).transpose()?;
         let task = api.post(&format!("{vm}/{action}"), body)?;
         if self.wait.no_wait {
             return output.answer(&Begun(task));
+        }
+        if let (Some(says), true) = (says, before.is_some_and(|vm| vm.summary.power.is_on())) {
+            output.remark(&says);
         }
         follow(&api, output, verb, task)?;
         tell(&api, output, &vm)
@@ -173,48 +193,52 @@ impl StartArguments {
     /// Starts it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let how = StartVm { discard_memory: self.discard_memory, paused: self.paused };
-        self.which.run(output, ("start", "starting"), &how)
+        self.which.run(output, ("start", "starting"), &how, None)
     }
 }
 
 impl StopArguments {
     /// Stops it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("stop", "stopping"), &StopVm::from(self.gently))
+        let says = self.gently.says(&self.which.vm);
+        self.which.run(output, ("stop", "stopping"), &StopVm::from(self.gently), says)
     }
 }
 
 impl RestartArguments {
     /// Stops and starts it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("restart", "restarting"), &StopVm::from(self.gently))
+        let says = self.gently.says(&self.which.vm);
+        self.which.run(output, ("restart", "restarting"), &StopVm::from(self.gently), says)
     }
 }
 
 impl PauseArguments {
     /// Pauses it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("pause", "pausing"), &PowerOptions::default())
+        self.which.run(output, ("pause", "pausing"), &PowerOptions::default(), None)
     }
 }
 
 impl SuspendArguments {
     /// Suspends it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("suspend", "suspending"), &PowerOptions::default())
+        let says =
+            format!("writing the memory of {} to its datastore, sealed; then it is off", self.which.vm);
+        self.which.run(output, ("suspend", "suspending"), &PowerOptions::default(), Some(says))
     }
 }
 
 impl ResumeArguments {
     /// Lets it go on.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("resume", "resuming"), &PowerOptions::default())
+        self.which.run(output, ("resume", "resuming"), &PowerOptions::default(), None)
     }
 }
 
 impl ResetArguments {
     /// Resets it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("reset", "resetting"), &PowerOptions::default())
+        self.which.run(output, ("reset", "resetting"), &PowerOptions::default(), None)
     }
 }

@@ -11,12 +11,14 @@ use fatfs::{FileSystem, FormatVolumeOptions, FsOptions, format_volume};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use strongroom_api::vm::VmView;
+use strongroom_types::VolumeSize;
 use zeroize::Zeroizing;
 
 use super::disk::{Upload, import};
 use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
+use crate::signals::Signals;
 
 /// The longest file: some times what clouds take.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -79,7 +81,7 @@ impl SetSeedArguments {
         let seed = seed.ok_or_else(|| CliError::Usage("say what it is, with --user-data FILE".to_owned()))?;
         let api = self.api.connect()?;
         let vm: VmView = api.get(&format!("/v1/vms/{}", segment(&self.vm)))?;
-        seed.hand_over(&api, output, &vm)?;
+        seed.hand_over(&api, output, &vm, None)?;
         output.answer(&Replaced { vm: vm.summary.name.to_string() })
     }
 }
@@ -122,15 +124,20 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
 
 impl Seed {
     /// Puts it into a VM's seed disk, and waits until it is there.
-    pub fn hand_over(&self, api: &Api, output: &Output, vm: &VmView) -> Result<(), CliError> {
+    pub fn hand_over(
+        &self,
+        api: &Api,
+        output: &Output,
+        vm: &VmView,
+        signals: Option<&Signals>,
+    ) -> Result<(), CliError> {
         let (name, id) = (vm.summary.name.as_str(), vm.summary.id);
         let meta_data = format!("instance-id: {id}\nlocal-hostname: {name}\n");
-        let disk = self.disk(meta_data.as_bytes()).map_err(|error| CliError::File {
-            action: "make in memory",
-            path: "seed".into(),
-            error,
-        })?;
-        import(api, output, name, "seed", Upload::raw(disk))?;
+        let made = |error| CliError::File { action: "make in memory", path: "seed".into(), error };
+        let disk = self.disk(meta_data.as_bytes()).map_err(made)?;
+        let size = VolumeSize::new(DISK_BYTES).map_err(|error| made(std::io::Error::other(error)))?;
+        let disk = Upload::raw(disk, size);
+        import(api, output, (name, "seed"), &disk, signals)?;
         Ok(())
     }
 

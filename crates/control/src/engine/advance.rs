@@ -13,7 +13,9 @@ use strongroom_types::display_bytes;
 use uuid::Uuid;
 
 use super::operate::Operated;
+use super::place::told_without_key;
 use super::{Control, HostSeat, RETRY_PAUSE};
+use crate::host::HostError;
 use crate::inventory::{Draft, Failure, Index, Row};
 use crate::keys::KeyProblem;
 use crate::problems;
@@ -141,6 +143,24 @@ impl Control {
             let problem = Problem::new(ErrorCode::Internal, format!("VM {} wants no key", step.vm.name));
             return self.drop_vm(step, End::Failed(problem));
         };
+        // What the host cannot do is known before a key is made for it.
+        let datastore = {
+            let index = self.inventory.read();
+            index.datastores.get(&step.vm.datastore.to_string()).map(|datastore| datastore.path.clone())
+        };
+        let spec = datastore.and_then(|datastore| told_without_key(&step.vm, &datastore));
+        if let Some(spec) = spec
+            && let Err(error) = step.seat.host.check(&spec)
+        {
+            let problem = problems::host(step.seat.name.as_str(), &error);
+            return match error {
+                HostError::Refused(_) => self.drop_vm(step, End::Failed(problem)),
+                HostError::Unreachable(_) => {
+                    self.note(&step.task, problem.message)?;
+                    Ok(Next::Wait(RETRY_PAUSE))
+                }
+            };
+        }
         match self.keys.create_key(&wish.provider, wish.request, step.vm.id) {
             Ok(key) => {
                 let mut vm = VmRecord::clone(&step.vm.record);

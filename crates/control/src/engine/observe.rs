@@ -241,6 +241,12 @@ impl Control {
                 let message = format!("VM {} is {}{}", vm.name, now.power.as_str(), why.unwrap_or_default());
                 draft = draft.event("vm.power", &vm.object(), message, vm.task);
             }
+            for volume in died_since(told, before.map(|before| &**before)) {
+                let how = volume.last_end.as_deref().unwrap_or("ended");
+                let message =
+                    format!("the worker of {}/{} {how}, and was started again", vm.name, volume.disk);
+                draft = draft.event("volume.worker_restarted", &vm.object(), message, None);
+            }
             draft = draft.put(&now).present(vm);
             if let Some(task) = vm.task {
                 self.schedule.wake(task);
@@ -272,6 +278,19 @@ impl Control {
         let seen = index.observed(vm.id).filter(|_| host_is_up);
         seen.map_or(PowerState::Unknown, |seen| seen.power)
     }
+}
+
+/// The volumes whose worker died since this was known of a VM. A start counts anew, and so does a supervisor that takes over.
+fn died_since<'a>(
+    told: &'a ObservedVm,
+    before: Option<&ObservedRecord>,
+) -> impl Iterator<Item = &'a protocol::ObservedVolume> {
+    let known = before.filter(|before| before.generation == told.generation.0);
+    let known = known.map(|before| before.worker_restarts.clone()).unwrap_or_default();
+    told.volumes.iter().filter(move |volume| {
+        let counted = known.get(volume.disk.as_str()).copied().unwrap_or(0);
+        volume.restarts > counted
+    })
 }
 
 /// Why nothing was heard.

@@ -236,17 +236,21 @@ pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
         )
         .next("give it a disk, or BIOS and no TPM or seed"));
     }
-    // The host's own rules, with a stand-in for a key that is not there yet.
+    match told_without_key(vm, datastore) {
+        Some(spec) => spec.check().map_err(|error: protocol::SpecError| problems::invalid(error.to_string())),
+        None => Err(problems::invalid(format!("{} is no name of a VM", vm.name))),
+    }
+}
+
+/// What a VM's host is asked about it, with a stand-in for a key that is not there yet.
+pub(super) fn told_without_key(vm: &VmRecord, datastore: &str) -> Option<protocol::VmSpec> {
     let mut known = vm.clone();
     for disk in &mut known.hardware.disks {
         if disk.sealing == DiskSealing::Awaited {
             disk.sealing = DiskSealing::Clear;
         }
     }
-    match known.told(std::path::Path::new(datastore)) {
-        Some(spec) => spec.check().map_err(|error: protocol::SpecError| problems::invalid(error.to_string())),
-        None => Err(problems::invalid(format!("{} is no name of a VM", vm.name))),
-    }
+    known.told(std::path::Path::new(datastore))
 }
 
 /// Interfaces with addresses: those that have none are given one.

@@ -256,8 +256,10 @@ impl Control {
         }
         let seat = self.find_seat(wish.host.as_deref())?;
         let request = DatastoreRequest { path: wish.path.clone().into() };
-        let told =
-            seat.host.add_datastore(&request).map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        let told = seat.host.add_datastore(&request).map_err(|error| {
+            let problem = problems::host(seat.name.as_str(), &error);
+            Problem { message: format!("datastore {}: {}", wish.name, problem.message), ..problem }
+        })?;
         let Some(id) = told.id else {
             let why = told.reason.unwrap_or_else(|| "it bears no id".to_owned());
             return Err(Problem::new(

@@ -1,5 +1,6 @@
 //! A VM: what is wanted of it, and what its host says.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,9 @@ pub struct ObservedRecord {
     /// The dumps of its guest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dumps: Vec<Dump>,
+    /// How often the worker of a disk died in this start of the VM, where one has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub worker_restarts: BTreeMap<String, u64>,
 }
 
 impl ObservedRecord {
@@ -120,6 +124,7 @@ impl ObservedRecord {
             Told::Suspended => PowerState::Suspended,
             Told::KeyUnavailable => PowerState::KeyUnavailable,
         };
+        let restarts = seen.volumes.iter().filter(|volume| volume.restarts > 0);
         Self {
             vm: seen.vm,
             power,
@@ -129,6 +134,7 @@ impl ObservedRecord {
             waiting_for: seen.waiting_for.clone(),
             suspended: seen.suspended.clone(),
             dumps: seen.dumps.clone().unwrap_or_default(),
+            worker_restarts: restarts.map(|volume| (volume.disk.to_string(), volume.restarts)).collect(),
         }
     }
 

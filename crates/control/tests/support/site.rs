@@ -135,6 +135,7 @@ pub struct HostInside {
     used_grants: BTreeSet<Vec<u8>>,
     pub datastores: BTreeMap<PathBuf, DatastoreId>,
     pub free_bytes: u64,
+    pub memory_bytes: u64,
     pub crypto_safe: CryptoSafe,
     pub programs: Option<Programs>,
     /// What it should never have been asked for.
@@ -181,6 +182,7 @@ impl HostInside {
             used_grants: BTreeSet::new(),
             datastores: BTreeMap::new(),
             free_bytes: 900 << 30,
+            memory_bytes: 64 << 30,
             crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: true },
             programs: Some(Programs { passt: Some("/usr/bin/passt".into()), ..Programs::default() }),
             violations: Vec::new(),
@@ -499,6 +501,13 @@ impl Host for FakeHost {
 
     fn vm(&self, vm: VmId) -> Result<Option<ObservedVm>, HostError> {
         self.call(|inside| Ok(inside.observed(vm)))
+    }
+
+    fn check(&self, spec: &VmSpec) -> Result<(), HostError> {
+        self.call(|inside| match spec.memory_bytes > inside.memory_bytes {
+            true => Err(HostError::Refused(Problem::new("too_much_memory", "it has less memory"))),
+            false => Ok(()),
+        })
     }
 
     fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, HostError> {

@@ -9,7 +9,7 @@ use strongroom_hypervisor::network::passt;
 use strongroom_hypervisor::{QemuProgram, swtpm};
 
 use super::config::DatastoreConfig;
-use crate::protocol::{Accelerator, Datastore, DatastoreState, Programs, QemuFound, Topology};
+use crate::protocol::{Accelerator, Datastore, DatastoreState, Problem, Programs, QemuFound, Topology};
 
 /// Below this, nothing new fits, in bytes: a volume's own files, and room for what is deleted.
 const FULL_BELOW_BYTES: u64 = 64 << 20;
@@ -58,10 +58,10 @@ fn numbered(directory: &Path, prefix: &str) -> BTreeSet<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()).collect()
 }
 
-/// What guests run on, as far as that can be told without starting one.
-pub fn accelerator() -> Accelerator {
-    let opened = std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm");
-    if opened.is_ok() { Accelerator::Kvm } else { Accelerator::Tcg }
+/// What guests run on: what the probe of this QEMU has found. A device that opens says little, since the kernel below may give no
+/// virtualisation.
+pub fn accelerator(qemu: Option<&QemuProgram>) -> Accelerator {
+    if qemu.is_some_and(|qemu| qemu.kvm().is_ok()) { Accelerator::Kvm } else { Accelerator::Tcg }
 }
 
 /// What VMs are started with: this QEMU, and what else is installed.
@@ -103,6 +103,42 @@ pub fn datastore(config: &DatastoreConfig) -> Datastore {
     Datastore { path, id: Some(config.id), total_bytes, free_bytes, state, reason }
 }
 
+/// Whether a directory may be taken into use as a datastore. `known` is what was used at this path before.
+///
+/// Nothing is made here that is missing: below the mount point of a disk that is not mounted lies the root file system, and a
+/// directory made there would take VMs that belong on the disk.
+///
+/// # Errors
+/// `no_such_directory`; `not_mounted` if the path was a datastore's and bears no mark now.
+pub fn may_be_used(path: &Path, known: Option<&DatastoreConfig>) -> Result<(), Problem> {
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => {
+            let problem = Problem::new("no_such_directory", format!("{shown} is not a directory"));
+            return Err(problem.with_next_step("name a directory"));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let problem = Problem::new("no_such_directory", format!("there is no directory {shown}"));
+            return Err(
+                problem.with_next_step(format!("`mkdir -p {shown}`, or mount the disk that it is on"))
+            );
+        }
+        Err(error) => return Err(Problem::new("no_such_directory", format!("{shown}: {error}"))),
+    }
+    let Some(known) = known else { return Ok(()) };
+    match identity(path) {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => {
+            let message = format!("{shown} was datastore {}, and bears no mark of it now", known.id);
+            let next =
+                "mount the disk that it is on; if that datastore is gone for good, use another directory";
+            Err(Problem::new("not_mounted", message).with_next_step(next))
+        }
+        Err(error) => Err(Problem::new(error.code(), error.to_string())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,5 +160,26 @@ mod tests {
         assert!(found.total_bytes >= found.free_bytes && found.total_bytes > 0);
         let other = DatastoreConfig { id: strongroom_types::DatastoreId::random(), ..config };
         assert_eq!(datastore(&other).state, DatastoreState::Missing);
+    }
+
+    #[test]
+    fn a_missing_directory_and_an_unmounted_datastore_are_not_used_as_new_ones() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("ds");
+        let refused = may_be_used(&path, None).unwrap_err();
+        assert_eq!(refused.code, "no_such_directory");
+        assert!(refused.next_step.unwrap().contains(&format!("mkdir -p {}", path.display())));
+        assert!(!path.exists());
+        std::fs::create_dir(&path).unwrap();
+        may_be_used(&path, None).unwrap();
+        let id = strongroom_datastore::file::identify(&path).unwrap();
+        let known = DatastoreConfig { path: path.clone(), id };
+        may_be_used(&path, Some(&known)).unwrap();
+        // What is below the mount point when the disk is away.
+        std::fs::remove_dir_all(&path).unwrap();
+        assert_eq!(may_be_used(&path, Some(&known)).unwrap_err().code, "no_such_directory");
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(may_be_used(&path, Some(&known)).unwrap_err().code, "not_mounted");
+        assert_eq!(std::fs::read_dir(&path).unwrap().count(), 0, "nothing is made in it");
     }
 }

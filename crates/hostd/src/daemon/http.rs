@@ -15,12 +15,12 @@ use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use super::Hostd;
 use super::vms::no_such_vm;
+use super::{Hostd, operations};
 use crate::proof::check_peer;
 use crate::protocol::{
     CHANGES_WAIT_MAX_S, DatastoreRequest, OperationRequest, Problem, ProblemBody, REQUEST_BYTES_MAX,
-    TicketRequest,
+    TicketRequest, VmSpec,
 };
 
 /// Connections at once: a control plane's, and a few people's.
@@ -138,6 +138,11 @@ async fn route(hostd: &Arc<Hostd>, request: Request<Incoming>) -> Result<Answer,
             let vm = id(vm)?;
             let wanted: OperationRequest = body(request).await?;
             Answer::of(StatusCode::ACCEPTED, &hostd.submit(vm, wanted)?)
+        }
+        (Method::POST, ["v1", "vms", vm, "check"]) => {
+            let vm = id(vm)?;
+            let spec: VmSpec = body(request).await?;
+            Answer::ok(&operations::check(hostd, vm, spec).await?)
         }
         (Method::POST, ["v1", "vms", vm, "tickets"]) => {
             let vm = id(vm)?;

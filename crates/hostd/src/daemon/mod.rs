@@ -9,6 +9,7 @@ pub mod boot_files;
 pub mod capacity;
 mod changes;
 pub mod config;
+mod fits;
 mod guest;
 mod http;
 mod link;
@@ -247,9 +248,10 @@ impl Hostd {
         let count = |found: usize| u32::try_from(found).unwrap_or(u32::MAX);
         let (epoch, vms_running) = (self.changes.epoch(), count(self.vms.running()));
         let encrypted_run = self.vms.encrypted_run();
-        let qemu_findings = self.run.qemu_findings();
+        let findings = self.run.qemu_findings();
         blocking(move || {
             let (memory_bytes, memory_available_bytes) = capacity::memory_bytes();
+            let qemu = QemuProgram::probe_once(&config.qemu, &findings).ok();
             Host {
                 name: config.name.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -258,10 +260,8 @@ impl Hostd {
                 memory_bytes,
                 memory_available_bytes,
                 topology: capacity::topology(),
-                accelerator: capacity::accelerator(),
-                programs: Some(capacity::programs(
-                    QemuProgram::probe_once(&config.qemu, &qemu_findings).ok().as_ref(),
-                )),
+                accelerator: capacity::accelerator(qemu.as_ref()),
+                programs: Some(capacity::programs(qemu.as_ref())),
                 boot_directories: config.boot_directories.clone(),
                 datastores: config.datastores.iter().map(capacity::datastore).collect(),
                 crypto_safe: crypto_safe::judge(&Root::machine(), config.crypto_safe, encrypted_run),
@@ -302,6 +302,7 @@ impl Hostd {
         if !path.is_absolute() {
             return Err(Problem::new("bad_request", "a datastore's path is absolute"));
         }
+        capacity::may_be_used(&path, self.config().datastore(&path))?;
         let id = strongroom_datastore::file::identify(&path)
             .map_err(|error| Problem::new(error.code(), error.to_string()))?;
         self.notes.note(&path).map_err(|error| Problem::new("system", error.to_string()))?;

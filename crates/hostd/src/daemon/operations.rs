@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::queue::{Failure, Job};
 use super::vms::{Kept, no_such_vm};
-use super::{Hostd, boot_files, link};
+use super::{Hostd, boot_files, capacity, fits, link};
 use crate::checks::{Root, crypto_safe};
 use crate::dumps;
 use crate::protocol::{
@@ -75,11 +75,30 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     }
 }
 
+/// Whether a VM can be made as it is wanted: asked before it has a key.
+pub async fn check(hostd: &Arc<Hostd>, vm: VmId, spec: VmSpec) -> Result<(), Problem> {
+    hostd.check_spec(vm, &spec)?;
+    fits(hostd, &spec).await
+}
+
+/// Whether this host has what it takes.
+async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
+    let (hostd, spec) = (Arc::clone(hostd), spec.clone());
+    blocking(move || {
+        let (memory_bytes, _) = capacity::memory_bytes();
+        fits::check_machine(&Root::machine(), memory_bytes, &spec)?;
+        let config = hostd.config();
+        config.datastore(&spec.datastore).map_or(Ok(()), |used| fits::check_datastore(used, &spec))
+    })
+    .await?
+}
+
 async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
     if let Some(other) = hostd.vms.get(spec.id).filter(|other| other.directory != spec.directory()) {
         let message = format!("VM {} is in {} already", spec.id, other.directory.display());
         return Err(Problem::new("exists_elsewhere", message).into());
     }
+    fits(hostd, &spec).await?;
     let volumes = do_job(hostd, job, Task::Create(Box::new(spec.clone())), Vec::new()).await?;
     learn(hostd, &spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes)))
@@ -91,6 +110,7 @@ async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome 
         let message = "a VM keeps its name and its datastore";
         return Err(Problem::new("other_directory", message).into());
     }
+    fits(hostd, &spec).await?;
     let volumes = do_job(hostd, job, Task::Configure(Box::new(spec.clone())), Vec::new()).await?;
     learn(hostd, &spec).await?;
     Ok(Some(OperationOutcome::Volumes(volumes)))
@@ -150,6 +170,7 @@ async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, how: StartOptio
         return Err(Problem::new("generation_used", message).into());
     }
     let memory_s = record.suspended.map_or(0, |memory| memory.bytes / MEMORY_BYTES_A_SECOND);
+    fits(hostd, &spec).await?;
     let rule = hostd.config().crypto_safe;
     crypto_safe::may_start(&Root::machine(), rule, &spec)?;
     let (theirs, grants) = (Arc::clone(hostd), job.request.grants.clone());
@@ -236,6 +257,10 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, change: DiskChange) -> 
     let spec = now.spec.ok_or_else(|| no_such_vm(job.vm))?;
     let changed = change.applied_to(&spec)?;
     hostd.check_spec(job.vm, &changed)?;
+    if let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
+        let wanted = changed.clone();
+        blocking(move || fits::check_datastore(&used, &wanted)).await??;
+    }
     let volumes = if now.power.is_off() {
         do_job(hostd, job, Task::ChangeDisk { spec: spec.clone(), change }, Vec::new()).await?
     } else {

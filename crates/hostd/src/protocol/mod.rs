@@ -6,6 +6,7 @@
 //! | `GET /v1/vms` | [`ObservedVms`] |
 //! | `GET /v1/vms/{vm}` | [`ObservedVm`] |
 //! | `POST /v1/vms/{vm}/operations`, [`OperationRequest`] | 202 and [`Operation`] |
+//! | `POST /v1/vms/{vm}/check`, [`VmSpec`] | `null`: it can be made here as it is wanted |
 //! | `GET /v1/operations/{operation}` | [`Operation`] |
 //! | `DELETE /v1/operations/{operation}` | [`Operation`]: asked to end early |
 //! | `POST /v1/vms/{vm}/tickets`, [`TicketRequest`] | [`Ticket`] |

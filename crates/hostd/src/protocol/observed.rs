@@ -192,6 +192,9 @@ pub struct ObservedVolume {
     /// How often a worker died and another one took its place.
     #[serde(default)]
     pub restarts: u64,
+    /// How the last worker that died ended, as in `was killed by signal 9`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<String>,
     /// Requests that the device failed.
     #[serde(default)]
     pub device_errors: u64,

@@ -17,6 +17,7 @@ pub fn opening(disk: &Disk) -> ObservedVolume {
         state: VolumeState::Opening,
         worker_pid: None,
         restarts: 0,
+        last_end: None,
         device_errors: 0,
         kek,
         lease: None,
@@ -34,6 +35,7 @@ pub fn learn(volume: &mut ObservedVolume, status: &Status) {
     };
     volume.worker_pid = status.worker_pid;
     volume.restarts = status.restarts;
+    volume.last_end.clone_from(&status.last_end);
     volume.device_errors = status.condition.device_errors;
     volume.lease = status.key.as_ref().map(|key| LeaseStatus::clone(&key.lease));
 }

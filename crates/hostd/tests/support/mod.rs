@@ -134,6 +134,7 @@ impl Host {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut host = Self { scratch, hostd: None, client, runtime };
         std::fs::create_dir(host.path("home")).unwrap();
+        std::fs::create_dir(host.path("ds")).unwrap();
         // The machine that tests run on may well have swap.
         let boot = host.path("home/boot");
         let config =

@@ -110,6 +110,8 @@ pub struct Supervisor {
     phase: Phase,
     exposure: Exposure,
     restarts: u64,
+    /// How the last worker that died ended.
+    last_end: Option<String>,
     crashes: Crashes,
     herald: Herald,
     /// A move to another KEK that waits for keys, and whose answer is waited for.
@@ -156,7 +158,17 @@ impl Supervisor {
             tracing::info!("no space is kept for the volume's next descriptor: {error}");
         }
         let phase = Phase::Serving(worker);
-        Ok(Self { control, phase, exposure, restarts: 0, crashes, herald, rewrap: None, observer: None })
+        Ok(Self {
+            control,
+            phase,
+            exposure,
+            restarts: 0,
+            last_end: None,
+            crashes,
+            herald,
+            rewrap: None,
+            observer: None,
+        })
     }
 
     /// The same, which tells how the volume fares: now, and whenever that has changed. `observer` runs on the thread that
@@ -201,6 +213,7 @@ impl Supervisor {
                 && let Some(how) = worker.ended()
             {
                 tracing::error!("worker {} {how}; another one is started", worker.id());
+                self.last_end = Some(how.to_string());
                 self.phase = Phase::Down(self.crashes.died(&how));
             }
             if self.exposure.kek.take_changes() {
@@ -298,6 +311,7 @@ impl Supervisor {
                 Address::Tcp(address) => address.to_string(),
             },
             restarts: self.restarts,
+            last_end: self.last_end.clone(),
             condition,
             key: self.exposure.kek.status(),
         }

@@ -162,7 +162,7 @@ impl Supervisor {
         match rewrapped {
             Ok(()) => {
                 let generation = self.exposure.head.descriptor().generation;
-                tracing::warn!("the volume is under KEK {kek} now, and not under {old_kek} any more");
+                tracing::info!("the volume is under KEK {kek} now, and not under {old_kek} any more");
                 self.look_for_key();
                 Answer::Rewrapped { old_kek, kek, generation }
             }

@@ -50,7 +50,7 @@ impl Supervisor {
             Ok(()) => {
                 let stall = suspended_at.elapsed();
                 let (worker_pid, version) = (successor.id(), successor.program().to_owned());
-                tracing::warn!(
+                tracing::info!(
                     "upgraded: worker {worker_pid} (version {version}) serves after a pause of {stall:?}"
                 );
                 self.exposure.program = program;

@@ -10,9 +10,10 @@ use strongroom_types::{VolumeSize, display_bytes};
 
 use super::super::options::{FrontendArgument, parse_disk};
 use super::{ImageArguments, Upload, import};
-use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
+use crate::api::{ApiArguments, Begun, WaitArguments, follow, follow_unless, segment};
 use crate::error::CliError;
 use crate::output::Output;
+use crate::signals::Signals;
 
 /// To which VM, and what.
 #[derive(Debug, Args)]
@@ -74,6 +75,10 @@ impl AddArguments {
     /// Adds it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let image = self.image.as_ref().map(|path| Upload::open(path, self.format)).transpose()?;
+        if let Some(image) = &image {
+            image.fits("the new disk", self.size)?;
+        }
+        let signals = image.as_ref().map(|_| Signals::catch()).transpose().map_err(CliError::Signals)?;
         let api = self.api.connect()?;
         let vm = format!("/v1/vms/{}", segment(&self.vm));
         let before: VmView = api.get(&vm)?;
@@ -90,7 +95,7 @@ impl AddArguments {
         if self.wait.no_wait {
             return output.answer(&Begun(task));
         }
-        follow(&api, output, "adding", task)?;
+        follow_unless(&api, output, "adding", task, signals.as_ref())?;
         let after: VmView = api.get(&vm)?;
         let is_new = |disk: &Disk| before.disks.iter().all(|known| known.name != disk.name);
         let Some(disk) = after.disks.into_iter().find(is_new) else {
@@ -101,11 +106,16 @@ impl AddArguments {
         };
         if let Some(image) = image {
             let name = &disk.name;
-            import(&api, output, &self.vm, name, image).inspect_err(|_| {
-                output.remark(&format!(
-                    "{name} is there, and empty: `strongroom vm disk import {} {name} FILE`",
-                    self.vm
-                ));
+            import(&api, output, (&self.vm, name), &image, signals.as_ref()).inspect_err(|_| {
+                let removed = api.delete(&format!("{vm}/disks/{}", segment(name)));
+                let removed = removed.and_then(|task| follow(&api, output, "removing", task));
+                output.remark(&match removed {
+                    Ok(_) => format!("{name} was not filled, and is removed again"),
+                    Err(error) => format!(
+                        "{name} is there, and empty ({error}): `strongroom vm disk remove {} {name} --yes` removes it",
+                        self.vm
+                    ),
+                });
             })?;
         }
         output.answer(&Added { vm: self.vm.clone(), disk })

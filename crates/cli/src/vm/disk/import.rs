@@ -11,12 +11,14 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{ImageFormat, ImportDisk, Ticket, TicketUse};
-use strongroom_images::{Format, FormatChoice};
+use strongroom_images::{Format, ImageSource};
+use strongroom_types::VolumeSize;
 
 use super::super::console::GuestSocket;
-use crate::api::{Api, ApiArguments, follow, segment};
+use crate::api::{Api, ApiArguments, follow_unless, segment};
 use crate::error::CliError;
 use crate::output::Output;
+use crate::signals::Signals;
 use crate::volume::image_format::FormatArgument;
 
 /// Which disk, and what becomes of it.
@@ -55,34 +57,54 @@ pub struct ImageArguments {
 pub struct Upload {
     file: File,
     format: ImageFormat,
+    size: VolumeSize,
 }
 
 impl Upload {
     /// A file that holds a disk byte for byte.
-    pub fn raw(file: File) -> Self {
-        Self { file, format: ImageFormat::Raw }
+    pub fn raw(file: File, size: VolumeSize) -> Self {
+        Self { file, format: ImageFormat::Raw, size }
     }
 
-    /// Opens it. Its format is found out here, where its name is known.
+    /// Opens and examines it here, where its name is known, so that a bad one is refused before anything is changed.
     pub fn open(path: &Path, ImageArguments { format }: ImageArguments) -> Result<Self, CliError> {
         let failed = |error| CliError::File { action: "open", path: path.to_owned(), error };
         let kind = path.metadata().map_err(failed)?.file_type();
+        // Opening anything else could block.
         if !kind.is_file() && !kind.is_block_device() {
             return Err(CliError::Usage(format!("{} is neither a file nor a block device", path.display())));
         }
         let file = File::open(path).map_err(failed)?;
-        let format = match FormatChoice::from(format).decide(&file, path)? {
+        let source = ImageSource::examine(file.try_clone().map_err(failed)?, path, format.into())?;
+        let format = match source.format() {
             Format::Raw => ImageFormat::Raw,
             Format::Qcow2 => ImageFormat::Qcow2,
             Format::Vmdk => ImageFormat::Vmdk,
             Format::Vhdx => ImageFormat::Vhdx,
         };
-        Ok(Self { file, format })
+        Ok(Self { file, format, size: source.size() })
+    }
+
+    /// Refuses to put it into a disk that is smaller.
+    pub fn fits(&self, disk: &str, disk_size: VolumeSize) -> Result<(), CliError> {
+        if self.size <= disk_size {
+            return Ok(());
+        }
+        let (size, least_mib) = (self.size, self.size.bytes().div_ceil(1 << 20));
+        Err(CliError::Usage(format!(
+            "the image holds a disk of {size}, and {disk} is to have {disk_size}; give it {least_mib}M or more"
+        )))
     }
 }
 
-/// Hands an image over, and waits until it is in the disk.
-pub fn import(api: &Api, output: &Output, vm: &str, disk: &str, image: Upload) -> Result<Task, CliError> {
+/// Hands an image over, and waits until it is in the disk. A signal cancels it.
+pub fn import(
+    api: &Api,
+    output: &Output,
+    (vm, disk): (&str, &str),
+    image: &Upload,
+    signals: Option<&Signals>,
+) -> Result<Task, CliError> {
     let name = Name::new(disk).map_err(|error| CliError::Usage(error.to_string()))?;
     let path = format!("/v1/vms/{}", segment(vm));
     let wanted = TicketUse::Upload { disk: name };
@@ -90,7 +112,7 @@ pub fn import(api: &Api, output: &Output, vm: &str, disk: &str, image: Upload) -
     GuestSocket::connect(&ticket)?.send_file(&ticket, &image.file)?;
     let wish = ImportDisk { ticket: ticket.ticket, format: image.format };
     let task = api.post(&format!("{path}/disks/{}/import", segment(disk)), &wish)?;
-    follow(api, output, "importing", task)
+    follow_unless(api, output, "importing", task, signals)
 }
 
 #[derive(Serialize)]
@@ -111,7 +133,7 @@ impl ImportArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let Self { vm, disk, image, format, api } = self;
         let upload = Upload::open(image, *format)?;
-        import(&api.connect()?, output, vm, disk, upload)?;
+        import(&api.connect()?, output, (vm, disk), &upload, None)?;
         output.answer(&Imported { vm: vm.clone(), disk: disk.clone(), image: image.clone() })
     }
 }

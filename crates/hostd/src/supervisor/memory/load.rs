@@ -44,7 +44,7 @@ pub fn to_take_up(
     let failed = |error: crate::vm_directory::VmDirectoryError| Problem::new(error.code(), error.to_string());
     let mut record = VmRecord::read_of(&directory, spec.id).map_err(failed)?;
     if task.how.discard_memory && record.suspended.take().is_some() {
-        tracing::warn!("VM {}: the memory that it was suspended with is lost, as was asked for", spec.name);
+        tracing::info!("VM {}: the memory that it was suspended with is lost, as was asked for", spec.name);
         record.write(&directory).map_err(failed)?;
     }
     match record.suspended {

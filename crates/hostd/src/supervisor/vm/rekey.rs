@@ -66,7 +66,7 @@ impl Vm {
         let Some(rekeying) = self.rekeying.take() else { return };
         let moved = moved.and_then(|spec| self.is_configured(&spec));
         match &moved {
-            Ok(()) => tracing::warn!("VM {}: all of it is under another key now", self.task.spec.name),
+            Ok(()) => tracing::info!("VM {}: all of it is under another key now", self.task.spec.name),
             Err(problem) => {
                 tracing::warn!("VM {}: it is not under another key: {problem}", self.task.spec.name);
             }
