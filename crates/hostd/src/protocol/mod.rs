@@ -41,7 +41,7 @@ pub use grant::Grant;
 pub use host::{
     Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Topology,
 };
-pub use names::{DiskName, NAME_BYTES_MAX, NameError, OperationId, VmGeneration, VmName};
+pub use names::{DiskName, OperationId, VmGeneration, VmName};
 pub use observed::{
     ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SuspendedMemory, VmReason, VolumeState,
     WaitingFor,
