@@ -28,7 +28,7 @@ pub mod task;
 pub mod vm;
 
 pub use error::{ErrorBody, ErrorCode, Problem};
-pub use name::{Name, NameError};
+pub use name::Name;
 pub use object::{ObjectKind, ObjectRef};
 pub use operations::{Method, OPERATIONS, Operation, Touches, operation};
 pub use page::{ListQuery, Page};

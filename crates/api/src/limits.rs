@@ -1,8 +1,5 @@
 //! What one request may ask for.
 
-/// Longest name, in bytes: a DNS label's, which guests' host names are made from.
-pub const NAME_MAX_BYTES: usize = 63;
-
 /// Longest text that people write into a description, in bytes.
 pub const DESCRIPTION_MAX_BYTES: usize = 1024;
 

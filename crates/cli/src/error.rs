@@ -153,7 +153,9 @@ pub enum CliError {
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The passphrase gives another key than the volume's.
-    #[error("wrong passphrase for {path}; if it is certainly right, the volume's descriptor was edited")]
+    #[error(
+        "wrong passphrase for {path}; try again, or, if it is certainly right, restore the volume's descriptor from a backup: it was edited"
+    )]
     WrongPassphrase {
         /// The volume.
         path: PathBuf,
@@ -473,7 +475,7 @@ impl CliError {
         if matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe) {
             return;
         }
-        let message = without_numbers(&self.to_string());
+        let message = with_next_step(without_numbers(&self.to_string()));
         let text = match json {
             true => json!({ "error": { "code": self.code(), "message": message } }).to_string(),
             false => format!("error: {}", printable(&message)),
@@ -495,9 +497,38 @@ pub fn without_numbers(message: &str) -> String {
     kept + rest
 }
 
+/// What the kernel says ends many messages, in words that name no next step.
+const KERNELS_LAST_WORDS: [(&str, &str); 6] = [
+    ("No such file or directory", "check the path"),
+    ("Not a directory", "name a directory"),
+    ("Is a directory", "name a file"),
+    ("Permission denied", "run this as a user who has the right to it"),
+    ("Read-only file system", "choose another place, or mount it writable"),
+    ("No space left on device", "free some space, or choose another place"),
+];
+
+/// The message with a next step, where it ends with what the kernel says.
+fn with_next_step(message: String) -> String {
+    match KERNELS_LAST_WORDS.iter().find(|(said, _)| message.ends_with(said)) {
+        Some((_, next)) => format!("{message}; {next}"),
+        None => message,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_not_the_last_word() {
+        let text = "cannot open a: Permission denied".to_owned();
+        assert_eq!(
+            with_next_step(text),
+            "cannot open a: Permission denied; run this as a user who has the right to it"
+        );
+        let text = "cannot open a: Permission denied; run: chmod 600 a";
+        assert_eq!(with_next_step(text.to_owned()), text);
+    }
 
     #[test]
     fn error_numbers_are_left_out() {

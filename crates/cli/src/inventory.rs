@@ -11,7 +11,7 @@ use strongroom_api::host::Host;
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules};
 use strongroom_api::task::{Task, TaskListQuery};
 use strongroom_api::{ListQuery, Name, ObjectRef, Page};
-use strongroom_types::display_bytes;
+use strongroom_types::{display_bytes, parse_id};
 use uuid::Uuid;
 
 use crate::api::{Api, ApiArguments, WaitArguments, follow, segment};
@@ -48,7 +48,8 @@ pub struct MostArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  strongroom task show 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
 pub struct TaskArguments {
-    /// The task's id
+    /// The task's id, as `strongroom task list` shows it
+    #[arg(value_parser = parse_id)]
     task: Uuid,
 
     #[command(flatten)]

@@ -388,7 +388,8 @@ fn terminal_for(path: &Path, next: &'static str) -> Result<Terminal, CliError> {
 
 fn asked(answer: Result<SecretBytes, TerminalError>) -> Result<SecretBytes, CliError> {
     answer.map_err(|error| match error {
-        TerminalError::Interrupted => CliError::Interrupted,
+        // Every question comes before the first change.
+        TerminalError::Interrupted => CliError::Declined,
         TerminalError::Secret(error) => error.into(),
         TerminalError::Io(error) => CliError::File { action: "read", path: "/dev/tty".into(), error },
     })
@@ -405,7 +406,7 @@ pub fn read_passphrase(descriptor: u32) -> Result<SecretBytes, CliError> {
     })?;
     read_line_of(file).map_err(|error| match error {
         TerminalError::Io(error) => CliError::File { action: "read the passphrase from", path, error },
-        error => asked(Err(error)).err().unwrap_or(CliError::Interrupted),
+        error => asked(Err(error)).err().unwrap_or(CliError::Declined),
     })
 }
 

@@ -28,6 +28,8 @@ mod keyring;
 mod keys;
 mod keyserver;
 mod manual;
+#[cfg(test)]
+mod named_commands;
 mod new_file;
 mod output;
 mod program;

@@ -72,7 +72,7 @@ pub struct Program {
 
     /// What to log on stderr: error, warn, info, debug or trace, or a filter such as strongroom_frontend=debug; also
     /// taken from the environment variable STRONGROOM_LOG
-    #[arg(long, global = true, value_name = "LEVEL", help_heading = "Everywhere")]
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = parse_filter, help_heading = "Everywhere")]
     log: Option<EnvFilter>,
 }
 
@@ -130,6 +130,13 @@ enum Command {
     Launcher(LauncherArguments),
 }
 
+/// Reads a filter, and refuses a level that there is not instead of leaving it out.
+fn parse_filter(text: &str) -> Result<EnvFilter, String> {
+    EnvFilter::try_new(text).map_err(|_| {
+        format!("'{text}' is no log filter: write error, warn, info, debug or trace, or as in strongroom_frontend=debug")
+    })
+}
+
 /// The whole command line, for what is generated from it.
 pub fn command_line() -> clap::Command {
     Program::command()
@@ -183,9 +190,8 @@ impl Program {
         let filter = match (self.log.take(), self.verbose) {
             (Some(filter), _) => filter,
             (None, 0) => match std::env::var(LOG_VARIABLE) {
-                Ok(text) => EnvFilter::try_new(&text).map_err(|error| {
-                    CliError::Usage(format!("{LOG_VARIABLE}={text} is no log filter: {error}"))
-                })?,
+                Ok(text) => parse_filter(&text)
+                    .map_err(|refused| CliError::Usage(format!("{LOG_VARIABLE}: {refused}")))?,
                 Err(_) => EnvFilter::new("warn"),
             },
             (None, 1) => EnvFilter::new("debug"),

@@ -1,7 +1,7 @@
 //! Asking the person at the terminal. The terminal is opened by its own name, so that stdin and stdout can be pipes.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 use strongroom_keys::PASSPHRASE_BYTES_MAX;
@@ -38,23 +38,36 @@ impl Terminal {
 
     /// Asks a question that is answered with yes or no; only a clear yes is one.
     pub fn confirm(&mut self, question: &str) -> Result<bool, TerminalError> {
-        write!(self.file, "{question} [y/N] ")?;
-        let mut answer = String::new();
-        // Longer than any answer.
-        BufReader::new((&self.file).take(64)).read_line(&mut answer)?;
-        Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+        let answer = self.ask(&format!("{question} [y/N] "), Echo::Shown)?;
+        let answer = answer.expose().trim_ascii().to_ascii_lowercase();
+        Ok(matches!(answer.as_slice(), b"y" | b"yes"))
     }
 
     /// Asks for a passphrase without showing it. What is typed goes from the terminal straight into secret memory.
     pub fn ask_passphrase(&mut self, prompt: &str) -> Result<SecretBytes, TerminalError> {
-        write!(self.file, "{prompt}: ")?;
+        self.ask(&format!("{prompt}: "), Echo::Hidden)
+    }
+
+    fn ask(&mut self, prompt: &str, echo: Echo) -> Result<SecretBytes, TerminalError> {
         let typed = {
+            // Before the question is seen: an answer that comes at once is one.
             let quiet = Quiet::new(&self.file)?;
-            read_typed(&quiet)
+            (&self.file).write_all(prompt.as_bytes())?;
+            read_typed(&quiet, |shown| match echo {
+                Echo::Shown => (&self.file).write_all(shown),
+                Echo::Hidden => Ok(()),
+            })
         };
         writeln!(self.file)?;
         typed
     }
+}
+
+/// Whether an answer is seen while it is typed.
+#[derive(Clone, Copy)]
+enum Echo {
+    Shown,
+    Hidden,
 }
 
 /// The terminal with echo, line editing and signals turned off; on drop it is as before. Line editing is ours
@@ -116,8 +129,12 @@ impl Drop for RawTerminal {
     }
 }
 
-/// Reads keys up to the end of the line.
-fn read_typed(mut keys: impl Read) -> Result<SecretBytes, TerminalError> {
+/// Reads keys up to the end of the line. `echo` gets what would show them.
+fn read_typed(
+    mut keys: impl Read,
+    mut echo: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<SecretBytes, TerminalError> {
+    const RUB_OUT: &[u8] = b"\x08 \x08";
     const INTERRUPT: u8 = 0x03;
     const END: u8 = 0x04;
     const BACKSPACE: u8 = 0x08;
@@ -138,12 +155,16 @@ fn read_typed(mut keys: impl Read) -> Result<SecretBytes, TerminalError> {
             b'\r' | b'\n' => break,
             END if length > 0 => break,
             INTERRUPT | QUIT | END => return Err(TerminalError::Interrupted),
-            ERASE_LINE => length = 0,
+            ERASE_LINE => {
+                echo(&RUB_OUT.repeat(columns(&line.expose()[..length])))?;
+                length = 0;
+            }
             // A character of UTF-8 goes as a whole: its continuation bytes start with the bits 10.
             BACKSPACE | DELETE => {
                 while length > 0 {
                     length -= 1;
                     if line.expose()[length] & 0xC0 != 0x80 {
+                        echo(&RUB_OUT.repeat(columns(&line.expose()[length..=length])))?;
                         break;
                     }
                 }
@@ -152,6 +173,10 @@ fn read_typed(mut keys: impl Read) -> Result<SecretBytes, TerminalError> {
             byte if length < line.len() => {
                 line.expose_mut()[length] = byte;
                 length += 1;
+                // Nothing that would steer the terminal.
+                if !byte.is_ascii_control() {
+                    echo(&[byte])?;
+                }
             }
             _ => {}
         }
@@ -161,12 +186,28 @@ fn read_typed(mut keys: impl Read) -> Result<SecretBytes, TerminalError> {
     Ok(typed)
 }
 
+/// How many characters of these bytes of UTF-8 are shown.
+fn columns(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| *byte & 0xC0 != 0x80 && !byte.is_ascii_control()).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn typed(keys: &[u8]) -> Option<Vec<u8>> {
-        read_typed(keys).ok().map(|line| line.expose().to_vec())
+        read_typed(keys, |_| Ok(())).ok().map(|line| line.expose().to_vec())
+    }
+
+    #[test]
+    fn what_is_shown_is_what_was_typed() {
+        let mut shown = Vec::new();
+        let echo = |bytes: &[u8]| {
+            shown.extend_from_slice(bytes);
+            Ok(())
+        };
+        read_typed(&b"ni\x7fo\x1b\x15yes\n"[..], echo).unwrap();
+        assert_eq!(shown, b"ni\x08 \x08o\x08 \x08\x08 \x08yes");
     }
 
     #[test]

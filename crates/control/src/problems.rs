@@ -1,6 +1,6 @@
 //! Problems in the words that callers get.
 
-use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
 use strongroom_hostd::protocol;
 use strongroom_store::StoreError;
 
@@ -29,23 +29,42 @@ pub fn too_many_races() -> Problem {
 
 /// There is no such object.
 pub fn not_found(kind: ObjectKind, named: &str) -> Problem {
-    let (word, list) = match kind {
-        ObjectKind::Vm => ("VM", "vm list"),
-        ObjectKind::Datastore => ("datastore", "datastore list"),
-        ObjectKind::Policy => ("policy", "policy list"),
-        ObjectKind::Host => ("host", "host list"),
-        ObjectKind::Task => ("task", "task list"),
-        ObjectKind::KeyProvider => ("key provider", "key-provider list"),
-        ObjectKind::Volume => ("volume", "vm show"),
-        ObjectKind::Control => ("control plane", "vm list"),
+    let list = match kind {
+        ObjectKind::Vm => "vm list",
+        ObjectKind::Datastore => "datastore list",
+        ObjectKind::Policy => "policy list",
+        ObjectKind::Host | ObjectKind::Control => "host list",
+        ObjectKind::Task => "task list",
+        ObjectKind::KeyProvider => "key-provider list",
+        ObjectKind::Volume => "vm disk list VM",
     };
-    Problem::new(ErrorCode::NotFound, format!("there is no {word} {named}"))
+    Problem::new(ErrorCode::NotFound, format!("there is no {} {named}", noun(kind)))
         .next(format!("`strongroom {list}` shows what there is"))
+}
+
+/// What a person calls an object of this kind.
+fn noun(kind: ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::Vm => "VM",
+        ObjectKind::Datastore => "datastore",
+        ObjectKind::Policy => "policy",
+        ObjectKind::Host => "host",
+        ObjectKind::Task => "task",
+        ObjectKind::KeyProvider => "key provider",
+        ObjectKind::Volume => "volume",
+        ObjectKind::Control => "control plane",
+    }
+}
+
+/// The VM has no such disk.
+pub fn no_such_disk(vm: &Name, disk: &str) -> Problem {
+    Problem::new(ErrorCode::NotFound, format!("VM {vm} has no disk {disk}"))
+        .next(format!("`strongroom vm disk list {vm}` shows what there is"))
 }
 
 /// The name is taken.
 pub fn name_taken(kind: ObjectKind, name: &str) -> Problem {
-    Problem::new(ErrorCode::NameTaken, format!("there is a {kind} {name} already"))
+    Problem::new(ErrorCode::NameTaken, format!("there is a {} {name} already", noun(kind)))
         .next("choose another name")
 }
 

@@ -94,7 +94,7 @@ pub enum ImageError {
     /// The image wants other files read.
     #[error(
         "{path} refers to another file, '{name}' ({role}), which could be any file of this machine; nothing was read \
-         from it: only self-contained images are imported"
+         from it. Make one that refers to none, where you trust it: qemu-img convert -O qcow2 {path} WHOLE.qcow2"
     )]
     Refers {
         /// The image.

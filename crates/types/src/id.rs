@@ -5,7 +5,21 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 use uuid::Uuid;
+
+/// A text that is no id.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("'{0}' is not an id; an id has 32 hexadecimal digits, such as 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
+pub struct IdError(String);
+
+/// Reads an id of any kind (RFC 9562), with dashes or without.
+///
+/// # Errors
+/// [`IdError`] names the text.
+pub fn parse_id(text: &str) -> Result<Uuid, IdError> {
+    Uuid::parse_str(text).map_err(|_| IdError(text.to_owned()))
+}
 
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -44,10 +58,10 @@ macro_rules! uuid_id {
         }
 
         impl FromStr for $name {
-            type Err = uuid::Error;
+            type Err = IdError;
 
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                Uuid::parse_str(text).map(Self)
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                parse_id(text).map(Self)
             }
         }
     };
@@ -149,7 +163,8 @@ mod tests {
     fn ids_survive_their_text() {
         let id = VolumeId::random();
         assert_eq!(id.to_string().parse::<VolumeId>().unwrap(), id);
-        assert!("not an id".parse::<VolumeId>().is_err());
+        let refused = "not an id".parse::<VolumeId>().err().map(|error| error.to_string());
+        assert!(refused.is_some_and(|text| text.starts_with("'not an id' is not an id; ")));
     }
 
     #[test]

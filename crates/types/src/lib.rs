@@ -1,4 +1,4 @@
-//! The words of the house as types: ids, byte sizes, extents, key epochs and the limits they obey; bytes as text; and the one way
+//! The words of the house as types: ids, names, byte sizes, extents, key epochs and the limits they obey; bytes as text; and the one way
 //! in which a room promises an answer for later.
 //!
 //! Every room may use this one; it does no I/O and depends on no other room. A bare integer or string
@@ -8,12 +8,16 @@
 mod extent;
 pub mod hex;
 mod id;
+mod name;
 mod pending;
 mod shell;
 mod size;
 
 pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
-pub use id::{ClientId, DatastoreId, GrantId, KekId, KeyEpoch, KeyRequestId, LayerId, VmId, VolumeId};
+pub use id::{
+    ClientId, DatastoreId, GrantId, IdError, KekId, KeyEpoch, KeyRequestId, LayerId, VmId, VolumeId, parse_id,
+};
+pub use name::{NAME_BYTES_MAX, NameError, check_name};
 pub use pending::{Abandoned, Answerer, Pending, pending};
 pub use shell::shell_word;
 pub use size::{MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, SizeError, VolumeSize, display_bytes, parse_bytes};

@@ -8,6 +8,7 @@
 //! - [`Volume`] and [`Exposure`]: a volume made and exposed by the program under test.
 //! - [`Guest`]: a running QEMU guest, spoken to over its serial line, and over QMP where it must be.
 //! - [`Serving`]: somebody who runs all of Strongroom, and VMs.
+//! - [`Terminal`]: somebody at a terminal, who is asked and types.
 //! - [`KeyServerUser`]: somebody who runs the embedded key server.
 //! - [`CommandLine`]: the program's commands, as a user calls them; [`Snapshot`]: that they touched nothing else.
 //! - [`datastore`]: what somebody who has stolen the datastore can see.
@@ -35,6 +36,7 @@ mod serving;
 mod session;
 mod snapshot;
 mod socket;
+mod terminal;
 mod transcript;
 mod volume;
 
@@ -46,7 +48,8 @@ pub use libvirt::Libvirt;
 pub use process::{Finished, Process, run};
 pub use qmp::Qmp;
 pub use scratch::Scratch;
-pub use serving::{Console, Serving};
+pub use serving::{Console, Serving, end_vms};
 pub use session::{Output, RunningCommand, Session};
 pub use snapshot::Snapshot;
+pub use terminal::Terminal;
 pub use volume::{Exposure, Protection, Volume};

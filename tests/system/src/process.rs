@@ -202,14 +202,14 @@ fn ending_with_its_parent(command: &Command) -> Command {
     wrapped
 }
 
-fn pidfd_of(child: &Child) -> OwnedFd {
+pub(crate) fn pidfd_of(child: &Child) -> OwnedFd {
     let pid = Pid::from_child(child);
     // The child is not reaped yet, so its pid cannot have gone to another process.
     pidfd_open(pid, PidfdFlags::empty()).unwrap_or_else(|error| panic!("pidfd_open({pid:?}): {error}"))
 }
 
 /// Waits for the end of `child`, and reaps it. `None` when the deadline passes first.
-fn wait_for_end(child: &mut Child, pidfd: &OwnedFd, deadline: Duration) -> Option<ExitStatus> {
+pub(crate) fn wait_for_end(child: &mut Child, pidfd: &OwnedFd, deadline: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + deadline;
     loop {
         let left = until.saturating_duration_since(Instant::now());

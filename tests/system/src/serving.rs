@@ -225,28 +225,12 @@ impl<'test> Serving<'test> {
     /// All processes of this program, and all that were told of the test's directory, with their command lines; the
     /// consoles that the test has open are none of them.
     pub fn processes(&self) -> Vec<(u32, String)> {
-        let program = build::program().display().to_string();
-        let scratch = self.scratch.path("").display().to_string();
-        let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        // A whole word: a shell that was told of the program in a script is none of its processes.
-        let ours = |line: &str| line.split('\0').any(|word| word == program || word.contains(&scratch));
-        let found = pids.map(|pid| (pid, String::from_utf8_lossy(&line(pid)).into_owned()));
-        found
-            .filter(|(_, line)| ours(line))
-            .map(|(pid, line)| (pid, line.replace('\0', " ")))
-            .filter(|(_, line)| !line.contains("vm console"))
-            .collect()
+        processes_of_test(self.scratch)
     }
 
     /// The process ids of a VM that its run directory tells of: its supervisor, its QEMU and, of a VM with a TPM, its swtpm.
     pub fn processes_of(&self, vm: &str) -> Vec<Pid> {
-        let text = fs::read(self.scratch.path(&format!("run/vms/{vm}/state.json"))).unwrap_or_default();
-        let state: Value = serde_json::from_slice(&text).unwrap_or_default();
-        let pid =
-            |of: &str| state[of]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        ["supervisor", "qemu", "swtpm"].iter().filter_map(|of| pid(of)).collect()
+        processes_of_vm(self.scratch, vm)
     }
 
     /// The workers of a VM that runs.
@@ -269,25 +253,55 @@ impl<'test> Serving<'test> {
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
         drop(self.serve.take());
-        let vms = fs::read_dir(self.scratch.path("run/vms")).into_iter().flatten().flatten();
-        for vm in vms {
-            for pid in self.processes_of(&vm.file_name().to_string_lossy()) {
-                // A number alone could be another's by now.
-                let ours = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-                if [&b"qemu"[..], b"vm-supervisor", b"swtpm"].iter().any(|name| contains(&ours, name)) {
-                    let _ = kill_process(pid, Signal::KILL);
-                }
-            }
-        }
-        // One that was being started when its supervisor was cut off, and that nobody has noted yet.
-        let scratch = self.scratch.path("").display().to_string();
-        for (pid, line) in self.processes() {
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            if let Some(pid) = pid.filter(|_| line.contains("qemu-system") && line.contains(&scratch)) {
+        end_vms(self.scratch);
+    }
+}
+
+/// Cuts off the VMs whose run directory is `run` in a test's directory, once nothing starts any.
+pub fn end_vms(scratch: &Scratch) {
+    let vms = fs::read_dir(scratch.path("run/vms")).into_iter().flatten().flatten();
+    for vm in vms {
+        for pid in processes_of_vm(scratch, &vm.file_name().to_string_lossy()) {
+            // A number alone could be another's by now.
+            let ours = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+            if [&b"qemu"[..], b"vm-supervisor", b"swtpm"].iter().any(|name| contains(&ours, name)) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
     }
+    // One that was being started when its supervisor was cut off, and that nobody has noted yet.
+    let directory = scratch.path("").display().to_string();
+    for (pid, line) in processes_of_test(scratch) {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid.filter(|_| line.contains("qemu-system") && line.contains(&directory)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn processes_of_vm(scratch: &Scratch, vm: &str) -> Vec<Pid> {
+    let text = fs::read(scratch.path(&format!("run/vms/{vm}/state.json"))).unwrap_or_default();
+    let state: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let pid = |of: &str| state[of]["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    ["supervisor", "qemu", "swtpm"].iter().filter_map(|of| pid(of)).collect()
+}
+
+/// All processes of this program, and all that were told of a test's directory, with their command lines; the consoles that the
+/// test has open are none of them.
+fn processes_of_test(scratch: &Scratch) -> Vec<(u32, String)> {
+    let program = build::program().display().to_string();
+    let directory = scratch.path("").display().to_string();
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let line = |pid: u32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    // A whole word: a shell that was told of the program in a script is none of its processes.
+    let ours = |line: &str| line.split('\0').any(|word| word == program || word.contains(&directory));
+    let found = pids.map(|pid| (pid, String::from_utf8_lossy(&line(pid)).into_owned()));
+    found
+        .filter(|(_, line)| ours(line))
+        .map(|(pid, line)| (pid, line.replace('\0', " ")))
+        .filter(|(_, line)| !line.contains("vm console"))
+        .collect()
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {

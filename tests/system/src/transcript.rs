@@ -80,6 +80,22 @@ impl Transcript {
         }
     }
 
+    /// Waits for the end of the stream; returns all that came since the last find.
+    #[track_caller]
+    pub(crate) fn wait_for_end(&mut self, awaited: &str, deadline: Duration) -> String {
+        let until = Instant::now() + deadline;
+        let mut heard = lock(&self.shared.heard);
+        while !heard.ended {
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "the deadline passed before {awaited}; see {}", self.log.display());
+            let waited = self.shared.changed.wait_timeout(heard, left);
+            heard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let rest = String::from_utf8_lossy(&heard.bytes[self.position..]).into_owned();
+        self.position = heard.bytes.len();
+        rest
+    }
+
     /// Waits for the next whole line that `accept` accepts, and returns it without its end.
     #[track_caller]
     pub(crate) fn wait_for_line(

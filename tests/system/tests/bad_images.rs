@@ -45,7 +45,7 @@ fn images_that_refer_to_other_files_are_refused() {
     ] {
         let message = format!(
             "{image} refers to another file, '{name}' ({role}), which could be any file of this machine; nothing was \
-             read from it: only self-contained images are imported"
+             read from it. Make one that refers to none, where you trust it: qemu-img convert -O qcow2 {image} WHOLE.qcow2"
         );
         let import = ["volume", "import", image, "ds/evil"];
         strongroom.is_refused(&[&import[..], &WITH_KEY].concat(), 1, &message);
@@ -161,7 +161,7 @@ fn images_that_are_not_what_they_seem_are_refused() {
             "odd.raw cannot become a volume: a size of 10001 bytes is not a multiple of 512; the nearest above is 10240; \
              if it is a whole disk, pad it with: truncate -s 10240 odd.raw",
         ),
-        ("missing.raw", "auto", "cannot open missing.raw: No such file or directory"),
+        ("missing.raw", "auto", "cannot open missing.raw: No such file or directory; check the path"),
     ] {
         let import = ["volume", "import", image, "ds/new", "--format", format];
         strongroom.is_refused(&[&import[..], &WITH_KEY].concat(), 1, message);

@@ -47,7 +47,7 @@ fn a_wrong_key_opens_nothing() {
     };
     check(
         "wrong",
-        "wrong passphrase for ds/vm2; if it is certainly right, the volume's descriptor was edited",
+        "wrong passphrase for ds/vm2; try again, or, if it is certainly right, restore the volume's descriptor from a backup: it was edited",
     );
     check("empty", "a passphrase has 1 to 1024 bytes; this one has 0");
     check("endless", "a passphrase has 1 to 1024 bytes; this one has 1026");
@@ -65,7 +65,7 @@ fn a_wrong_key_opens_nothing() {
     strongroom.expose_is_refused(
         "ds/vm1",
         &["--key-file", "none"],
-        "cannot read key file none: No such file or directory",
+        "cannot read key file none: No such file or directory; check the path",
     );
     strongroom.expose_is_refused(
         "ds/vm1",

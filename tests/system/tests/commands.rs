@@ -236,7 +236,7 @@ fn nobody_is_asked_where_nobody_is() {
     strongroom.is_refused(
         &["volume", "delete", "ds/vm1"],
         2,
-        "ds/vm1 is deleted only with --yes, or when asked in a terminal",
+        "nobody is at a terminal to be asked whether ds/vm1 is to be deleted; give --yes if it is",
     );
     assert!(strongroom.path("ds/vm1/descriptor").exists() && !strongroom.path("ds/vm2").exists());
 }

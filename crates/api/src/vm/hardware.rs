@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use strongroom_types::display_bytes;
 use utoipa::ToSchema;
 
 use crate::limits::{CPUS_MAX, MEMORY_MAX_BYTES, MEMORY_MIN_BYTES, MEMORY_STEP_BYTES};
@@ -245,10 +246,10 @@ pub enum RestartPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HardwareError {
     /// None or too many.
-    #[error("{0} CPUs are not possible; a VM has 1 to {CPUS_MAX}")]
+    #[error("a VM cannot have {0} CPUs; give it 1 to {CPUS_MAX}")]
     Cpus(u32),
     /// Too little, too much, or no whole MiB.
-    #[error("{0} bytes of memory are not possible; a VM has whole MiB from 16M to 4T")]
+    #[error("a VM cannot have {} of memory; give it whole MiB from 16M to 4T", display_bytes(*.0))]
     Memory(u64),
 }
 

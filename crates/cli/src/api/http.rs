@@ -1,7 +1,7 @@
 //! JSON over HTTPS, with one certificate that is believed and a token.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strongroom_api::{ErrorBody, IDEMPOTENCY_KEY_HEADER};
+use strongroom_api::{ErrorBody, ErrorCode, IDEMPOTENCY_KEY_HEADER};
 use strongroom_memory::secret::SecretBytes;
 use ureq::Agent;
 use ureq::http::{HeaderValue, Request, Response};
@@ -35,11 +35,26 @@ pub struct Http {
     agent: Agent,
     url: String,
     token: SecretBytes,
+    ca_file: PathBuf,
+    token_file: PathBuf,
+}
+
+/// Where what is believed and shown was read, for messages.
+pub struct Files<'paths> {
+    /// The certificate's.
+    pub ca: &'paths Path,
+    /// The token's.
+    pub token: &'paths Path,
 }
 
 impl Http {
-    pub fn new(url: String, pem: &[u8], path: &Path, token: SecretBytes) -> Result<Self, CliError> {
-        let unusable = || CliError::Usage(format!("{} holds no certificate", path.display()));
+    pub fn new(url: String, pem: &[u8], token: SecretBytes, files: &Files<'_>) -> Result<Self, CliError> {
+        let unusable = || {
+            let path = files.ca.display();
+            CliError::Usage(format!(
+                "{path} holds no certificate; give the control plane's own with --api-ca FILE"
+            ))
+        };
         let roots: Vec<Certificate<'static>> = CertificateDer::pem_slice_iter(pem)
             .map(|der| der.map(|der| Certificate::from_der(&der).to_owned()))
             .collect::<Result<_, _>>()
@@ -68,7 +83,7 @@ impl Http {
                 "'{url}' is no address of a control plane: write https://HOST:PORT"
             )));
         }
-        Ok(Self { agent, url, token })
+        Ok(Self { agent, url, token, ca_file: files.ca.to_owned(), token_file: files.token.to_owned() })
     }
 
     pub fn get<Answer: DeserializeOwned>(&self, path: &str) -> Result<Answer, CliError> {
@@ -94,7 +109,7 @@ impl Http {
         if let Some(key) = idempotency_key {
             request = request.header(IDEMPOTENCY_KEY_HEADER, key);
         }
-        let request = request.body(body).map_err(|error| self.unreachable(&error.to_string()))?;
+        let request = request.body(body).map_err(|error| self.unreachable(&error))?;
         let answer = self.run(&request)?;
         let (status, content) = self.read(answer)?;
         if !(200..300).contains(&status) {
@@ -108,8 +123,8 @@ impl Http {
             .header("authorization", self.authorization()?)
             .header("accept", "text/event-stream")
             .body(())
-            .map_err(|error| self.unreachable(&error.to_string()))?;
-        let answer = self.agent.run(request).map_err(|error| self.unreachable(&error.to_string()))?;
+            .map_err(|error| self.unreachable(&error))?;
+        let answer = self.agent.run(request).map_err(|error| self.unanswered(error))?;
         if !answer.status().is_success() {
             let (status, content) = self.read(answer)?;
             return Err(self.refused(status, &content));
@@ -118,7 +133,7 @@ impl Http {
         loop {
             let mut line = String::new();
             let read = lines.by_ref().take(LINE_BYTES_MAX).read_line(&mut line);
-            match read.map_err(|error| self.unreachable(&error.to_string()))? {
+            match read.map_err(|error| self.unreachable(&error))? {
                 0 => return Ok(()),
                 _ if !heard(line.trim_end()) => return Ok(()),
                 _ => {}
@@ -137,7 +152,7 @@ impl Http {
                 {
                     std::thread::sleep(TRY_AGAIN_AFTER);
                 }
-                answered => return answered.map_err(|error| self.unreachable(&error.to_string())),
+                answered => return answered.map_err(|error| self.unanswered(error)),
             }
         }
     }
@@ -154,14 +169,35 @@ impl Http {
         let status = answer.status().as_u16();
         let mut content = Vec::new();
         let mut body = answer.into_body().into_reader().take(ANSWER_BYTES_MAX + 1);
-        body.read_to_end(&mut content).map_err(|error| self.unreachable(&error.to_string()))?;
+        body.read_to_end(&mut content).map_err(|error| self.unreachable(&error))?;
         if content.len() as u64 > ANSWER_BYTES_MAX {
             return Err(self.nonsense("it is too long"));
         }
         Ok((status, content))
     }
 
-    fn unreachable(&self, reason: &str) -> CliError {
+    /// Nobody answered, or somebody else did.
+    fn unanswered(&self, error: ureq::Error) -> CliError {
+        let error = match error {
+            ureq::Error::Io(error) => error,
+            error => return self.unreachable(&error),
+        };
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        match tls {
+            Some(rustls::Error::InvalidCertificate(_)) => CliError::Api {
+                code: "api_certificate".to_owned(),
+                message: format!(
+                    "the control plane at {} shows another certificate than that in {}; give its own, control/api.crt of its home, with \
+                     --api-ca FILE, and if it should be the same, do not go on: somebody else may answer there",
+                    self.url,
+                    self.ca_file.display()
+                ),
+            },
+            _ => self.unreachable(&error),
+        }
+    }
+
+    fn unreachable(&self, reason: &impl std::fmt::Display) -> CliError {
         CliError::Api {
             code: "api_unreachable".to_owned(),
             message: format!(
@@ -178,6 +214,15 @@ impl Http {
 
     fn refused(&self, status: u16, content: &[u8]) -> CliError {
         match serde_json::from_slice::<ErrorBody>(content) {
+            Ok(ErrorBody { error }) if error.code == ErrorCode::Unauthorized => CliError::Api {
+                code: "unauthorized".to_owned(),
+                message: format!(
+                    "the control plane at {} does not know the token in {}; give the file of one that it knows, such as control/token \
+                     of its home, with --api-token-file FILE",
+                    self.url,
+                    self.token_file.display()
+                ),
+            },
             Ok(ErrorBody { error }) => CliError::problem(&error),
             Err(_) => self.nonsense(&format!("status {status} without a reason")),
         }

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use zeroize::Zeroizing;
 
 pub use self::follow::{Begun, WaitArguments, follow, follow_unless};
-use self::http::Http;
+use self::http::{Files, Http};
 use crate::error::CliError;
 use crate::home::HomeArguments;
 use crate::state_file;
@@ -99,7 +99,8 @@ impl ApiArguments {
         };
         let ca = self.api_ca.clone().unwrap_or_else(|| home.join(CERTIFICATE_FILE));
         let token = self.api_token_file.clone().unwrap_or_else(|| home.join(TOKEN_FILE));
-        Ok(Api { http: Http::new(url, &read(&ca)?, &ca, read_token(&token)?)? })
+        let files = Files { ca: &ca, token: &token };
+        Ok(Api { http: Http::new(url, &read(&ca)?, read_token(&token)?, &files)? })
     }
 }
 
@@ -130,7 +131,10 @@ fn read_token(path: &Path) -> Result<SecretBytes, CliError> {
     let content = read(path)?;
     let mut token = Zeroizing::new(content.trim_ascii().to_vec());
     if token.is_empty() {
-        return Err(CliError::Usage(format!("{} holds no token", path.display())));
+        return Err(CliError::Usage(format!(
+            "{} holds no token; give the file of one with --api-token-file FILE",
+            path.display()
+        )));
     }
     Ok(SecretBytes::from_slice_and_wipe(&mut token)?)
 }

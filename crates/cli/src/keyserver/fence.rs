@@ -19,7 +19,7 @@ that used theirs to ask on for the state of its keys. A grant of a higher genera
 given up before the VM is started elsewhere. Keys that a host has in memory it has until their leases end.
 
 Example:
-  strongroom keyserver fence --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c... --vm-generation 4"
+  strongroom keyserver fence --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --vm-generation 4"
 )]
 pub struct FenceArguments {
     /// The VM

@@ -34,9 +34,9 @@ key of the control client's own certificate, in DIR; no key comes here. The host
 What it prints is no key and of no use but to that host; keep it to that host all the same.
 
 Examples:
-  strongroom keyserver grant --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c... --vm-generation 3 \\
+  strongroom keyserver grant --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --vm-generation 3 \\
     --host host1 --key-id 8d2b... --into vm1.grant
-  strongroom keyserver grant --identity ./control --vm 5f0c... --vm-generation 3 --host-certificate host1.pem --key-id 8d2b..."
+  strongroom keyserver grant --identity ./control --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --vm-generation 3 --host-certificate host1.pem --key-id 8d2b..."
 )]
 pub struct GrantArguments {
     /// The VM

@@ -39,7 +39,7 @@ impl BrokeredProviders {
     fn provider(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, UpstreamError> {
         if !self.names.contains(name) {
             let reason = format!(
-                "this key server is not the broker of key provider {name}; start it with: keyserver run --broker {name}"
+                "this key server is not the broker of key provider {name}; start it with `strongroom keyserver run --broker {name}`"
             );
             return Err(UpstreamError::Refused { reason });
         }

@@ -191,6 +191,16 @@ impl KeyServerKeys {
     }
 }
 
+impl KeyServerKeys {
+    /// The providers that there are, in order; who was added a moment ago is one.
+    fn provider_names(&self) -> impl Iterator<Item = String> {
+        let registered = Registry::of_home(&self.home).list().unwrap_or_default();
+        let readable = registered.into_iter().filter(|known| known.config.is_ok());
+        let external = readable.map(|known| known.name.to_string()).filter(|name| name != EMBEDDED);
+        std::iter::once(EMBEDDED.to_owned()).chain(external)
+    }
+}
+
 impl VmKeys for KeyServerKeys {
     fn create_key(
         &self,
@@ -247,6 +257,7 @@ impl VmKeys for KeyServerKeys {
         let mut remembered = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((all, asked)) = &*remembered
             && asked.elapsed() < PROVIDERS_FOR
+            && all.iter().map(|provider| provider.name.clone()).eq(self.provider_names())
         {
             return all.clone();
         }

@@ -124,7 +124,9 @@ pub fn is_meant(question: &str) -> Result<(), CliError> {
         Some(Ok(true)) => Ok(()),
         Some(Ok(false) | Err(TerminalError::Interrupted)) => Err(CliError::Declined),
         Some(Err(error)) => Err(CliError::Usage(format!("nobody can be asked: {error}"))),
-        None => Err(CliError::Usage("nobody can be asked here; say --yes to delete it".to_owned())),
+        None => Err(CliError::Usage(format!(
+            "{question} Nobody is at a terminal to answer; give --yes if it is meant"
+        ))),
     }
 }
 

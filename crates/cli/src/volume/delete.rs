@@ -67,7 +67,7 @@ impl DeleteArguments {
     fn confirm(&self, output: &Output, what: &str) -> Result<(), CliError> {
         let unasked = || {
             CliError::Usage(format!(
-                "{} is deleted only with --yes, or when asked in a terminal",
+                "nobody is at a terminal to be asked whether {} is to be deleted; give --yes if it is",
                 self.path.display()
             ))
         };
@@ -80,7 +80,7 @@ impl DeleteArguments {
                 Err(CliError::File { action: "ask at", path: "/dev/tty".into(), error })
             }
             Err(TerminalError::Secret(error)) => Err(error.into()),
-            Err(TerminalError::Interrupted) => Err(CliError::Interrupted),
+            Err(TerminalError::Interrupted) => Err(CliError::Declined),
         }
     }
 }

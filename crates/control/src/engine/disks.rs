@@ -11,7 +11,7 @@
 
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
-use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_api::{ErrorCode, Problem};
 use strongroom_hostd::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VolumeFacts};
 use strongroom_types::VolumeSize;
 
@@ -70,7 +70,8 @@ impl Control {
             let found = disk_of(vm, disk)?;
             if vm.hardware.disks.first() == Some(found) {
                 let message = format!("{disk} is the first disk of VM {}: it starts from it", vm.name);
-                return Err(problems::conflict(message).next(format!("`strongroom vm delete {}`", vm.name)));
+                return Err(problems::conflict(message)
+                    .next(format!("`strongroom vm delete {}` deletes all of it", vm.name)));
             }
             let key = |vm: &VmRecord| vm.hardware.disks.iter().find_map(|disk| disk.sealing.key().cloned());
             let mut without = vm.clone();
@@ -78,7 +79,8 @@ impl Control {
             if key(vm) != key(&without) {
                 let message =
                     format!("what VM {} keeps beside its disks is under the key of {disk}", vm.name);
-                return Err(problems::conflict(message).next(format!("`strongroom vm delete {}`", vm.name)));
+                return Err(problems::conflict(message)
+                    .next(format!("`strongroom vm delete {}` deletes all of it", vm.name)));
             }
             Ok(Work::RemoveDisk { disk: found.name.clone(), failures: 0 })
         })
@@ -286,7 +288,7 @@ impl Control {
 
 fn disk_of<'vm>(vm: &'vm VmRecord, disk: &str) -> Result<&'vm DiskRecord, Problem> {
     let found = vm.hardware.disk(disk);
-    found.ok_or_else(|| problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name)))
+    found.ok_or_else(|| problems::no_such_disk(&vm.name, disk))
 }
 
 #[cfg(test)]

@@ -154,6 +154,16 @@ impl Control {
         Ok((DiskSealing::under(ProviderKey { provider, key, wrapped: None }, None), None))
     }
 
+    /// Refuses the name of a key provider that is not there: a VM would wait for its key forever.
+    pub(super) fn must_be_provider(&self, name: &Name) -> Result<(), Problem> {
+        let is_known = || self.providers().iter().any(|known| known.name == name.as_str());
+        if !is_known() {
+            // It may have been added since they were asked last.
+            self.ask_providers();
+        }
+        if is_known() { Ok(()) } else { Err(problems::not_found(ObjectKind::KeyProvider, name.as_str())) }
+    }
+
     fn only_provider(&self) -> Result<ProviderName, Problem> {
         let providers = self.providers();
         let [provider] = providers.as_slice() else {

@@ -102,7 +102,7 @@ impl Control {
         let Some((vm, place)) = found else {
             let message = format!("there is no VM {} in datastore {}", wish.directory, datastore.name);
             return Err(Problem::new(ErrorCode::NotFound, message)
-                .next(format!("`strongroom datastore show {}` lists what is in it", datastore.name)));
+                .next(format!("`strongroom datastore contents {}` lists what is in it", datastore.name)));
         };
         if present.iter().filter(|(other, _)| other == vm).count() > 1 {
             let message = format!("there are several directories that say that they are VM {vm}");

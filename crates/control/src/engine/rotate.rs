@@ -36,6 +36,9 @@ impl Control {
     /// # Errors
     /// [`Problem`].
     pub fn rotate_key(&self, caller: &Caller, named: &str, how: &RotateKey) -> Result<Task, Problem> {
+        if let Some(provider) = &how.key_provider {
+            self.must_be_provider(provider)?;
+        }
         let asked = how.key_provider.as_ref().map(provider_name).transpose()?;
         self.vm_wish(caller, named, TaskKind::VmRotateKey, |vm, power| {
             match power {

@@ -51,6 +51,9 @@ impl Control {
         if self.providers().is_empty() {
             self.ask_providers();
         }
+        if let Some(provider) = &wish.encryption.provider {
+            self.must_be_provider(provider)?;
+        }
         self.wish(caller, |index, id| {
             if index.find_vm(wish.name.as_str()).is_some() {
                 return Err(problems::name_taken(ObjectKind::Vm, wish.name.as_str()));
@@ -65,7 +68,8 @@ impl Control {
     pub fn start_vm(&self, caller: &Caller, named: &str, how: &StartVm) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmStart, |vm, power| match power {
             PowerState::Running | PowerState::Paused | PowerState::Starting | PowerState::KeyUnavailable => {
-                Err(state(vm, power, "it is on already"))
+                Err(state(vm, power, "it is on already")
+                    .next(format!("`strongroom vm show {}` shows how it is", vm.name)))
             }
             _ => {
                 vm.desired = if how.paused { DesiredPower::Paused } else { DesiredPower::Running };
@@ -99,7 +103,7 @@ impl Control {
     pub fn pause_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmPause, |vm, power| {
             if !matches!(power, PowerState::Running | PowerState::Unknown) {
-                return Err(state(vm, power, "only one that runs can be paused"));
+                return Err(must_run(vm, power, "paused"));
             }
             vm.desired = DesiredPower::Paused;
             Ok(Work::Pause)
@@ -110,7 +114,7 @@ impl Control {
     pub fn suspend_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmSuspend, |vm, power| {
             if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
-                return Err(state(vm, power, "only one that runs can be suspended"));
+                return Err(must_run(vm, power, "suspended"));
             }
             vm.desired = DesiredPower::Stopped;
             Ok(Work::Suspend)
@@ -128,7 +132,7 @@ impl Control {
         }
         self.vm_wish(caller, named, TaskKind::VmDump, |vm, power| {
             if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
-                return Err(state(vm, power, "only one that runs can be dumped"));
+                return Err(must_run(vm, power, "dumped"));
             }
             Ok(Work::Dump { label: wish.label.clone() })
         })
@@ -150,7 +154,8 @@ impl Control {
     pub fn resume_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmResume, |vm, power| {
             if !matches!(power, PowerState::Paused | PowerState::Unknown) {
-                return Err(state(vm, power, "only one that is paused can be resumed"));
+                return Err(state(vm, power, "only one that is paused can be resumed")
+                    .next(format!("`strongroom vm start {}` starts one that is off or suspended", vm.name)));
             }
             vm.desired = DesiredPower::Running;
             Ok(Work::Resume)
@@ -161,7 +166,7 @@ impl Control {
     pub fn reset_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmReset, |vm, power| {
             if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
-                return Err(state(vm, power, "only one that runs can be reset"));
+                return Err(must_run(vm, power, "reset"));
             }
             Ok(Work::Reset)
         })
@@ -217,7 +222,7 @@ impl Control {
                 return Err(state(vm, power, "its disks are in use"));
             }
             let Some(disk) = vm.hardware.fillable(disk) else {
-                return Err(problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name)));
+                return Err(problems::no_such_disk(&vm.name, disk));
             };
             Ok(Work::ImportDisk { disk, ticket: ticket.clone(), format })
         })
@@ -227,7 +232,7 @@ impl Control {
     pub fn delete_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
         self.vm_wish(caller, named, TaskKind::VmDelete, |vm, power| {
             if power.is_on() && power != PowerState::Unknown {
-                return Err(state(vm, power, "only one that is off can be deleted"));
+                return Err(state(vm, power, "only one that is off can be deleted").next(stop_it(vm)));
             }
             vm.lifecycle = Lifecycle::Deleting;
             vm.desired = DesiredPower::Stopped;
@@ -253,6 +258,10 @@ impl Control {
     pub fn add_datastore(&self, caller: &Caller, wish: &AddDatastore) -> Result<Task, Problem> {
         if let Some(known) = self.known_request(caller)? {
             return Ok(known);
+        }
+        // Before the host marks the directory.
+        if by_name_or_id(&self.inventory.read().datastores, wish.name.as_str()).is_some() {
+            return Err(problems::name_taken(ObjectKind::Datastore, wish.name.as_str()));
         }
         let seat = self.find_seat(wish.host.as_deref())?;
         let request = DatastoreRequest { path: wish.path.clone().into() };
@@ -500,7 +509,7 @@ impl Control {
 
     fn must_be_off(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
         let power = index.observed(vm.id).map_or(PowerState::Stopped, |seen| seen.power);
-        if power.is_on() { Err(state(vm, power, "it has to be off")) } else { Ok(()) }
+        if power.is_on() { Err(state(vm, power, "it has to be off").next(stop_it(vm))) } else { Ok(()) }
     }
 }
 
@@ -527,6 +536,16 @@ fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRe
     let what = index.task(task).map_or("a task", |task| task.kind().as_str());
     Err(Problem::new(ErrorCode::Busy, format!("{what} works on VM {}", vm.name))
         .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
+}
+
+/// Not of a VM that is off.
+fn must_run(vm: &VmRecord, power: PowerState, deed: &str) -> Problem {
+    state(vm, power, &format!("only one that runs can be {deed}"))
+        .next(format!("`strongroom vm start {}` starts it", vm.name))
+}
+
+fn stop_it(vm: &VmRecord) -> String {
+    format!("`strongroom vm stop {}` stops it", vm.name)
 }
 
 pub(super) fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {

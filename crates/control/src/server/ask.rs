@@ -2,6 +2,7 @@
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::body::{Body, Bytes};
+use axum::extract::path::ErrorKind as PathErrorKind;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::header::CONTENT_TYPE;
@@ -11,7 +12,7 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use strongroom_api::limits::{BODY_MAX_BYTES, IDEMPOTENCY_KEY_MAX_BYTES};
 use strongroom_api::{ErrorCode, IDEMPOTENCY_KEY_HEADER, Problem};
-use strongroom_types::hex;
+use strongroom_types::{hex, parse_id};
 
 use super::problem::Refusal;
 use super::token::Asker;
@@ -79,9 +80,25 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(path)| Self(path))
-            .map_err(|error: PathRejection| Refusal(Problem::new(ErrorCode::Malformed, error.body_text())))
+        path.map(|Path(path)| Self(path)).map_err(|error| Refusal(unnamed(&error)))
     }
+}
+
+/// A path with a word that is not of the kind that belongs there, in the house's words instead of a parser's.
+fn unnamed(error: &PathRejection) -> Problem {
+    let message = match error {
+        PathRejection::FailedToDeserializePathParams(failed) => match failed.kind() {
+            PathErrorKind::DeserializeError { value, .. } => {
+                parse_id(value).err().map_or_else(|| error.body_text(), |refused| refused.to_string())
+            }
+            PathErrorKind::ParseError { value, .. }
+            | PathErrorKind::ParseErrorAtIndex { value, .. }
+            | PathErrorKind::ParseErrorAtKey { value, .. } => format!("'{value}' is not a number"),
+            _ => error.body_text(),
+        },
+        _ => error.body_text(),
+    };
+    Problem::new(ErrorCode::Malformed, message).next("/openapi.json says what belongs into the path")
 }
 
 /// The body. Of one that is too long some more is read and dropped: whoever is answered before he has said all may never hear

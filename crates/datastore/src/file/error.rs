@@ -338,7 +338,9 @@ pub enum DatastoreError {
         error: IoError,
     },
     /// A size below the present one.
-    #[error("{path} has {from} and cannot shrink to {to}: what lies beyond would be lost")]
+    #[error(
+        "{path} has {from} and cannot shrink to {to}: what lies beyond would be lost; name a larger size"
+    )]
     Shrink {
         /// The volume.
         path: PathBuf,

@@ -147,12 +147,17 @@ impl Vms {
     pub fn link(&self, vm: VmId) -> Result<Arc<Link>, Problem> {
         let known = self.lock();
         let entry = known.get(&vm).ok_or_else(|| no_such_vm(vm))?;
-        entry.link.clone().ok_or_else(|| match entry.observed.borrow().power {
-            power if power.is_off() => Problem::new("not_running", "the VM is off"),
-            _ => Problem::new(
-                "supervisor_away",
-                "the VM's supervisor is being replaced; try again in a moment",
-            ),
+        entry.link.clone().ok_or_else(|| {
+            let observed = entry.observed.borrow();
+            let name = &observed.name;
+            match observed.power.is_off() {
+                true => Problem::new("not_running", format!("VM {name} is off"))
+                    .with_next_step(format!("`strongroom vm start {name}` starts it")),
+                false => {
+                    let message = format!("the supervisor of VM {name} is being replaced");
+                    Problem::new("supervisor_away", message).with_next_step("try again in a moment")
+                }
+            }
         })
     }
 

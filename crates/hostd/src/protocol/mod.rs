@@ -43,7 +43,7 @@ pub use host::{
     Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Programs,
     QemuFound, Topology,
 };
-pub use names::{DiskName, NAME_BYTES_MAX, NameError, OperationId, VmGeneration, VmName};
+pub use names::{DiskName, OperationId, VmGeneration, VmName};
 pub use observed::{
     ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SuspendedMemory, VmReason, VolumeState,
     WaitingFor,

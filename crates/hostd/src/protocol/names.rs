@@ -4,17 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
-
-/// The longest name of a VM or a disk, in bytes: a host name's label has as many.
-pub const NAME_BYTES_MAX: usize = 63;
-
-/// Why a text is no name.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "'{0}' is no name: write 1 to {NAME_BYTES_MAX} letters, digits and . _ -, beginning with a letter or a digit"
-)]
-pub struct NameError(String);
+use strongroom_types::{IdError, NameError, check_name, parse_id};
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
@@ -34,7 +24,7 @@ macro_rules! name {
             type Error = NameError;
 
             fn try_from(name: String) -> Result<Self, NameError> {
-                if is_name(&name) { Ok(Self(name)) } else { Err(NameError(name)) }
+                check_name(&name).map(|()| Self(name))
             }
         }
 
@@ -61,22 +51,13 @@ macro_rules! name {
 }
 
 name! {
-    /// What people call a VM, and its directory in a datastore: 1 to 63 ASCII letters, digits, `.`, `_` and `-`, of which the
-    /// first is a letter or a digit.
+    /// What people call a VM, and its directory in a datastore ([`check_name`]).
     VmName
 }
 name! {
     /// What a disk of a VM is called, and its volume in the VM's directory; as a [`VmName`]. A guest sees the first 20 bytes as
     /// the disk's serial number (virtio 1.2, 5.2.6).
     DiskName
-}
-
-/// Nothing that is hidden, that leaves a directory, or that a shell or a terminal takes for something else.
-fn is_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    (1..=NAME_BYTES_MAX).contains(&name.len())
-        && name.as_bytes()[0].is_ascii_alphanumeric()
-        && name.bytes().all(plain)
 }
 
 /// Names one operation, by whoever asks for it: asked again with the same id, it is the same operation.
@@ -104,10 +85,10 @@ impl fmt::Debug for OperationId {
 }
 
 impl FromStr for OperationId {
-    type Err = uuid::Error;
+    type Err = IdError;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        uuid::Uuid::parse_str(text).map(Self)
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        parse_id(text).map(Self)
     }
 }
 
@@ -128,26 +109,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_in_their_directory_and_out_of_trouble() {
-        for good in ["web1", "a", "0", "db.example.org", "A_b-c", &"x".repeat(NAME_BYTES_MAX)] {
-            assert_eq!(good.parse::<VmName>().unwrap().as_str(), good);
-        }
-        for bad in [
-            "",
-            ".",
-            "..",
-            ".web",
-            "-web",
-            "_x",
-            "a/b",
-            "a b",
-            "a\n",
-            "ä",
-            "a\0",
-            &"x".repeat(NAME_BYTES_MAX + 1),
-        ] {
-            assert!(bad.parse::<VmName>().is_err(), "{bad:?}");
-        }
+    fn names_stay_in_their_directory() {
+        assert_eq!("web1".parse::<VmName>().unwrap().as_str(), "web1");
+        assert!("../web1".parse::<VmName>().is_err());
         assert!(serde_json::from_str::<DiskName>("\"../disk\"").is_err());
     }
 }

@@ -72,7 +72,7 @@ impl Management {
     fn broker(&self) -> Result<&Broker, Unanswered> {
         self.brokering.broker.as_deref().ok_or_else(|| {
             let message =
-                "the key server is the broker of no provider; start it with: keyserver run --broker PROVIDER";
+                "the key server is the broker of no provider; start it with `strongroom keyserver run --broker PROVIDER`";
             refused("broker", message.to_owned())
         })
     }

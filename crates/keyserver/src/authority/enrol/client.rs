@@ -41,7 +41,9 @@ pub enum ClientError {
     #[error("'{0}' is no server; write NAME:PORT or ADDRESS:PORT")]
     Server(String),
     /// The server cannot be reached.
-    #[error("{server} cannot be reached: {source}; is the key server running?")]
+    #[error(
+        "the key server at {server} cannot be reached: {source}; is `strongroom serve` or `strongroom keyserver run` running there?"
+    )]
     Unreachable {
         /// The server.
         server: String,

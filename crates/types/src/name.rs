@@ -1,0 +1,109 @@
+//! What people may call a VM, a disk, a datastore or a policy: one rule, and one text for what breaks it.
+
+use thiserror::Error;
+use uuid::Uuid;
+
+/// The longest name, in bytes: a host name's label has as many.
+pub const NAME_BYTES_MAX: usize = 63;
+
+/// Why a text is no name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "'{name}' cannot be a name: {fault}; write 1 to {NAME_BYTES_MAX} letters (a-z, A-Z), digits, dots, dashes and underscores, \
+     and begin with a letter or a digit"
+)]
+pub struct NameError {
+    /// As it was given.
+    name: String,
+    /// What is wrong with it.
+    fault: NameFault,
+}
+
+/// What is wrong with a text that should be a name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+enum NameFault {
+    #[error("it is empty")]
+    Empty,
+    #[error("it has {0} characters")]
+    TooLong(usize),
+    #[error("it begins with '{0}'")]
+    Beginning(char),
+    #[error("it holds {0:?}")]
+    Character(char),
+    #[error("it reads as an id")]
+    Id,
+}
+
+/// Checks a name: 1 to 63 ASCII letters, digits, `.`, `_` and `-`, of which the first is a letter or a digit, and not of the
+/// form of an id.
+///
+/// It is a directory's name in a datastore and a part of a socket's path, hence the characters and the length: it is never
+/// hidden, leaves no directory, and is nothing that a shell or a terminal takes for something else. Where an object is asked for
+/// by name or id, the form says which of them it is.
+///
+/// # Errors
+/// [`NameError`] names the text, what is wrong with it, and the rule.
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    let refused = |fault| Err(NameError { name: name.to_owned(), fault });
+    let Some(first) = name.chars().next() else { return refused(NameFault::Empty) };
+    let may_follow = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
+    if let Some(other) = name.chars().find(|letter| !may_follow(*letter)) {
+        return refused(NameFault::Character(other));
+    }
+    if !first.is_ascii_alphanumeric() {
+        return refused(NameFault::Beginning(first));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return refused(NameFault::TooLong(name.chars().count()));
+    }
+    if Uuid::parse_str(name).is_ok() { refused(NameFault::Id) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(name: &str) -> Option<NameFault> {
+        check_name(name).err().map(|error| error.fault)
+    }
+
+    #[test]
+    fn names_are_directory_names_and_never_ids() {
+        for good in ["web1", "a", "0", "0.9_x-y", "db.example.org", "A_b-c", &"n".repeat(NAME_BYTES_MAX)] {
+            assert_eq!(fault(good), None, "{good}");
+        }
+        for (bad, why) in [
+            ("", NameFault::Empty),
+            ("a/b", NameFault::Character('/')),
+            ("a b", NameFault::Character(' ')),
+            ("a\n", NameFault::Character('\n')),
+            ("a\0", NameFault::Character('\0')),
+            ("ä", NameFault::Character('ä')),
+            ("../disk", NameFault::Character('/')),
+            (".", NameFault::Beginning('.')),
+            ("..", NameFault::Beginning('.')),
+            (".web", NameFault::Beginning('.')),
+            ("-f", NameFault::Beginning('-')),
+            ("_x", NameFault::Beginning('_')),
+            (&"n".repeat(NAME_BYTES_MAX + 1), NameFault::TooLong(NAME_BYTES_MAX + 1)),
+            (&Uuid::nil().to_string(), NameFault::Id),
+            (&Uuid::nil().simple().to_string(), NameFault::Id),
+        ] {
+            assert_eq!(fault(bad), Some(why), "{bad:?}");
+        }
+    }
+
+    /// What is wrong is said apart from the rule: a dot that is only in the wrong place is not called forbidden.
+    #[test]
+    fn the_text_does_not_contradict_itself() {
+        let rule = "; write 1 to 63 letters (a-z, A-Z), digits, dots, dashes and underscores, and begin with a letter or a digit";
+        for (bad, said) in [
+            (".web", "'.web' cannot be a name: it begins with '.'"),
+            ("my vm", "'my vm' cannot be a name: it holds ' '"),
+            ("", "'' cannot be a name: it is empty"),
+        ] {
+            let text = check_name(bad).err().map(|error| error.to_string());
+            assert_eq!(text, Some(format!("{said}{rule}")));
+        }
+    }
+}

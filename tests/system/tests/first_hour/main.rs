@@ -1,0 +1,42 @@
+//! The first hour of somebody who has never used Strongroom: the README's commands as they are written, the examples of every
+//! command's help, and the mistakes that people make, with what each of them is told.
+//!
+//! - `first_hour/mistakes.txt` holds the mistakes as a terminal showed them; [`transcript`] runs it again and compares.
+//! - [`rules`]: what every refusal keeps to, whatever the transcript says.
+//! - [`user`]: who does it: a home, a working directory, a `serve`.
+//!
+//! After a wanted change of a text, `STRONGROOM_TRANSCRIBE=1 cargo test -p strongroom-system-tests --test first_hour` writes
+//! the transcript anew, for a person to read.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod readme;
+mod rules;
+mod transcript;
+mod user;
+
+use strongroom_system_tests::Scratch;
+use transcript::Transcript;
+use user::User;
+
+#[test]
+fn mistakes_are_told_with_their_object_and_the_next_step() {
+    let scratch = Scratch::new();
+    let mut user = User::new(&scratch);
+    let mut transcript = Transcript::read("mistakes.txt");
+    let mut wrong = Vec::new();
+    for part in &mut transcript.parts {
+        match part.title.as_str() {
+            "Before anything runs" => {}
+            "While strongroom serve runs" => user.serves(),
+            "After strongroom serve has ended" => user.ends(),
+            other => panic!("nobody knows how to get to '{other}'"),
+        }
+        for mistake in &mut part.scenes {
+            wrong.extend(mistake.play(&mut user));
+        }
+    }
+    assert!(transcript.scenes().count() >= 20);
+    transcript.compare_or_write();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
