@@ -67,11 +67,6 @@ impl HostRunDirectory {
         self.0.join("hostd/lock")
     }
 
-    /// What this host's QEMU was found to be, which all its VMs share.
-    pub fn qemu_findings(&self) -> PathBuf {
-        self.0.join("hostd/qemu.json")
-    }
-
     /// Held by whoever changes a VM's directory.
     pub fn vm_lock(&self, vm: VmId) -> PathBuf {
         self.0.join(format!("hostd/{vm}.lock"))

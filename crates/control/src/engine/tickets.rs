@@ -129,9 +129,7 @@ fn taken_out(wanted: &TicketUse, vm: &str) -> Option<(&'static str, String)> {
         TicketUse::Console { read_only: true } => {
             ("vm.console_opened", format!("the console, to be read only, of VM {vm} is opened"))
         }
-        TicketUse::ConsoleLog {} => {
-            ("vm.console_opened", format!("the console's log of VM {vm} is opened"))
-        }
+        TicketUse::ConsoleLog {} => ("vm.console_opened", format!("the console's log of VM {vm} is opened")),
         TicketUse::Vnc {} => ("vm.screen_opened", format!("the screen of VM {vm} is opened")),
         TicketUse::Dump { number } => ("vm.dump_opened", format!("dump {number} of VM {vm} is opened")),
         TicketUse::Export { disk, .. } => ("vm.disk_exported", format!("{disk} of VM {vm} is exported")),
