@@ -94,6 +94,8 @@ impl NewKeyArguments {
     }
 
     fn provided(&self, path: &Path, provider: &ProviderName) -> Result<Kek, CliError> {
+        // A name that is mistyped leaves no mark in the datastore.
+        Registry::of_home(&self.given.home.path()?).get(provider)?;
         self.given.note_datastore_of(path)?;
         let keyring = self.given.keyring()?;
         Ok(match &self.key_id {
