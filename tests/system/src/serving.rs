@@ -52,7 +52,7 @@ impl<'test> Serving<'test> {
     pub fn start_logging(scratch: &'test Scratch, log: &'static str) -> Self {
         let ((kmip, enrolment), (api, _)) = (free_addresses(), free_addresses());
         let strongroom = CommandLine::new(scratch);
-        std::fs::create_dir_all(scratch.path("ds")).unwrap();
+        std::fs::create_dir_all(scratch.path("ds")).expect("a scratch directory takes a directory");
         let mut serving = Self { scratch, strongroom, kmip, enrolment, api, serve: None, starts: 0, log };
         serving.start_again();
         serving

@@ -28,7 +28,7 @@ fn a_script_takes_a_volume_through_its_life() {
     assert_eq!(created["generation"], 1);
 
     let listed = strongroom.json(&["volume", "list", "ds"]);
-    assert_eq!(listed["volumes"], json!([created]));
+    assert_eq!(listed["items"], json!([created]));
     assert_eq!(listed["broken"], json!([]));
 
     assert_eq!(strongroom.json(&["volume", "info", "ds/vm1"])["authenticated"], false);
@@ -45,7 +45,7 @@ fn a_script_takes_a_volume_through_its_life() {
     assert_eq!(volume("check", &[]), json!({ "path": "ds/vm1", "clean": true, "findings": [] }));
     let deleted = strongroom.json(&["volume", "delete", "ds/vm1", "--yes"]);
     assert_eq!(deleted, json!({ "path": "ds/vm1", "deleted": true }));
-    assert_eq!(strongroom.json(&["volume", "list", "ds"])["volumes"], json!([]));
+    assert_eq!(strongroom.json(&["volume", "list", "ds"])["items"], json!([]));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn without_an_address_the_socket_is_beside_the_volume() {
     assert!(uri.ends_with("/ds/vm1.sock"), "{uri}");
     strongroom.peer("nbdinfo", &[&uri]);
     let listed = strongroom.json(&["volume", "list", "ds"]);
-    assert_eq!(listed["volumes"].as_array().map(Vec::len), Some(1), "{listed}");
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
     assert!(server.terminate(CLOSES_WITHIN).success());
     assert!(!strongroom.path("ds/vm1.sock").exists());
 }

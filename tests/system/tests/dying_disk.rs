@@ -85,7 +85,7 @@ impl<'test> Neighbour<'test> {
         let datastore = self.volume.datastore();
         let datastore = datastore.to_str().expect("a test's path is text");
         let listed = CommandLine::new(scratch).json(&["volume", "list", datastore]);
-        assert_eq!(listed["volumes"].as_array().map(Vec::len), Some(1), "{listed}");
+        assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
         asked.elapsed()
     }
 

@@ -47,7 +47,7 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     let key = key_of(&user, "ds/vm1");
     let listed = user.json(&["key", "list"]);
     let expected = [Value::from("active"), Value::from(1), Value::Null];
-    assert_eq!(["state", "volumes", "destruction"].map(|field| listed["keys"][0][field].clone()), expected);
+    assert_eq!(["state", "volumes", "destruction"].map(|field| listed["items"][0][field].clone()), expected);
 
     // While a volume needs it, and while nobody knows whether one does.
     let destroy = ["key", "destroy", &key, "--reason", "'the customer left'", "--delay", "1s"];
@@ -73,7 +73,7 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     // Scheduled, and taken back.
     let scheduled = user.json(&destroy);
     assert_eq!((&scheduled["step"], &scheduled["enforced"]), (&"scheduled".into(), &true.into()));
-    assert_eq!(user.json(&["key", "list"])["keys"][0]["destruction"]["requested_by"], "admin");
+    assert_eq!(user.json(&["key", "list"])["items"][0]["destruction"]["requested_by"], "admin");
     assert_eq!(state_of(&user, &key), "deactivated");
     let sealing =
         ["volume", "create", "ds/vm2", "--size", "1M", "--key-provider", "embedded", "--key-id", &key];
@@ -173,7 +173,7 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
         user.runs(&["volume", "check", volume]);
     }
     let listed = user.json(&["key", "list"]);
-    let mut keys: Vec<_> = listed["keys"].as_array().unwrap().iter().collect();
+    let mut keys: Vec<_> = listed["items"].as_array().unwrap().iter().collect();
     keys.sort_by_key(|key| key["volumes"].as_u64());
     let facts: Vec<_> =
         keys.iter().map(|key| (key["key"].as_str().unwrap(), key["state"].as_str().unwrap())).collect();
@@ -228,7 +228,7 @@ fn another_providers_keys_are_listed_rotated_and_wait_in_the_home_to_be_destroye
     assert_eq!((&scheduled["step"], &scheduled["enforced"]), (&"scheduled".into(), &false.into()));
     assert!(user.is_refused(&["key", "destroy", &old, "--confirm"]).contains("is scheduled, and due"));
     let listed = user.json(&["key", "list", "--provider", "corp"]);
-    let waiting = listed["keys"].as_array().unwrap().iter().filter(|key| !key["destruction"].is_null());
+    let waiting = listed["items"].as_array().unwrap().iter().filter(|key| !key["destruction"].is_null());
     assert_eq!(waiting.map(|key| key["key"].as_str().unwrap()).collect::<Vec<_>>(), [old.as_str()]);
     user.runs(&["key", "destroy", &old, "--cancel"]);
     assert_eq!(state_of(&user, &old), "deactivated");

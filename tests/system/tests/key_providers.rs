@@ -67,7 +67,7 @@ fn a_provider_is_set_up_tried_listed_and_removed() {
     assert!(told.contains("'corp' is set up already"), "{told}");
 
     let listed = user.json(&["key-provider", "list"]);
-    assert_eq!(listed["providers"][0]["servers"], json!(cluster.servers.each_ref().map(Server::address)));
+    assert_eq!(listed["items"][0]["servers"], json!(cluster.servers.each_ref().map(Server::address)));
     let tried = user.json(&["key-provider", "test", "corp"]);
     assert_eq!(tried["well"], true, "{tried}");
     let steps: Vec<_> =

@@ -103,7 +103,7 @@ fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
     user.runs(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
     // What it owns is nobody else's.
     let clients = user.json(&["keyserver", "client", "list"]);
-    let host = clients.as_array().unwrap().iter().find(|client| client["name"] == "host1").unwrap();
+    let host = clients["items"].as_array().unwrap().iter().find(|client| client["name"] == "host1").unwrap();
     let id = host["id"].as_str().unwrap();
     let renewed =
         user.json(&["keyserver", "enrol", "--server", &user.enrolment, "--renew", "--into", "host1"]);
@@ -115,7 +115,7 @@ fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
     assert!(told.contains("key-unavailable: key provider kms, key "), "{told}");
     let clients = user.json(&["keyserver", "client", "list"]);
     let revoked: Vec<_> =
-        clients.as_array().unwrap().iter().filter(|client| client["is_revoked"] == true).collect();
+        clients["items"].as_array().unwrap().iter().filter(|client| client["is_revoked"] == true).collect();
     assert_eq!(revoked.len(), 1, "{clients}");
     assert!(server.terminate(DEADLINE).success());
     let audit = user.audit();

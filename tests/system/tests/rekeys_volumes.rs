@@ -66,7 +66,7 @@ impl<'test> Datastore<'test> {
     fn between(&self) -> Vec<usize> {
         let listed = self.strongroom.json(&["volume", "list", self.name]);
         let is_between = |volume: &&Value| !volume["encryption"]["next_kek_id"].is_null();
-        let volumes = listed["volumes"].as_array().unwrap();
+        let volumes = listed["items"].as_array().unwrap();
         assert_eq!(volumes.len(), self.volumes);
         let paths = volumes.iter().filter(is_between).map(|volume| volume["path"].as_str().unwrap());
         paths.map(|path| path.rsplit_once("vm").unwrap().1.parse().unwrap()).collect()

@@ -156,7 +156,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
     assert!(added.contains("NOT encrypted"), "{added}");
     let refused = serving.is_refused("vm disk add bare --size 16M");
     assert!(refused.contains("has no disk"), "{refused}");
-    let disks = serving.json("vm disk list web1")["disks"].clone();
+    let disks = serving.json("vm disk list web1")["items"].clone();
     let names: Vec<_> = disks.as_array().unwrap().iter().map(|disk| disk["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["disk0", "disk1", "swap0"]);
     assert!(disks.as_array().unwrap().iter().all(|disk| disk["key"] == disks[0]["key"]), "{disks}");
@@ -175,7 +175,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
     serving.runs("volume create ds/web1/disk2 --size 1M --unencrypted");
     let refused = serving.is_refused("vm disk add web1 --size 16M");
     assert!(refused.contains("strongroom volume delete"), "{refused}");
-    assert_eq!(serving.json("vm disk list web1")["disks"].as_array().unwrap().len(), 3);
+    assert_eq!(serving.json("vm disk list web1")["items"].as_array().unwrap().len(), 3);
     assert!(scratch.path("ds/web1/disk2/descriptor").exists());
     serving.runs("volume delete ds/web1/disk2 --yes");
 

@@ -24,7 +24,7 @@ fn keys_are_listed_shown_and_destroyed_by_the_administrator() {
     let key = key_of(&serving, "web1");
 
     let listed = serving.json("key list");
-    assert_eq!(listed["keys"].as_array().unwrap().len(), 2, "{listed}");
+    assert_eq!(listed["items"].as_array().unwrap().len(), 2, "{listed}");
     let of_web1 = in_list(&listed, &key);
     assert_eq!(
         (&of_web1["state"], &of_web1["volumes"], &of_web1["vms"]),
@@ -140,7 +140,7 @@ fn a_provider_that_vms_need_is_removed_on_purpose_and_comes_back() {
     serving.end();
     serving.start_again();
     assert!(serving.runs("key-provider list").contains("embedded"));
-    assert_eq!(serving.json("key list")["keys"][0]["state"], "active");
+    assert_eq!(serving.json("key list")["items"][0]["state"], "active");
 }
 
 fn key_of(serving: &Serving<'_>, vm: &str) -> String {
@@ -148,7 +148,7 @@ fn key_of(serving: &Serving<'_>, vm: &str) -> String {
 }
 
 fn in_list<'a>(listed: &'a Value, key: &str) -> &'a Value {
-    let keys = listed["keys"].as_array().unwrap();
+    let keys = listed["items"].as_array().unwrap();
     keys.iter().find(|one| one["key"] == key).unwrap_or_else(|| panic!("{key} is not in {listed}"))
 }
 

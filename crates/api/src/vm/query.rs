@@ -21,7 +21,7 @@ pub struct VmListQuery {
     pub cursor: Option<String>,
     /// Only those whose name has this in it, in letters of either case.
     #[param(max_length = 63)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "no_longer_than::<63, _>", skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Only those in this state.
     #[param(inline)]
@@ -29,15 +29,15 @@ pub struct VmListQuery {
     pub power: Option<PowerState>,
     /// Only those of this datastore, by name or id.
     #[param(max_length = 64)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "no_longer_than::<64, _>", skip_serializing_if = "Option::is_none")]
     pub datastore: Option<String>,
     /// Only those on this host, by name or id.
     #[param(max_length = 64)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "no_longer_than::<64, _>", skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Only those with this policy, by name or id.
     #[param(max_length = 64)]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "no_longer_than::<64, _>", skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
     /// Only those that are sealed, or that are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,6 +46,17 @@ pub struct VmListQuery {
     #[param(inline)]
     #[serde(default)]
     pub sort: VmSort,
+}
+
+/// Reads a text of at most so many characters, as the document says.
+fn no_longer_than<'de, const MAX: usize, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.chars().count() > MAX {
+        return Err(D::Error::custom(format!("it has at most {MAX} characters")));
+    }
+    Ok(Some(text))
 }
 
 /// Reads a state that is asked for. One that this program does not know is refused, where in an answer it is

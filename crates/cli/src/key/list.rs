@@ -46,6 +46,7 @@ pub struct ListArguments {
 
 #[derive(Serialize)]
 struct Listing {
+    #[serde(rename = "items")]
     keys: Vec<ListedKey>,
     /// Providers that could not be asked.
     broken: Vec<Broken>,

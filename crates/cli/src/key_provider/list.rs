@@ -30,6 +30,7 @@ pub struct ListArguments {
 
 #[derive(Serialize)]
 struct Listing {
+    #[serde(rename = "items")]
     providers: Vec<ListedProvider>,
     broken: Vec<Broken>,
     #[serde(skip_serializing_if = "Option::is_none")]

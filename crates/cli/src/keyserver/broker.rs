@@ -80,8 +80,9 @@ pub struct ListArguments {
 struct TakenIn(BrokeredAnswer);
 
 #[derive(Serialize)]
-#[serde(transparent)]
-struct Listed(Vec<BrokeredAnswer>);
+struct Listed {
+    items: Vec<BrokeredAnswer>,
+}
 
 impl BrokerCommand {
     /// Does it.
@@ -102,7 +103,7 @@ impl BrokerCommand {
                 output.answer(&TakenIn(server.administrator()?.ask(&question)?))
             }
             Self::List(ListArguments { server }) => {
-                output.answer(&Listed(server.administrator()?.ask(&Question::BrokeredKeys)?))
+                output.answer(&Listed { items: server.administrator()?.ask(&Question::BrokeredKeys)? })
             }
         }
     }
@@ -126,7 +127,7 @@ impl fmt::Display for Listed {
         };
         let table = Table {
             head: ["KEY", "STATE", "PROVIDER", "PROVIDER'S KEY"],
-            rows: self.0.iter().map(row).collect(),
+            rows: self.items.iter().map(row).collect(),
         };
         table.fmt(f)
     }

@@ -46,8 +46,9 @@ pub struct RevokeArguments {
 }
 
 #[derive(Serialize)]
-#[serde(transparent)]
-struct Listed(Vec<ClientAnswer>);
+struct Listed {
+    items: Vec<ClientAnswer>,
+}
 
 #[derive(Serialize)]
 struct Revoked {
@@ -59,7 +60,7 @@ impl ClientCommand {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(ListArguments { server }) => {
-                output.answer(&Listed(server.administrator()?.ask(&Question::Clients)?))
+                output.answer(&Listed { items: server.administrator()?.ask(&Question::Clients)? })
             }
             Self::Revoke(RevokeArguments { client, reason, server }) => {
                 let question = Question::RevokeClient { client: *client, reason: reason.clone() };
@@ -77,7 +78,7 @@ impl fmt::Display for Listed {
             let state = if client.is_revoked { "revoked" } else { "let in" };
             [client.name.to_string(), client.role.to_string(), state.to_owned(), since, client.id.to_string()]
         };
-        let rows = self.0.iter().map(row).collect();
+        let rows = self.items.iter().map(row).collect();
         Table { head: ["NAME", "ROLE", "STATE", "SINCE", "ID"], rows }.fmt(f)
     }
 }

@@ -78,8 +78,9 @@ pub struct CancelArguments {
 struct Created(NewTokenAnswer);
 
 #[derive(Serialize)]
-#[serde(transparent)]
-struct Listed(Vec<TokenAnswer>);
+struct Listed {
+    items: Vec<TokenAnswer>,
+}
 
 #[derive(Serialize)]
 struct Cancelled {
@@ -100,7 +101,7 @@ impl TokenCommand {
                 output.answer(&Created(server.administrator()?.ask(&question)?))
             }
             Self::List(ListArguments { server }) => {
-                output.answer(&Listed(server.administrator()?.ask(&Question::Tokens)?))
+                output.answer(&Listed { items: server.administrator()?.ask(&Question::Tokens)? })
             }
             Self::Cancel(CancelArguments { id, server }) => {
                 let question = Question::CancelToken { id: id.clone() };
@@ -135,7 +136,7 @@ impl fmt::Display for Listed {
         };
         let table = Table {
             head: ["NAME", "ROLE", "STATE", "EXPIRES", "ID"],
-            rows: self.0.iter().map(row).collect(),
+            rows: self.items.iter().map(row).collect(),
         };
         table.fmt(f)
     }

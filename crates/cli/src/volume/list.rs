@@ -27,6 +27,7 @@ pub struct ListArguments {
 #[derive(Serialize)]
 struct Listing {
     datastore: PathBuf,
+    #[serde(rename = "items")]
     volumes: Vec<VolumeFacts>,
     broken: Vec<Broken>,
 }

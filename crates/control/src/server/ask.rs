@@ -46,6 +46,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Wish<T> {
             .cloned()
             .ok_or_else(|| Refusal(Problem::new(ErrorCode::Unauthorized, "nobody asks")))?;
         let body = whole(body).await?;
+        if let Some(query) = uri.query().filter(|query| !query.is_empty()) {
+            let message = format!("`?{query}`: this operation takes no query parameters");
+            return Err(Refusal(
+                Problem::new(ErrorCode::Malformed, message).next("put what is wished for into the body"),
+            ));
+        }
         let request = request_key(&name, &headers, &method, &uri, &body)?;
         let caller = Caller { name, request };
         if !body.is_empty() && !is_json(&headers) {

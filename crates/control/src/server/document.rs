@@ -110,7 +110,8 @@ fn add_examples(operation: &mut Value, examples: &Examples) {
         for content in contents.values_mut() {
             let schema = &content["schema"];
             // A body that may be left out is its type or nothing.
-            let named = schema.pointer("/oneOf/1").unwrap_or(schema)["$ref"].as_str().unwrap_or_default();
+            let choices = schema["oneOf"].as_array().map_or(std::slice::from_ref(schema), Vec::as_slice);
+            let named = choices.iter().find_map(|choice| choice["$ref"].as_str()).unwrap_or_default();
             if let Some(example) = named.rsplit('/').next().and_then(|name| examples.of(name)) {
                 content["example"] = example;
             }

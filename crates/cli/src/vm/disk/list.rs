@@ -24,6 +24,7 @@ pub struct ListArguments {
 
 #[derive(Serialize)]
 struct Disks {
+    #[serde(rename = "items")]
     disks: Vec<Disk>,
 }
 

@@ -1,0 +1,86 @@
+//! The OpenAPI document that a real `strongroom serve` gives, judged by programs of others: a public validator, and requests that are made
+//! up from the document, whose answers are held against it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use strongroom_system_tests::{Scratch, Serving};
+
+/// Parameters that the made-up requests do without, and why.
+///
+/// - A cursor is what a page has given, and the document can only say that it is a text: any other text is refused (`bad_cursor`).
+/// - Two requests with one key are one request, and the tool gives all of its own the same: the second is `key_reused`.
+const LEFT_OUT: [&str; 2] = ["cursor", "idempotency-key"];
+
+#[test]
+fn the_document_is_valid_and_the_server_keeps_to_it() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    serving.runs("datastore add ds ds");
+    serving.runs("vm create web1 --memory 64M --disk 8M --net none");
+    let document = get(&scratch, &serving, "/openapi.json");
+    fs::write(scratch.path("openapi.json"), &document).unwrap();
+    run(Command::new(tools().join("openapi-spec-validator")).arg(scratch.path("openapi.json")));
+
+    let mut document: Value = serde_json::from_str(&document).unwrap();
+    leave_out(&mut document);
+    fs::write(scratch.path("driven.json"), document.to_string()).unwrap();
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers/openapi/schemathesis.toml");
+    let token = fs::read_to_string(scratch.path("home/control/token")).unwrap();
+    let mut drive = Command::new(tools().join("st"));
+    drive.arg("--config-file").arg(config).arg("run").arg(scratch.path("driven.json"));
+    drive.arg("--url").arg(address(&scratch));
+    drive.arg("--tls-verify").arg(scratch.path("home/control/api.crt"));
+    drive.args(["--header", &format!("Authorization: Bearer {}", token.trim())]);
+    drive.args(["--phases", "examples,coverage,fuzzing", "--max-examples", EXAMPLES, "--checks", "all"]);
+    drive.args(["--request-timeout", "60", "--workers", "1", "--no-color", "--warnings", "off"]);
+    // It keeps what it has found where it runs.
+    drive.current_dir(scratch.make_directory("driven"));
+    run(&mut drive);
+    // What it was asked was refused or done, and the server is as it was.
+    assert_eq!(get(&scratch, &serving, "/readyz"), "ready\n");
+    serving.end();
+}
+
+/// Requests for each operation, beside those at the limits of its parameters.
+const EXAMPLES: &str = if cfg!(feature = "full") { "200" } else { "5" };
+
+fn leave_out(document: &mut Value) {
+    let paths = document["paths"].as_object_mut().unwrap();
+    for operation in paths.values_mut().flat_map(|path| path.as_object_mut().unwrap().values_mut()) {
+        if let Some(parameters) = operation.get_mut("parameters").and_then(Value::as_array_mut) {
+            parameters.retain(|parameter| !LEFT_OUT.contains(&parameter["name"].as_str().unwrap()));
+        }
+    }
+}
+
+fn tools() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/openapi-tools");
+    let made = Command::new(script).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    PathBuf::from(String::from_utf8(made.stdout).unwrap().trim())
+}
+
+fn address(scratch: &Scratch) -> String {
+    let told: Value =
+        serde_json::from_slice(&fs::read(scratch.path("home/control/api.json")).unwrap()).unwrap();
+    told["url"].as_str().unwrap().trim_end_matches('/').to_owned()
+}
+
+fn get(scratch: &Scratch, serving: &Serving<'_>, path: &str) -> String {
+    let url = format!("{}{path}", address(scratch));
+    serving
+        .strongroom
+        .peer("curl", &["--silent", "--show-error", "--fail", "--cacert", "home/control/api.crt", &url])
+}
+
+#[track_caller]
+fn run(command: &mut Command) {
+    let ran = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = [ran.stdout, ran.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(ran.status.success(), "{command:?}:\n{said}");
+}
