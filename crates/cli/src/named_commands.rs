@@ -22,6 +22,9 @@ fn every_example_of_the_help_is_a_command_line() {
             for words in commands_of(line) {
                 examples += 1;
                 let refused = command_line().try_get_matches_from(&words).err().filter(is_refusal);
+                // An example names an account of its reader's machine.
+                let refused =
+                    refused.filter(|error| !error.to_string().contains("this machine has no account"));
                 wrong.extend(refused.map(|error| format!("{}: {line}: {error}", command.get_name())));
             }
         }
