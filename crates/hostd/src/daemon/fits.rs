@@ -137,7 +137,7 @@ mod tests {
         let disk = |thick| {
             format!(
                 r#","disks":[{{"name":"disk0","size_bytes":{},"key":"unencrypted","thick":{thick}}}]"#,
-                1u64 << 50
+                1u64 << 46
             )
         };
         check_datastore(&used, &spec(scratch.path(), &disk(false))).unwrap();
