@@ -55,6 +55,8 @@ pub struct ImageArguments {
 
 /// An image that is open.
 pub struct Upload {
+    /// For people.
+    name: String,
     file: File,
     format: ImageFormat,
     size: VolumeSize,
@@ -63,7 +65,7 @@ pub struct Upload {
 impl Upload {
     /// A file that holds a disk byte for byte.
     pub fn raw(file: File, size: VolumeSize) -> Self {
-        Self { file, format: ImageFormat::Raw, size }
+        Self { name: "the image".to_owned(), file, format: ImageFormat::Raw, size }
     }
 
     /// Opens and examines it here, where its name is known, so that a bad one is refused before anything is changed.
@@ -82,7 +84,7 @@ impl Upload {
             Format::Vmdk => ImageFormat::Vmdk,
             Format::Vhdx => ImageFormat::Vhdx,
         };
-        Ok(Self { file, format, size: source.size() })
+        Ok(Self { name: path.display().to_string(), file, format, size: source.size() })
     }
 
     /// Refuses to put it into a disk that is smaller.
@@ -90,9 +92,9 @@ impl Upload {
         if self.size <= disk_size {
             return Ok(());
         }
-        let (size, least_mib) = (self.size, self.size.bytes().div_ceil(1 << 20));
+        let (name, size, least_mib) = (&self.name, self.size, self.size.bytes().div_ceil(1 << 20));
         Err(CliError::Usage(format!(
-            "the image holds a disk of {size}, and {disk} is to have {disk_size}; give it {least_mib}M or more"
+            "{name} holds a disk of {size}, and {disk} is to have {disk_size}; give it {least_mib}M or more"
         )))
     }
 }
