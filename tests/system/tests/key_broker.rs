@@ -44,7 +44,7 @@ fn hosts_get_an_external_servers_keys_under_grants_alone() {
     let taken_in = broker(&["add", "corp", there]);
     assert_eq!(broker(&["add", "corp", there]), taken_in);
     let listed = broker(&["list"]);
-    let found: Vec<_> = listed.as_array().unwrap().iter().map(|key| &key["id"]).collect();
+    let found: Vec<_> = listed["items"].as_array().unwrap().iter().map(|key| &key["id"]).collect();
     assert_eq!(found, [&made["id"], &taken_in["id"]], "{listed}");
     let told = site.is_refused(
         "control",
@@ -96,7 +96,7 @@ fn hosts_get_an_external_servers_keys_under_grants_alone() {
     tells(&exposed, "was revoked as compromised, and was wiped here");
     assert!(exposed.terminate(DEADLINE).success());
     let listed = broker(&["list"]);
-    assert_eq!(listed[0]["state"], "compromised", "{listed}");
+    assert_eq!(listed["items"][0]["state"], "compromised", "{listed}");
     assert!(server.terminate(DEADLINE).success());
 
     let audit: Vec<_> = site.audit().iter().map(Value::to_string).collect();
