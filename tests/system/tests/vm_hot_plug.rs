@@ -184,7 +184,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
         assert!(!scratch.path(&format!("ds/web1/{disk}")).exists());
     }
     let refused = serving.is_refused("vm disk remove web1 disk1 --yes");
-    assert!(refused.contains("disk1 of VM web1"), "{refused}");
+    assert!(refused.contains("VM web1 has no disk disk1"), "{refused}");
     serving.runs("vm disk add web1 --size 16M");
     assert!(scratch.path("ds/web1/disk1/descriptor").exists());
     serving.end();
