@@ -224,8 +224,8 @@ fn a_read_only_datastore_can_be_read() {
         [
             read_only,
             read_only,
-            "error: cannot delete ds/vm1: Read-only file system",
-            "error: cannot create ds/.strongroom-new-ID: Read-only file system",
+            "error: cannot delete ds/vm1: Read-only file system; choose another place, or mount it writable",
+            "error: cannot create ds/.strongroom-new-ID: Read-only file system; choose another place, or mount it writable",
             "exported ds/vm1 as copy (raw): 4M, not encrypted",
             "ds/vm1: no errors in its descriptor and files; its blocks were not read (--data reads them)",
         ]
@@ -290,7 +290,8 @@ fn a_full_destination_keeps_nothing_of_an_export() {
             "#,
         )
         .success();
-    let full = "error: cannot write out/copy: No space left on device";
+    let full =
+        "error: cannot write out/copy: No space left on device; free some space, or choose another place";
     assert_eq!(said.lines().collect::<Vec<_>>(), [full; 4]);
 }
 

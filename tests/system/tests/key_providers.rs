@@ -90,7 +90,7 @@ fn a_provider_is_set_up_tried_listed_and_removed() {
     cluster.servers[0].kill();
     let told = is_refused(&user, &["key-provider", "test", "corp"]);
     assert!(told.contains("is the server running") && told.contains("corp: 1 of 2 servers failed"), "{told}");
-    user.runs(&["key-provider", "remove", "corp"]);
+    user.runs(&["key-provider", "remove", "corp", "--yes"]);
     let told = is_refused(&user, &["key-provider", "test", "corp"]);
     assert!(told.contains("no key provider 'corp' is set up here"), "{told}");
 }
@@ -126,7 +126,7 @@ fn volumes_take_their_keys_from_a_provider() {
     user.runs(&["volume", "check", "ds/vm1"]);
 
     // Without the provider the key cannot be had; set up again under its name, it can.
-    user.runs(&["key-provider", "remove", "corp"]);
+    user.runs(&["key-provider", "remove", "corp", "--yes"]);
     let told = is_refused(&user, &["volume", "check", "ds/vm1"]);
     assert!(told.contains("key-unavailable") && told.contains("no key provider 'corp'"), "{told}");
     add(&user, &cluster, &[]);
