@@ -100,7 +100,7 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
     let code = match problem.code.as_str() {
         "key_unavailable" => ErrorCode::KeyUnavailable,
         "key_revoked" => ErrorCode::KeyRevoked,
-        "no_space" => ErrorCode::DatastoreFull,
+        "no_space" | "full" => ErrorCode::DatastoreFull,
         "no_such_datastore" | "not_mounted" => ErrorCode::DatastoreUnavailable,
         "bad_request"
         | "bad_spec"
@@ -109,6 +109,7 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         | "no_such_interface"
         | "bad_image"
         | "image_too_large"
+        | "file_too_large"
         | "boot_file_not_allowed"
         | "boot_file_missing"
         | "boot_file_unreadable"

@@ -490,3 +490,20 @@ fn a_volume_of_version_1_has_no_log_and_is_used_without() {
     assert_eq!(opened.disk.log_size_and_use(), None);
     assert!(check(&path, None).unwrap().is_empty());
 }
+
+#[test]
+fn a_size_that_the_file_system_has_no_files_for_is_named_as_such() {
+    let datastore = Datastore::new();
+    let path = datastore.path("ds/huge");
+    match create(&path, &clear(strongroom_types::MAX_VOLUME_BYTES)) {
+        // XFS and btrfs have files of that size; ext4 has not.
+        Ok(_) => {}
+        Err(refused) => {
+            assert!(
+                matches!(&refused, DatastoreError::FileTooLarge { path: named } if *named == path),
+                "{refused}"
+            );
+            assert!(!path.exists());
+        }
+    }
+}

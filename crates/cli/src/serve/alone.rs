@@ -16,6 +16,7 @@ use strongroom_hostd::run_directory::HostRunDirectory;
 use super::{Places, ServeArguments};
 use crate::error::CliError;
 use crate::keyserver::{ServerSettings, make_directories};
+use crate::output::Output;
 use crate::signals::Signals;
 
 /// Its lock, in the home and in the run directory: it holds the process's id.
@@ -40,7 +41,12 @@ pub struct Address {
 
 impl Alone {
     /// Takes the locks, and looks whether the addresses are free.
-    pub fn take(places: &Places, addresses: &[Address], signals: &Signals) -> Result<Self, CliError> {
+    pub fn take(
+        places: &Places,
+        addresses: &[Address],
+        signals: &Signals,
+        output: Output,
+    ) -> Result<Self, CliError> {
         make_directories(&places.home)?;
         HostRunDirectory::at(&places.run).map_err(|error| CliError::File {
             action: "use",
@@ -48,24 +54,26 @@ impl Alone {
             error,
         })?;
         let until = Instant::now() + PREDECESSOR_GONE_WITHIN;
-        let locks = [lock(&places.home, places, until, signals)?, lock(&places.run, places, until, signals)?];
+        let mut wait = Wait { until, signals, output, is_announced: false };
+        let locks = [lock(&places.home, places, &mut wait)?, lock(&places.run, places, &mut wait)?];
         for address in addresses {
-            address.is_free(until, signals)?;
+            address.is_free(&mut wait)?;
         }
         Ok(Self { _locks: locks })
     }
 }
 
-fn lock(directory: &Path, places: &Places, until: Instant, signals: &Signals) -> Result<File, CliError> {
+fn lock(directory: &Path, places: &Places, wait: &mut Wait<'_>) -> Result<File, CliError> {
     let path = directory.join(LOCK);
     let failed = |error| CliError::File { action: "lock", path: path.clone(), error };
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
     rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
+    let in_use = || format!("another `strongroom serve` uses {}", directory.display());
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break,
-            Err(Errno::WOULDBLOCK) if Instant::now() < until && !signals.came() => pause(signals),
+            Err(Errno::WOULDBLOCK) if wait.goes_on(in_use) => {}
             Err(Errno::WOULDBLOCK) => {
                 let mut text = String::new();
                 // Without it the message says less.
@@ -92,16 +100,13 @@ fn runs_already(directory: &Path, places: &Places, pid: &str) -> CliError {
 }
 
 impl Address {
-    fn is_free(&self, until: Instant, signals: &Signals) -> Result<(), CliError> {
+    fn is_free(&self, wait: &mut Wait<'_>) -> Result<(), CliError> {
         let Self { address, of, option } = self;
+        let in_use = || format!("another program listens at {address}, where {of} is to be served");
         loop {
             match TcpListener::bind(address) {
                 Ok(_) => return Ok(()),
-                Err(error)
-                    if error.kind() == ErrorKind::AddrInUse && Instant::now() < until && !signals.came() =>
-                {
-                    pause(signals);
-                }
+                Err(error) if error.kind() == ErrorKind::AddrInUse && wait.goes_on(in_use) => {}
                 Err(error) => {
                     let why = match error.kind() {
                         ErrorKind::AddrInUse => "another program listens there".to_owned(),
@@ -116,9 +121,29 @@ impl Address {
     }
 }
 
-fn pause(signals: &Signals) {
-    // What interrupts it is looked at by the caller.
-    let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], Some(&LOOK_EVERY));
+/// A predecessor that ends is waited for, and a person is told why.
+struct Wait<'serve> {
+    until: Instant,
+    signals: &'serve Signals,
+    output: Output,
+    is_announced: bool,
+}
+
+impl Wait<'_> {
+    /// Pauses; returns `false`, at once, when the time is over or a signal has come.
+    fn goes_on(&mut self, reason: impl FnOnce() -> String) -> bool {
+        if Instant::now() >= self.until || self.signals.came() {
+            return false;
+        }
+        if !self.is_announced {
+            let seconds = PREDECESSOR_GONE_WITHIN.as_secs();
+            self.output.remark(&format!("{}; waiting up to {seconds} s for it to end", reason()));
+            self.is_announced = true;
+        }
+        // A signal that interrupts the pause is seen by the next call.
+        let _ = poll(&mut [PollFd::new(self.signals, PollFlags::IN)], Some(&LOOK_EVERY));
+        true
+    }
 }
 
 impl ServeArguments {
@@ -144,20 +169,21 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let at = |name: &str| scratch.path().join(name);
         let places = |home, run| Places { home: at(home), control: at("c"), hostd: at("h"), run: at(run) };
-        let signals = Signals::catch().unwrap();
-        let first = Alone::take(&places("home", "run"), &[], &signals).unwrap();
-        let refused = Alone::take(&places("home", "other"), &[], &signals).unwrap_err().to_string();
+        let (signals, output) = (Signals::catch().unwrap(), Output::new(true));
+        let first = Alone::take(&places("home", "run"), &[], &signals, output).unwrap();
+        let refused = Alone::take(&places("home", "other"), &[], &signals, output).unwrap_err().to_string();
         let pid = std::process::id();
         assert!(
             refused.contains(&format!("process {pid} serves home")) && refused.contains("kill"),
             "{refused}"
         );
-        let refused = Alone::take(&places("other", "run"), &[], &signals).unwrap_err().to_string();
+        let refused = Alone::take(&places("other", "run"), &[], &signals, output).unwrap_err().to_string();
         assert!(refused.contains("run directory") && refused.contains("--run"), "{refused}");
         drop(first);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address { address: listener.local_addr().unwrap(), of: "the API", option: "--listen" };
-        let refused = Alone::take(&places("home", "run"), &[address], &signals).unwrap_err().to_string();
+        let refused =
+            Alone::take(&places("home", "run"), &[address], &signals, output).unwrap_err().to_string();
         assert!(refused.contains("the API") && refused.contains("--listen ADDRESS:PORT"), "{refused}");
     }
 }

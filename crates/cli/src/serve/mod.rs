@@ -271,7 +271,7 @@ impl ServeArguments {
     ) -> Result<(), CliError> {
         self.look_for_datastores(output, places)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
-        let _alone = Alone::take(places, &self.addresses(&places.home), &signals)?;
+        let _alone = Alone::take(places, &self.addresses(&places.home), &signals, *output)?;
         let program = std::env::current_exe().map_err(|error| CliError::File {
             action: "find",
             path: "/proc/self/exe".into(),

@@ -302,11 +302,10 @@ impl Control {
                 .ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))?;
             let vms = index.vms.iter().filter(|vm| vm.datastore == datastore.id).count();
             if vms > 0 {
-                return Err(Problem::new(
-                    ErrorCode::InUse,
-                    format!("datastore {} has {vms} VMs", datastore.name),
-                )
-                .next("delete, move or unregister them first"));
+                let held = if vms == 1 { "a VM".to_owned() } else { format!("{vms} VMs") };
+                let message = format!("datastore {} has {held}", datastore.name);
+                return Err(Problem::new(ErrorCode::InUse, message)
+                    .next("delete, move or unregister what is in it first"));
             }
             let task = self.task_done(task, TaskKind::DatastoreRemove, datastore_object(datastore), caller);
             Ok((task, self.draft().remove_named(datastore)))

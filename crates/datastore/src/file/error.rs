@@ -63,6 +63,15 @@ pub enum DatastoreError {
         /// How much was asked for.
         needed: String,
     },
+    /// The file system has no files of the volume's size.
+    #[error(
+        "the file system of {path} has no files as large as that; choose a smaller size, or another \
+         file system: ext4 has files of up to 16T, XFS and btrfs of more than the largest volume"
+    )]
+    FileTooLarge {
+        /// The volume.
+        path: PathBuf,
+    },
     /// A file system that is not tested, or known to break a promise.
     #[error(
         "{path} is on a file system of type {kind}, which cannot hold volumes: {reason}; use {SUPPORTED}"
@@ -377,6 +386,7 @@ impl DatastoreError {
             Self::UnknownMark { .. } => "unknown_mark",
             Self::System { .. } => "system",
             Self::Full { .. } => "full",
+            Self::FileTooLarge { .. } => "file_too_large",
             Self::FileSystem { .. } => "file_system",
             Self::Damaged { .. } => "damaged",
             Self::NotAuthentic { .. } => "not_authentic",

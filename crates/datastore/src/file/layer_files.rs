@@ -139,6 +139,7 @@ fn size_discards(discards: &dyn StoredFile, size: VolumeSize, path: &Path) -> Re
 
 fn no_room_or(action: &'static str, needed_bytes: u64, path: &Path) -> impl Fn(Errno) -> DatastoreError {
     move |errno| match errno {
+        Errno::FBIG => DatastoreError::FileTooLarge { path: path.to_owned() },
         Errno::NOSPC | Errno::DQUOT => {
             DatastoreError::Full { path: path.to_owned(), needed: display_bytes(needed_bytes) }
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use strongroom_system_tests::Scratch;
 
-use crate::user::User;
+use crate::user::{ENDS_WITHIN, User};
 
 /// What becomes of a command.
 enum Call {
@@ -55,8 +55,26 @@ fn the_readmes_commands_work_as_they_are_written() {
     }
     let run = steps.iter().filter(|step| !matches!(step.call, Call::NotRun)).count();
     assert!(run >= 15, "only {run} of them were run");
-    // What was begun last is ended first: `serve` is needed by all.
-    while beside.pop().is_some() {}
+    // What was begun last is ended first: `serve` is needed by all. Nothing went wrong, so nobody warns.
+    while let Some(process) = beside.pop() {
+        let log = process.stderr_log().with_extension("stdout");
+        let status = process.terminate(ENDS_WITHIN);
+        let log = std::fs::read_to_string(log).unwrap();
+        assert!(status.success(), "{status}: {log}");
+        let warnings: Vec<&str> = log.lines().filter(|line| is_a_warning(line)).collect();
+        assert!(warnings.is_empty(), "{}", warnings.join("\n"));
+    }
+}
+
+fn is_a_warning(line: &str) -> bool {
+    ["WARN", "ERROR"].iter().any(|level| line.split_whitespace().take(2).any(|word| word == *level))
+}
+
+#[test]
+fn warnings_of_a_log_are_found() {
+    assert!(is_a_warning(" WARN a key server does not answer"));
+    assert!(is_a_warning("2026-11-23T20:18:00Z ERROR the disk is gone"));
+    assert!(!is_a_warning(" INFO the word WARN stands here"));
 }
 
 fn steps() -> Vec<Step> {

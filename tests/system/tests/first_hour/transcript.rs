@@ -212,7 +212,7 @@ fn neutral(line: &str) -> String {
             () => text,
         });
         neutral.push_str(rest);
-        after_process = text == "process";
+        after_process = ["process", "kill"].contains(&text);
     }
     neutral
 }

@@ -11,7 +11,7 @@ use strongroom_system_tests::{CommandLine, Finished, Process, Scratch, Terminal,
 
 /// From nothing to an API.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
-const ENDS_WITHIN: Duration = Duration::from_secs(120);
+pub const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
 /// How long a command may take that is refused.
 const ANSWERS_WITHIN_S: u32 = 60;
