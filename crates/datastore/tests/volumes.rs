@@ -507,3 +507,65 @@ fn a_size_that_the_file_system_has_no_files_for_is_named_as_such() {
         }
     }
 }
+
+/// What each way into a volume says of a path.
+fn ways_in(path: &Path) -> [Result<(), DatastoreError>; 5] {
+    let layer = AddLayerOptions {
+        protection: Protection::Unencrypted,
+        log_bytes: None,
+        lock_wait: Duration::ZERO,
+        least_generation: 0,
+    };
+    [
+        describe(path).map(drop),
+        open(path, &to_write(Protection::Unencrypted)).map(drop),
+        check(path, None).map(drop),
+        add_layer(path, &layer).map(drop),
+        delete(path, Duration::ZERO),
+    ]
+}
+
+#[test]
+fn a_datastore_cannot_lead_out_of_itself_by_links() {
+    let scratch = Datastore::new();
+    let (own, other) = (scratch.path("own"), scratch.path("other"));
+    for datastore in [&own, &other] {
+        identify(datastore).unwrap();
+    }
+    create(&other.join("vm1"), &clear(MIB)).unwrap();
+    fs::create_dir(other.join("web1")).unwrap();
+    create(&other.join("web1/disk0"), &clear(MIB)).unwrap();
+    let before = scratch.state();
+    symlink(other.join("vm1"), own.join("vm1")).unwrap();
+    symlink("../other/web1", own.join("web1")).unwrap();
+    for path in [own.join("vm1"), own.join("web1/disk0")] {
+        for refused in ways_in(&path) {
+            let refused = refused.unwrap_err();
+            assert!(matches!(&refused, DatastoreError::Link { path: named } if *named == path), "{refused}");
+        }
+    }
+    let refused = create(&own.join("web1/disk1"), &clear(MIB)).unwrap_err();
+    assert_eq!(refused.code(), "link");
+    // A link is shown as what it is, and it is not known which key is needed behind it.
+    let listed = list(&own).unwrap();
+    assert_eq!(listed.len(), 2);
+    assert!(listed.iter().all(|volume| matches!(volume, ListedVolume::Broken { .. })), "{listed:?}");
+    assert_eq!(key_needs(&own).unwrap().unreadable.len(), 2);
+    for name in ["vm1", "web1"] {
+        fs::remove_file(own.join(name)).unwrap();
+    }
+    assert!(scratch.state() == before, "something was changed through a link");
+}
+
+#[test]
+fn a_datastore_may_itself_be_reached_through_a_link() {
+    let scratch = Datastore::new();
+    fs::create_dir(scratch.path("disk")).unwrap();
+    identify(&scratch.path("disk/vms")).unwrap();
+    symlink("disk/vms", scratch.path("srv")).unwrap();
+    let path = scratch.path("srv/vm1");
+    create(&path, &clear(MIB)).unwrap();
+    open(&path, &to_write(Protection::Unencrypted)).unwrap();
+    assert_eq!(list(&scratch.path("srv")).unwrap().len(), 1);
+    delete(&path, Duration::ZERO).unwrap();
+}

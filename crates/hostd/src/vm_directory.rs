@@ -12,8 +12,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat, renameat_with};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::storage::HOST;
 use strongroom_datastore::file::{DatastoreError, delete};
 use strongroom_types::VmId;
 use thiserror::Error;
@@ -162,13 +164,15 @@ impl VmRecord {
     /// # Errors
     /// If it cannot be read or understood.
     pub fn read(path: &Path) -> Result<Option<Self>, VmDirectoryError> {
-        let file = OpenOptions::new().read(true).custom_flags(no_follow()).open(path.join(CONFIGURATION));
+        // Neither the directory's name nor the file's is followed if it is a link.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = HOST
+            .open_directory(path)
+            .and_then(|directory| openat(&*directory, CONFIGURATION, flags, Mode::empty()));
         let file = match file {
-            Ok(file) => file,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Ok(None);
-            }
-            Err(error) => return Err(system("read the configuration in", path)(error)),
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(errno) => return Err(system("read the configuration in", path)(errno.into())),
         };
         let mut text = Vec::new();
         file.take(CONFIGURATION_BYTES_MAX + 1)
@@ -366,6 +370,9 @@ fn refuse_strangers(directory: &Path) -> Result<(), VmDirectoryError> {
 /// What is where swtpm keeps a TPM's state, and whether that is a file.
 fn tpm_state_files(directory: &Path) -> Result<Vec<(PathBuf, bool)>, VmDirectoryError> {
     let state = directory.join(TPM_STATE);
+    if state.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink()) {
+        return Ok(vec![(state, false)]);
+    }
     let entries = match std::fs::read_dir(&state) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(system("read", &state))?,

@@ -4,13 +4,15 @@
 //! no file, argument or environment. It ends by itself when QEMU has hung up.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::fs::lchown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, open, openat};
+use rustix::io::Errno;
+use rustix::path::Arg;
 use rustix::process::geteuid;
 use thiserror::Error;
 
@@ -162,35 +164,56 @@ impl Swtpm {
 }
 
 fn listen(path: &Path, isolation: &Isolation<'_>) -> Result<UnixListener, SwtpmError> {
-    let failed = |error| SwtpmError::Prepare { path: path.to_owned(), error };
+    let failed = |error: io::Error| SwtpmError::Prepare { path: path.to_owned(), error };
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
     let listener = UnixListener::bind(path).map_err(failed)?;
-    give(path, isolation).map_err(failed)?;
+    give(CWD, path, AtFlags::SYMLINK_NOFOLLOW, isolation).map_err(|errno| failed(errno.into()))?;
     Ok(listener)
 }
 
 /// The state becomes the VM's user's, who is another one at each start.
 fn give_state(state: &Path, isolation: &Isolation<'_>) -> Result<(), SwtpmError> {
-    let failed = |error| SwtpmError::Prepare { path: state.to_owned(), error };
-    if !std::fs::symlink_metadata(state).map_err(failed)?.is_dir() {
-        return Err(failed(io::ErrorKind::NotADirectory.into()));
-    }
-    for (number, entry) in std::fs::read_dir(state).map_err(failed)?.enumerate() {
+    let failed = |errno: Errno| SwtpmError::Prepare { path: state.to_owned(), error: errno.into() };
+    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = match open(state, flags | OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err(SwtpmError::NotState(state.to_owned())),
+        directory => directory.map_err(failed)?,
+    };
+    let mut files = 0;
+    for entry in Dir::read_from(&directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        if number >= STATE_FILES_MAX || !entry.file_type().map_err(failed)?.is_file() {
+        if [c".", c".."].contains(&entry.file_name()) {
+            continue;
+        }
+        let file =
+            openat(&directory, entry.file_name(), flags | OFlags::PATH, Mode::empty()).map_err(failed)?;
+        let stat = fstat(&file).map_err(failed)?;
+        files += 1;
+        // What has a name elsewhere too is not this TPM's alone.
+        if files > STATE_FILES_MAX || !FileType::from_raw_mode(stat.st_mode).is_file() || stat.st_nlink != 1 {
             return Err(SwtpmError::NotState(state.to_owned()));
         }
-        give(&entry.path(), isolation).map_err(failed)?;
+        // By descriptor: the directory's former owner may exchange names.
+        give(&file, "", AtFlags::EMPTY_PATH, isolation).map_err(failed)?;
     }
-    give(state, isolation).map_err(failed)
+    give(&directory, "", AtFlags::EMPTY_PATH, isolation).map_err(failed)
 }
 
-fn give(path: &Path, isolation: &Isolation<'_>) -> io::Result<()> {
+/// Gives a file to the VM's user.
+fn give(
+    directory: impl AsFd,
+    path: impl Arg,
+    flags: AtFlags,
+    isolation: &Isolation<'_>,
+) -> Result<(), Errno> {
     match isolation.user.filter(|_| geteuid().is_root()) {
-        Some((uid, gid)) => lchown(path, Some(uid), Some(gid)),
+        Some((uid, gid)) => {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            chownat(directory, path, Some(uid), Some(gid), flags)
+        }
         None => Ok(()),
     }
 }

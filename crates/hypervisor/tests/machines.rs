@@ -305,6 +305,14 @@ fn sealed_tpm() {
     assert!(other_key.2.contains("integrity"), "{other_key:?}");
     let strange = lab.path().join("strange");
     std::fs::create_dir_all(strange.join("directory")).unwrap();
-    let refused = Swtpm::start(&lab.run_directory(), &lab.isolation(), &strange, None);
-    assert!(matches!(refused, Err(SwtpmError::NotState(_))));
+    // Nor is a directory elsewhere a TPM's, nor a file that has a name elsewhere: swtpm's user would get them.
+    let linked = lab.path().join("linked");
+    std::fs::create_dir(&linked).unwrap();
+    std::fs::write(lab.path().join("elsewhere"), "another's").unwrap();
+    std::fs::hard_link(lab.path().join("elsewhere"), linked.join("tpm2-00.permall")).unwrap();
+    std::os::unix::fs::symlink(&state, lab.path().join("link")).unwrap();
+    for strange in [strange, linked, lab.path().join("link")] {
+        let refused = Swtpm::start(&lab.run_directory(), &lab.isolation(), &strange, None);
+        assert!(matches!(refused, Err(SwtpmError::NotState(_))), "{}", strange.display());
+    }
 }

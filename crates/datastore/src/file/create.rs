@@ -51,8 +51,7 @@ pub fn create_on(
     check_name(path)?;
     let parent = parent_of(path);
     make_datastore(storage, parent)?;
-    let datastore = storage.open_directory(parent).map_err(system("open", parent))?;
-    datastore.file_system(parent)?;
+    VolumeDirectory::open_datastore(storage, parent)?.file_system()?;
     if storage.exists(path) {
         return Err(DatastoreError::Exists { path: path.to_owned() });
     }

@@ -67,8 +67,18 @@ pub(super) struct VolumeDirectory {
 
 impl VolumeDirectory {
     pub(super) fn open(storage: &dyn Storage, path: &Path) -> Result<Self, DatastoreError> {
-        let handle = storage.open_directory(path).map_err(|errno| match errno {
+        Self::opened(path, storage.open_volume(path))
+    }
+
+    /// Opens a datastore, or a VM's directory in one, in which volumes are looked for.
+    pub(super) fn open_datastore(storage: &dyn Storage, path: &Path) -> Result<Self, DatastoreError> {
+        Self::opened(path, storage.open_directory(path))
+    }
+
+    fn opened(path: &Path, handle: Result<Arc<dyn Directory>, Errno>) -> Result<Self, DatastoreError> {
+        let handle = handle.map_err(|errno| match errno {
             Errno::NOTDIR => DatastoreError::NotAVolume { path: path.to_owned() },
+            Errno::LOOP => DatastoreError::Link { path: path.to_owned() },
             errno => system("open", path)(errno),
         })?;
         Ok(Self { path: path.to_owned(), handle })

@@ -19,6 +19,15 @@ pub enum DatastoreError {
         /// The path.
         path: PathBuf,
     },
+    /// A link where a datastore holds a volume or a VM.
+    #[error(
+        "{path} leads through a symbolic link of its datastore, and none is followed there: a datastore \
+         does not decide which other files are opened; name the volume by its own path"
+    )]
+    Link {
+        /// The path.
+        path: PathBuf,
+    },
     /// A path that nothing can be created at.
     #[error("{path} cannot be the name of a volume: {reason}")]
     BadName {
@@ -381,6 +390,7 @@ impl DatastoreError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotAVolume { .. } => "not_a_volume",
+            Self::Link { .. } => "link",
             Self::BadName { .. } => "bad_name",
             Self::Exists { .. } => "exists",
             Self::UnknownMark { .. } => "unknown_mark",

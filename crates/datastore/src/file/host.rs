@@ -5,20 +5,22 @@ use std::fmt;
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::Arc;
 
 use rustix::fs::{
     Advice, AtFlags, CWD, Dir, FallocateFlags, FileType, FlockOperation, IFlags, Mode, OFlags, RenameFlags,
-    SeekFrom, fadvise, fallocate, fcntl_getfl, fcntl_setfl, flock, fstat, fsync, ftruncate, ioctl_getflags,
-    ioctl_setflags, mkdir, openat, renameat, renameat_with, rmdir, seek, statat, syncfs, unlinkat,
+    ResolveFlags, SeekFrom, fadvise, fallocate, fcntl_getfl, fcntl_setfl, flock, fstat, fsync, ftruncate,
+    ioctl_getflags, ioctl_setflags, mkdir, openat, openat2, renameat, renameat_with, rmdir, seek, statat,
+    syncfs, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use strongroom_io::DataFile;
 
-use super::directory::layer_of_name;
+use super::directory::{layer_of_name, parent_of};
 use super::error::DatastoreError;
 use super::filesystem::{self, FileSystem};
+use super::identity::MARK;
 use super::lock;
 use super::storage::{Directory, Lockable, Storage, StoredFile};
 
@@ -29,8 +31,11 @@ struct Host;
 
 impl Storage for Host {
     fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Arc::new(HostDirectory(openat(CWD, path, flags, Mode::empty())?)))
+        Ok(Arc::new(HostDirectory(open_within(path, Within::Datastore)?)))
+    }
+
+    fn open_volume(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
+        Ok(Arc::new(HostDirectory(open_within(path, Within::Volume)?)))
     }
 
     fn make_directory(&self, path: &Path) -> Result<(), Errno> {
@@ -52,6 +57,47 @@ impl Storage for Host {
     fn is_directory(&self, path: &Path) -> bool {
         path.is_dir()
     }
+}
+
+/// What the last part of a path names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    /// A datastore, which its owner may reach through links; or a VM in one.
+    Datastore,
+    /// A volume of a datastore, or of a VM in one.
+    Volume,
+}
+
+/// Opens a directory without following links below its datastore. The datastore is the directory that
+/// bears a mark; the directory above a volume counts as one without a mark too.
+fn open_within(path: &Path, within: Within) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut datastore = path;
+    if within == Within::Volume {
+        datastore = above(datastore).unwrap_or(datastore);
+    }
+    datastore = above(datastore).filter(|above| bears_mark(above)).unwrap_or(datastore);
+    let below = match path.strip_prefix(datastore) {
+        Ok(below) if !below.as_os_str().is_empty() => below,
+        // `strip_prefix` does not know that `vm1` lies in `.`.
+        _ if datastore == Path::new(".") && path != datastore => path,
+        _ => return openat(CWD, path, flags | OFlags::RDONLY, Mode::empty()),
+    };
+    let datastore = openat(CWD, datastore, flags | OFlags::PATH, Mode::empty())?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(datastore, below, flags | OFlags::RDONLY, Mode::empty(), resolve)
+}
+
+/// The directory above a path's last part, if that is a name.
+fn above(path: &Path) -> Option<&Path> {
+    match path.components().next_back() {
+        Some(Component::Normal(_)) => Some(parent_of(path)),
+        _ => None,
+    }
+}
+
+fn bears_mark(directory: &Path) -> bool {
+    statat(CWD, directory.join(MARK), AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 /// A directory, held open: what happens to its path meanwhile does not matter.

@@ -16,7 +16,7 @@ use super::error::DatastoreError;
 use super::storage::{Directory, HOST, Storage};
 
 /// The mark's name: hidden, so that it is no volume's.
-const MARK: &str = ".strongroom-datastore";
+pub(super) const MARK: &str = ".strongroom-datastore";
 
 /// The longest mark that is read, in bytes: an id in text and a line end have 37.
 const MARK_BYTES_MAX: u64 = 64;

@@ -52,7 +52,7 @@ pub fn key_needs(path: &Path) -> Result<KeyNeeds, DatastoreError> {
 
 /// As [`key_needs`], on another file system.
 pub fn key_needs_on(storage: &dyn Storage, path: &Path) -> Result<KeyNeeds, DatastoreError> {
-    let datastore = VolumeDirectory::open(storage, path)?;
+    let datastore = VolumeDirectory::open_datastore(storage, path)?;
     let mut found = places(storage, &datastore)?;
     for _ in 0..ATTEMPTS {
         let needs = needs_of_all(storage, path, &found);
@@ -79,10 +79,12 @@ fn needs_of_all(storage: &dyn Storage, path: &Path, places: &[String]) -> KeyNee
 
 /// Nothing for what is no volume: a directory without a descriptor has no envelope that a key could open.
 fn needs_of(storage: &dyn Storage, path: &Path) -> Result<Option<VolumeNeeds>, DatastoreError> {
-    let handle = match storage.open_directory(path) {
+    let handle = match storage.open_volume(path) {
         Ok(handle) => handle,
-        // A file; a link that leads nowhere; or what was deleted meanwhile.
+        // A file; a link that leads to no directory; or what was deleted meanwhile.
         Err(Errno::NOTDIR | Errno::NOENT) => return Ok(None),
+        Err(Errno::LOOP) if !storage.is_directory(path) => return Ok(None),
+        Err(Errno::LOOP) => return Err(DatastoreError::Link { path: path.to_owned() }),
         Err(errno) => return Err(system("open", path)(errno)),
     };
     let directory = VolumeDirectory { path: path.to_owned(), handle };

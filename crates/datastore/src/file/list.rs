@@ -39,7 +39,7 @@ pub fn list(path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
 
 /// As [`list`], on another file system.
 pub fn list_on(storage: &dyn Storage, path: &Path) -> Result<Vec<ListedVolume>, DatastoreError> {
-    let datastore = VolumeDirectory::open(storage, path)?;
+    let datastore = VolumeDirectory::open_datastore(storage, path)?;
     datastore.file_system()?;
     let mut listed = Vec::new();
     list_in(storage, &datastore, Whose::Datastore, &mut listed)?;

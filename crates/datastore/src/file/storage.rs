@@ -19,8 +19,14 @@ pub use super::host::HOST;
 
 /// A file system, by paths.
 pub trait Storage: Send + Sync {
-    /// Opens a directory.
+    /// Opens the directory of a datastore, or of a VM in one.
     fn open_directory(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno>;
+
+    /// Opens the directory of a volume. A link is an error (`LOOP`): a datastore is not trusted to name
+    /// directories outside of it. A file system without links has nothing to refuse.
+    fn open_volume(&self, path: &Path) -> Result<Arc<dyn Directory>, Errno> {
+        self.open_directory(path)
+    }
 
     /// Makes a directory that only its owner can enter.
     fn make_directory(&self, path: &Path) -> Result<(), Errno>;
