@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
+use strongroom_hypervisor::launch::Measure;
 use strongroom_hypervisor::machine::{
     CpuTopology, DiskAttachment, Firmware, MacAddress, MachineSpec, MachineType, NbdExport, Nic, NicBackend,
     NumaNode,
@@ -88,13 +89,18 @@ fn everything() {
         (spec.guest_agent, spec.vnc) = (true, true);
         let qemu = lab.start(&spec);
         is_what_was_said(&qemu, &spec);
-        assert_eq!((qemu.networks(), qemu.shortfalls()), (&[NetworkState::Passt][..], &[][..]));
+        assert_eq!(qemu.networks(), [NetworkState::Passt]);
+        assert_eq!(measures(&qemu), lab.shortfalls());
         let adopted = Swtpm::adopt(&lab.run_directory(), tpm.identity()).unwrap().unwrap();
         // It serves QEMU until QEMU is gone.
         drop(qemu);
         assert!(tpm.wait(SOON) && adopted.wait(SOON));
         assert!(Swtpm::adopt(&lab.run_directory(), tpm.identity()).unwrap().is_none());
     }
+}
+
+fn measures(qemu: &Qemu) -> Vec<Measure> {
+    qemu.shortfalls().iter().map(|shortfall| shortfall.measure).collect()
 }
 
 fn is_what_was_said(qemu: &Qemu, spec: &MachineSpec) {
@@ -120,7 +126,7 @@ fn qemu_is_confined() {
     let secret = lab.path().join("secret");
     std::fs::write(&secret, "of another").unwrap();
     let qemu = lab.start(&small(MachineType::Q35));
-    assert_eq!(qemu.shortfalls(), &[]);
+    assert_eq!(measures(&qemu), lab.shortfalls());
     let process = Path::new("/proc").join(qemu.identity().pid.to_string());
     let read = |file: &str| std::fs::read_to_string(process.join(file)).unwrap();
     let status = read("status");
@@ -141,7 +147,9 @@ fn qemu_is_confined() {
     }
     assert_eq!(u64::from_str_radix(read("coredump_filter").trim(), 16), Ok(0));
     let core = read("limits").lines().find(|line| line.starts_with("Max core file size")).unwrap().to_owned();
-    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["1", "1"]);
+    // At 1 the kernel starts no program for a core either. Where the limit was 0, nobody but root raises it.
+    let limits: Vec<_> = core.split_whitespace().skip(4).take(2).collect();
+    assert!(limits == ["1", "1"] || (lab.user.is_none() && limits == ["0", "0"]), "{core}");
     for namespace in ["net", "ipc", "uts", "mnt", "cgroup"] {
         let of = |process: &Path| std::fs::read_link(process.join("ns").join(namespace)).unwrap();
         assert_ne!(of(&process), of(Path::new("/proc/self")), "{namespace}");
@@ -246,9 +254,11 @@ fn plugged() {
         let nothing = DiskAttachment::VhostUser { socket: lab.disk("nothing.sock"), queues: 1 };
         assert!(qemu.plug_disk(&id("none"), &nothing, &lab.isolation()).is_err());
         if machine == MachineType::Q35 {
-            let plugs =
+            let mut plugs =
                 (0..16).map(|number| qemu.plug_nic(&id(&format!("n{number}")), &nic, &lab.isolation()));
-            assert!(plugs.into_iter().any(|plug| matches!(plug, Err(HotPlugError::NoPort))));
+            // The first one that is refused is refused because all ports are taken.
+            let refused = plugs.find_map(Result::err);
+            assert!(matches!(refused, Some(HotPlugError::NoPort)), "{refused:?}");
         }
     }
 }

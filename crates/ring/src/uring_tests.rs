@@ -132,7 +132,15 @@ fn memory_is_registered_by_the_chunk_and_let_go_of_with_it() {
     let (first, second) = (pool.take(4096).unwrap(), pool.take(CHUNK_BYTES / 2).unwrap());
     let Uring { ring, chunks, .. } = &mut uring;
     let place = chunks.place_of(ring, &first);
-    assert!(place.is_some(), "the kernel has such tables since 5.19");
+    if place.is_none() {
+        // What an ordinary user's other rings have locked counts too, and the ring does without then.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+        assert!(
+            limit.is_some() && !rustix::process::geteuid().is_root(),
+            "the kernel has such tables since 5.19"
+        );
+        return;
+    }
     assert_eq!(chunks.place_of(ring, &second), place);
     let third = pool.take(CHUNK_BYTES).unwrap();
     assert_ne!(chunks.place_of(ring, &third), place);

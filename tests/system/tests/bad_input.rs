@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's own steps fail it by panicking")]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use strongroom_system_tests::{CommandLine, Scratch, Snapshot, assert_refused};
@@ -39,6 +40,8 @@ fn a_wrong_key_opens_nothing() {
     strongroom.write_key_file("other.key", &[0x34; 32]);
     strongroom.write_key_file("short.key", &[0x34; 31]);
     fs::write(strongroom.path("open.key"), KEY).unwrap();
+    // Whatever the umask is.
+    fs::set_permissions(strongroom.path("open.key"), PermissionsExt::from_mode(0o644)).unwrap();
     let before = Snapshot::of(&strongroom.path("ds"));
 
     let check = |file, message: &str| {

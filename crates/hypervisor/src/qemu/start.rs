@@ -1,7 +1,7 @@
 //! Starting a machine: what it needs, in the order in which it is needed.
 
 use std::io;
-use std::os::unix::fs::lchown;
+use std::os::unix::fs::{FileTypeExt, lchown};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -162,10 +162,16 @@ fn give_sockets(spec: &MachineSpec, isolation: &Isolation<'_>) -> Result<(), Qem
     spec.sockets().try_for_each(|path| give_socket(path, isolation))
 }
 
-/// The same for one.
+/// The same for one, which has to be there: QEMU would wait for it without an end, and its guest with it.
 pub(super) fn give_socket(path: &Path, isolation: &Isolation<'_>) -> Result<(), QemuError> {
-    let Some((uid, gid)) = isolation.user.filter(|_| geteuid().is_root()) else { return Ok(()) };
-    lchown(path, Some(uid), Some(gid)).map_err(|error| QemuError::Prepare { path: path.to_owned(), error })
+    let failed = |error| QemuError::Prepare { path: path.to_owned(), error };
+    if !std::fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket() {
+        return Err(failed(io::Error::other("it is no socket")));
+    }
+    match isolation.user.filter(|_| geteuid().is_root()) {
+        Some((uid, gid)) => lchown(path, Some(uid), Some(gid)).map_err(failed),
+        None => Ok(()),
+    }
 }
 
 /// What of the host's files the machine is made of. Sockets are seen by their directories, so that a server may make a

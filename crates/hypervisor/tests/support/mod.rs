@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
-use strongroom_hypervisor::launch::process_main;
+use strongroom_hypervisor::launch::{Measure, process_main};
 use strongroom_hypervisor::machine::{Accelerator, MachineSpec, MachineType};
 use strongroom_hypervisor::qemu::DEFAULT_PROGRAM;
 use strongroom_hypervisor::{
@@ -116,6 +116,11 @@ impl Lab {
 
     pub fn run_directory(&self) -> RunDirectory {
         RunDirectory::create(&self.path, self.user).unwrap()
+    }
+
+    /// The walls that are missing: an ordinary user has no other user to give.
+    pub fn shortfalls(&self) -> Vec<Measure> {
+        if self.user.is_some() { Vec::new() } else { vec![Measure::OwnUser] }
     }
 
     pub fn isolation(&self) -> Isolation<'_> {
