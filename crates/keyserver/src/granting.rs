@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use crate::access::Identity;
 use crate::grant::ledger::redeem;
-use crate::grant::{GrantVerifier, RedeemError, Signers};
+use crate::grant::{GrantVerifier, RedeemError, Signers, VerifiedGrant};
 use crate::objects::clock::Clock;
 use crate::server::{GrantFailure, Grants, Redeeming};
 
@@ -26,13 +26,16 @@ impl<S: Signers> LedgeredGrants<S> {
 }
 
 impl<S: Signers> Grants for LedgeredGrants<S> {
-    fn redeem<'a>(&'a self, bytes: &'a [u8], host: &'a Identity) -> Redeeming<'a> {
+    fn verify(&self, bytes: &[u8], host: &Identity) -> Result<VerifiedGrant, GrantFailure> {
+        // A clock beyond the year 9999 is one that nobody set; no grant is good then.
+        let now = OffsetDateTime::from_unix_timestamp(self.clock.now().0).map_err(unavailable)?;
+        Ok(self.verifier.verify(bytes, host, now)?)
+    }
+
+    fn redeem<'a>(&'a self, grant: &'a VerifiedGrant) -> Redeeming<'a> {
         Box::pin(async move {
-            // A clock beyond the year 9999 is one that nobody set; no grant is good then.
-            let now = OffsetDateTime::from_unix_timestamp(self.clock.now().0).map_err(unavailable)?;
-            let grant = self.verifier.verify(bytes, host, now)?;
-            match redeem(self.store.as_ref(), &grant).await {
-                Ok(()) => Ok(grant),
+            match redeem(self.store.as_ref(), grant).await {
+                Ok(()) => Ok(()),
                 Err(RedeemError::Refused(refusal)) => Err(GrantFailure::Refused(refusal)),
                 Err(error) => Err(unavailable(error)),
             }

@@ -1,7 +1,8 @@
 //! A request from its bytes to the bytes of its answer: grant, batch, record.
 //!
 //! The order is what the promises rest on:
-//! 1. the grant that came with the request, if one did, is verified and redeemed, durably;
+//! 1. the grant that came with the request, if one did, is verified, held against the owners of the objects that it names,
+//!    and redeemed, durably;
 //! 2. each item of the batch is one piece of work and one transaction, durable before the next begins; of a batch that is to be
 //!    undone as a whole, all items are one;
 //! 3. what was done and refused is put on record, durably;
@@ -29,7 +30,7 @@ use crate::grant::{Grant, Refusal, VerifiedGrant};
 use crate::objects::clock::Clock;
 use crate::objects::dependents::{Dependents, Inquiry};
 use crate::objects::id::ObjectId;
-use crate::objects::keeping::Objects;
+use crate::objects::keeping::{KeepingError, Objects};
 use crate::objects::sealing::SealingError;
 use crate::observer::{Event, EventOutcome, Observer, ShownGrant};
 use crate::operations::GroupTurns;
@@ -41,12 +42,18 @@ use crate::settings::Settings;
 pub const BATCH_MAX_ITEMS: usize = 64;
 
 /// What [`Grants::redeem`] gives back.
-pub type Redeeming<'a> = Pin<Box<dyn Future<Output = Result<VerifiedGrant, GrantFailure>> + Send + 'a>>;
+pub type Redeeming<'a> = Pin<Box<dyn Future<Output = Result<(), GrantFailure>> + Send + 'a>>;
 
 /// Takes grants: verifies them and uses them up.
 pub trait Grants: Send + Sync {
-    /// The grant that `bytes` are, if `host` may use it now. When the future is done, its use is durable.
-    fn redeem<'a>(&'a self, bytes: &'a [u8], host: &'a Identity) -> Redeeming<'a>;
+    /// The grant that `bytes` are, if `host` may use it now.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    fn verify(&self, bytes: &[u8], host: &Identity) -> Result<VerifiedGrant, GrantFailure>;
+
+    /// Uses a grant up. When the future is done, that is durable.
+    fn redeem<'a>(&'a self, grant: &'a VerifiedGrant) -> Redeeming<'a>;
 }
 
 /// Why a grant was not taken.
@@ -200,11 +207,28 @@ impl KeyServer {
             ));
         }
         let Some(bytes) = grant_in(&request.header)? else { return Ok(caller) };
-        match self.grants.redeem(bytes, caller.identity()).await {
-            Ok(grant) => Ok(caller.with_grant(grant)),
-            Err(GrantFailure::Refused(refusal)) => Err(refused(&refusal)),
-            Err(error) => Err(Failure::internal(&error)),
+        let of_grant = |failure| match failure {
+            GrantFailure::Refused(refusal) => refused(&refusal),
+            error => Failure::internal(&error),
+        };
+        let grant = self.grants.verify(bytes, caller.identity()).map_err(of_grant)?;
+        self.check_owners(&grant)?;
+        self.grants.redeem(&grant).await.map_err(of_grant)?;
+        Ok(caller.with_grant(grant))
+    }
+
+    /// That the grant's signer owns what it grants: a control plane has no say over the keys of others. Before the grant is
+    /// redeemed, because that lets its host ask on for what it names.
+    fn check_owners(&self, grant: &VerifiedGrant) -> Result<(), Failure> {
+        let work = self.objects.begin().map_err(|error| Failure::internal(&error))?;
+        for id in grant.grant().objects().iter().filter_map(|text| text.parse::<ObjectId>().ok()) {
+            match work.load(id) {
+                Ok(object) if object.owner != grant.signer() => return Err(refused(&Refusal::NotTheSigners)),
+                Ok(_) | Err(KeepingError::NotFound { .. }) => {}
+                Err(error) => return Err(Failure::internal(&error)),
+            }
         }
+        Ok(())
     }
 
     /// `items`, if the events can be put on record; refusals otherwise.

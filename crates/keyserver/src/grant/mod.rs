@@ -15,7 +15,8 @@
 //! | [`refusal`] | every reason why not, each with its own name |
 //!
 //! The way of a grant through a request, in this order, because each step rests on those before it:
-//! 1. [`GrantVerifier::check`] with the identity of the host that asks and what the request asks for;
+//! 1. [`GrantVerifier::check`] with the identity of the host that asks and what the request asks for; and each object that
+//!    it names is its signer's ([`Refusal::NotTheSigners`]);
 //! 2. [`ledger::redeem`]: one transaction of the store writes down that the grant is used and which generation
 //!    of the VM it was for. Durable before any key leaves;
 //! 3. the audit record;

@@ -43,6 +43,9 @@ pub enum Refusal {
     /// It does not name the object.
     #[error("the grant does not name this object")]
     OtherObject,
+    /// It names an object that is not its signer's.
+    #[error("the grant names a key that its signer does not own")]
+    NotTheSigners,
     /// It does not name the operation.
     #[error("the grant does not name this operation")]
     OtherOperation,
@@ -85,6 +88,7 @@ impl Refusal {
             Refusal::Expired { .. } => "grant-expired",
             Refusal::TooLongLived { .. } => "grant-too-long-lived",
             Refusal::OtherObject => "grant-other-object",
+            Refusal::NotTheSigners => "grant-not-the-signers",
             Refusal::OtherOperation => "grant-other-operation",
             Refusal::Replayed => "grant-replayed",
             Refusal::BeforeRestore { .. } => "grant-before-restore",

@@ -13,6 +13,7 @@ use crate::authority::{PrivateKey, Settings as AuthoritySettings, signing_reques
 use crate::backup::tests::{people, two_of_three};
 use crate::backup::{self, BackupError, BackupStatus, RestoreSession, Restored};
 use crate::caller::Caller;
+use crate::grant::VerifiedGrant;
 use crate::objects::clock::{SystemClock, UnixSeconds};
 use crate::objects::dependents::NoDependents;
 use crate::objects::destruction::{self, DELAY_MIN_SECONDS, Waiting};
@@ -35,7 +36,11 @@ impl Observer for Silent {
 }
 
 impl Grants for Silent {
-    fn redeem<'a>(&'a self, _: &'a [u8], _: &'a Identity) -> Redeeming<'a> {
+    fn verify(&self, _: &[u8], _: &Identity) -> Result<VerifiedGrant, GrantFailure> {
+        Err(GrantFailure::Unavailable("no grants here".into()))
+    }
+
+    fn redeem<'a>(&'a self, _: &'a VerifiedGrant) -> Redeeming<'a> {
         Box::pin(async { Err(GrantFailure::Unavailable("no grants here".into())) })
     }
 }

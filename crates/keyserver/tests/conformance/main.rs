@@ -23,7 +23,7 @@ use strongroom_keyserver::access::{
     CertificateSerial, CertificateSha256, ClientId, Identity, PublicKeySha256, Role,
 };
 use strongroom_keyserver::caller::Caller;
-use strongroom_keyserver::grant::Refusal;
+use strongroom_keyserver::grant::{Refusal, VerifiedGrant};
 use strongroom_keyserver::objects::clock::{Clock, UnixSeconds};
 use strongroom_keyserver::objects::dependents::NoDependents;
 use strongroom_keyserver::observer::{Event, Observer, Recording};
@@ -48,7 +48,11 @@ impl Clock for TestClock {
 struct NoGrants;
 
 impl Grants for NoGrants {
-    fn redeem<'a>(&'a self, _: &'a [u8], _: &'a Identity) -> Redeeming<'a> {
+    fn verify(&self, _: &[u8], _: &Identity) -> Result<VerifiedGrant, GrantFailure> {
+        Err(GrantFailure::Refused(Refusal::Malformed))
+    }
+
+    fn redeem<'a>(&'a self, _: &'a VerifiedGrant) -> Redeeming<'a> {
         Box::pin(async { Err(GrantFailure::Refused(Refusal::Malformed)) })
     }
 }

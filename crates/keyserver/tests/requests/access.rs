@@ -1,7 +1,7 @@
 //! Who may do what to which object.
 
 use strongroom_keyserver::access::Role;
-use strongroom_keyserver::observer::EventOutcome;
+use strongroom_keyserver::observer::{Event, EventOutcome};
 use strongroom_kmip::message::*;
 use strongroom_kmip::protocol::*;
 
@@ -87,6 +87,27 @@ fn a_host_gets_what_it_was_granted_once() {
             "grant-signer-unknown",
         ]
     );
+}
+
+#[test]
+fn a_grant_for_what_its_signer_does_not_own_gives_nothing() {
+    let fixture = Fixture::new();
+    let (control, owner) = (identity("control", Role::Control), client("owner"));
+    let host = identity("host", Role::Host);
+    let (own, id) = (fixture.create(&control, Vec::new()), fixture.create(&owner, Vec::new()));
+    fixture.events();
+    let grant = || fixture.control.grant(&host, &id, 1);
+    assert_refused(&fixture.ask_granted(&host, grant(), get(&id)), ResultReason::PermissionDenied);
+    // Nor does it let the host ask on: it was not redeemed.
+    let attributes = || RequestPayload::GetAttributeList(just(&id));
+    assert_refused(&fixture.ask_granted(&host, grant(), attributes()), ResultReason::PermissionDenied);
+    assert_refused(&fixture.ask(&host, attributes()), ResultReason::PermissionDenied);
+    let refused = |event: &Event| match &event.outcome {
+        EventOutcome::Refused { message, .. } => message.starts_with("grant-not-the-signers:"),
+        _ => false,
+    };
+    assert_eq!(fixture.events().iter().filter(|event| refused(event)).count(), 2);
+    key_in(&fixture.ask_granted(&host, fixture.control.grant(&host, &own, 1), get(&own)));
 }
 
 #[test]

@@ -74,6 +74,9 @@ impl Clock for TestClock {
     }
 }
 
+/// Who the control plane is.
+const CONTROL: ClientId = ClientId::from_bytes([2; 16]);
+
 /// The one control plane whose grants are believed.
 #[derive(Clone)]
 pub struct Control {
@@ -110,7 +113,7 @@ impl Signers for Control {
         if *certificate != self.certificate {
             return Err(SignerRefusal::Unknown);
         }
-        Ok(Signer { client: ClientId::from_bytes([2; 16]), public_key: self.public_key.clone() })
+        Ok(Signer { client: CONTROL, public_key: self.public_key.clone() })
     }
 }
 
@@ -214,7 +217,8 @@ pub fn root(number: u8) -> SecretBytes {
 
 pub fn identity(name: &str, role: Role) -> Identity {
     Identity {
-        client: ClientId::random(),
+        // There is one control plane.
+        client: if role == Role::Control { CONTROL } else { ClientId::random() },
         role,
         name: name.parse().unwrap(),
         public_key: PublicKeySha256::of(name.as_bytes()),
