@@ -93,3 +93,11 @@ pub enum Standing {
     /// The inventory has it, and it is not there.
     Missing,
 }
+
+/// How a datastore's VMs are registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RebuildDatastore {
+    /// As [`RegisterVm::accept_configuration`](crate::vm::RegisterVm::accept_configuration), for each of them.
+    pub accept_configuration: bool,
+}

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_api::alarm::Alarm;
-use strongroom_api::datastore::{AddDatastore, Datastore, Found};
+use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
 use strongroom_api::event::{Event, EventListQuery};
 use strongroom_api::host::Host;
 use strongroom_api::policy::{CreatePolicy, Policy, PolicyRules};
@@ -286,7 +286,7 @@ pub enum DatastoreCommand {
     /// Show what lies in a datastore, and how it stands to the inventory
     Contents(DatastoreArguments),
     /// Register every VM of a datastore that can be
-    Rebuild(DatastoreArguments),
+    Rebuild(RebuildArguments),
 }
 
 /// Where.
@@ -320,13 +320,25 @@ pub struct DatastoreAddArguments {
 
 /// Which datastore.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  strongroom datastore contents ds1\n  strongroom datastore rebuild ds1")]
+#[command(after_help = "Examples:\n  strongroom datastore contents ds1")]
 pub struct DatastoreArguments {
     /// The datastore, by name or id
     datastore: String,
 
     #[command(flatten)]
     api: ApiArguments,
+}
+
+/// Which datastore's VMs are registered.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom datastore rebuild ds1 --accept-configuration")]
+pub struct RebuildArguments {
+    /// As of `strongroom vm register`, for each VM; without this those are left out, and events say why
+    #[arg(long)]
+    accept_configuration: bool,
+
+    #[command(flatten)]
+    of: DatastoreArguments,
 }
 
 impl DatastoreCommand {
@@ -381,10 +393,14 @@ impl DatastoreCommand {
                     [found.directory.clone(), word(found.standing), found.reason.clone().unwrap_or_default()]
                 })
             }
-            Self::Rebuild(DatastoreArguments { datastore, api }) => {
+            Self::Rebuild(RebuildArguments {
+                accept_configuration,
+                of: DatastoreArguments { datastore, api },
+            }) => {
                 let api = api.connect()?;
+                let wish = RebuildDatastore { accept_configuration: *accept_configuration };
                 let path = format!("/v1/datastores/{}/rebuild", segment(datastore));
-                let task = api.post(&path, &strongroom_api::vm::PowerOptions::default())?;
+                let task = api.post(&path, &wish)?;
                 let said = format!("what could be registered of {datastore} is");
                 ended(&api, output, WaitArguments::default(), "registering", task, &said)
             }

@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use strongroom_api::datastore::RebuildDatastore;
 use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, StartVm, StopVm};
 use strongroom_api::{ErrorCode, Problem};
@@ -62,7 +63,9 @@ fn ask(control: &Control, by: &Caller, act: Act) -> Option<Result<Task, Problem>
         Act::Resume(vm) => control.resume_vm(by, NAMES[vm]),
         Act::Delete(vm) => control.delete_vm(by, NAMES[vm]),
         Act::Unregister(vm) => control.unregister_vm(by, NAMES[vm]),
-        Act::Rebuild => control.rebuild_datastore(by, "ds1"),
+        Act::Rebuild => {
+            control.rebuild_datastore(by, "ds1", &RebuildDatastore { accept_configuration: true })
+        }
         _ => return None,
     })
 }

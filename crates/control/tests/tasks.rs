@@ -6,7 +6,7 @@ mod support;
 use std::time::Duration;
 
 use strongroom_api::alarm::{AlarmKind, Severity};
-use strongroom_api::datastore::Standing;
+use strongroom_api::datastore::{RebuildDatastore, Standing};
 use strongroom_api::task::TaskState;
 use strongroom_api::vm::{
     AddDisk, Cdrom, CreateVm, DesiredPower, DumpVm, Nic, NicBackend, PatchVm, PowerState, RegisterVm,
@@ -14,8 +14,10 @@ use strongroom_api::vm::{
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
-use strongroom_hostd::protocol::{CryptoSafe, CryptoSafeState, OffReason, PowerState as HostPower, Programs};
-use strongroom_types::VmId;
+use strongroom_hostd::protocol::{
+    CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
+};
+use strongroom_types::{VmId, VolumeId};
 use support::{Site, caller, create, settle_down};
 
 /// A site with a datastore and some VMs.
@@ -186,6 +188,37 @@ fn a_dump_is_made_once_whoever_dies_and_the_history_says_who_opened_it() {
 }
 
 #[test]
+fn what_could_lead_data_out_of_a_registered_vm_is_listed_and_takes_a_word() {
+    let (site, control) = site(&["web1"]);
+    control.unregister_vm(&caller(1), "web1").unwrap();
+    // Who writes the datastore puts a clear disk before the encrypted one, and a network card.
+    {
+        let mut host = site.host.lock();
+        let vm = host.vms.values_mut().next().unwrap();
+        let mut clear = vm.spec.disks[0].clone();
+        (clear.name, clear.key) = ("disk7".parse().unwrap(), DiskKey::Unencrypted);
+        vm.volumes.insert("disk7".to_owned(), VolumeId::random());
+        vm.spec.disks.insert(0, clear);
+        assert!(!vm.spec.nics.is_empty() && vm.spec.is_encrypted());
+    }
+    site.host.restart();
+    let mut register =
+        RegisterVm { datastore: None, directory: "web1".parse().unwrap(), accept_configuration: false };
+    let refused = control.register_vm(&caller(2), &register).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    for way in ["disk7 is not encrypted, and the VM starts from it", "nic0 reaches"] {
+        assert!(refused.message.contains(way), "{refused}");
+    }
+    assert!(refused.next_step.unwrap().contains("--accept-configuration"));
+    control.rebuild_datastore(&caller(3), "ds1", &RebuildDatastore::default()).unwrap();
+    assert_eq!(control.show_vm("web1").unwrap_err().code, ErrorCode::NotFound);
+    register.accept_configuration = true;
+    control.register_vm(&caller(4), &register).unwrap();
+    let summary = control.show_vm("web1").unwrap().summary;
+    assert!(summary.encrypted && summary.partly_clear);
+}
+
+#[test]
 fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
     let (site, control) = site(&["web1"]);
     let original = site.host.lock().vms.values().next().unwrap().clone();
@@ -198,13 +231,15 @@ fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
     let found = control.datastore_contents("ds1").unwrap();
     let standings: Vec<_> = found.iter().map(|found| (found.directory.as_str(), found.standing)).collect();
     assert_eq!(standings, [("web1", Standing::Registered), ("web2", Standing::Duplicate)]);
-    let register = RegisterVm { datastore: None, directory: "web2".parse().unwrap() };
+    let register =
+        RegisterVm { datastore: None, directory: "web2".parse().unwrap(), accept_configuration: true };
     assert_eq!(code(control.register_vm(&caller(1), &register)), ErrorCode::VolumeKnown);
     // With the original unregistered it is the only one that says so.
     control.unregister_vm(&caller(2), "web1").unwrap();
     control.register_vm(&caller(3), &register).unwrap();
     assert_eq!(control.show_vm("web2").unwrap().summary.id, copy.spec.id);
-    let register = RegisterVm { datastore: None, directory: "web1".parse().unwrap() };
+    let register =
+        RegisterVm { datastore: None, directory: "web1".parse().unwrap(), accept_configuration: true };
     assert_eq!(code(control.register_vm(&caller(4), &register)), ErrorCode::VolumeKnown);
     site.host.lock().vms.remove(&copy.spec.id);
     site.host.restart();
@@ -334,7 +369,7 @@ fn a_lost_inventory_comes_back_from_the_datastore_alone() {
     let control = other.control().unwrap();
     let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
     control.add_datastore(&caller(1), &datastore).unwrap();
-    control.rebuild_datastore(&caller(2), "ds1").unwrap();
+    control.rebuild_datastore(&caller(2), "ds1", &RebuildDatastore { accept_configuration: true }).unwrap();
     assert!(settle_down(&other, &control));
     for before in before {
         let after = control.show_vm(before.summary.name.as_str()).unwrap();

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_datastore::file::storage::HOST;
 use strongroom_datastore::file::{DatastoreError, delete};
-use strongroom_types::VmId;
+use strongroom_types::{STORED_COUNT_MAX, VmId};
 use thiserror::Error;
 
 use crate::protocol::{Dump, SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSpec};
@@ -200,6 +200,9 @@ impl VmRecord {
             unusable(format!("{error}{newer}"))
         })?;
         record.spec.check().map_err(|error: SpecError| unusable(error.to_string()))?;
+        if record.generation.0 > STORED_COUNT_MAX {
+            return Err(unusable(format!("no VM has had {} starts", record.generation)));
+        }
         Ok(Some(record))
     }
 
@@ -507,7 +510,11 @@ mod tests {
         let directory = scratch.path().join("web1");
         std::fs::create_dir(&directory).unwrap();
         assert!(VmRecord::read(&directory).unwrap().is_none());
-        for text in ["", "{}", r#"{"format":2}"#, r#"{"format":1}"#] {
+        let spec = spec(scratch.path(), "web1");
+        let mut counted = VmRecord::new(spec);
+        counted.generation = VmGeneration(u64::MAX);
+        let counted = serde_json::to_string(&counted).unwrap();
+        for text in ["", "{}", r#"{"format":2}"#, r#"{"format":1}"#, &counted] {
             std::fs::write(directory.join(CONFIGURATION), text).unwrap();
             assert_eq!(VmRecord::read(&directory).unwrap_err().code(), "bad_configuration", "{text}");
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+mod attacks;
 mod console_log;
 mod support;
 mod suspend;
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
         trial("a_suspended_vm_goes_on_with_its_memory_which_is_sealed_and_whole", suspend::suspended),
         trial("no_process_of_a_vm_leaves_a_core", no_cores),
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
+        trial("a_configuration_that_says_clear_makes_nothing_clear", attacks::clear_configuration),
+        trial("exchanged_volumes_are_refused", attacks::exchanged_volumes),
         trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])

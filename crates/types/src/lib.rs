@@ -13,6 +13,10 @@ mod pending;
 mod shell;
 mod size;
 
+/// The greatest count that is read from a datastore: of a volume's descriptors, a VM's starts, a log's superblocks. No counting
+/// gets there, so a greater one was written by somebody else, and would overflow as it is counted on.
+pub const STORED_COUNT_MAX: u64 = u64::MAX / 2;
+
 pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
 pub use id::{
     ClientId, DatastoreId, GrantId, IdError, KekId, KeyEpoch, KeyRequestId, LayerId, VmId, VolumeId, parse_id,

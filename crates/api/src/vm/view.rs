@@ -33,6 +33,9 @@ pub struct VmSummary {
     pub disk_bytes: u64,
     /// Whether it is sealed.
     pub encrypted: bool,
+    /// Whether some of its disks are not encrypted though others are.
+    #[serde(default)]
+    pub partly_clear: bool,
     /// The datastore's name.
     pub datastore: String,
     /// The host's name.

@@ -288,7 +288,11 @@ impl RotateArguments {
                 let mover = Mover {
                     key: &present,
                     in_place_of: old,
-                    freshness: FreshnessArguments { least_generation: 0, expect_kek: None },
+                    freshness: FreshnessArguments {
+                        least_generation: 0,
+                        expect_kek: None,
+                        expect_volume: None,
+                    },
                     lock_wait: self.lock.lock_wait,
                 };
                 match mover.move_volume(&volume.path, &mut journal, &mut keys) {

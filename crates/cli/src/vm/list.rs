@@ -67,7 +67,12 @@ impl fmt::Display for Listing {
                 vm.cpus.to_string(),
                 display_bytes(vm.memory_bytes),
                 display_bytes(vm.disk_bytes),
-                if vm.encrypted { "sealed" } else { "CLEAR" }.to_owned(),
+                match (vm.encrypted, vm.partly_clear) {
+                    (true, false) => "sealed",
+                    (true, true) => "PARTLY CLEAR",
+                    (false, _) => "CLEAR",
+                }
+                .to_owned(),
                 vm.datastore.clone(),
                 vm.host.clone().unwrap_or_default(),
                 vm.reason.clone().unwrap_or_default(),

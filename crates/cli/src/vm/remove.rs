@@ -51,6 +51,11 @@ pub struct RegisterArguments {
     #[arg(long, value_name = "NAME")]
     datastore: Option<String>,
 
+    /// Register an encrypted VM also if what its directory says could lead its data out: disks that are not encrypted, networks, a kernel
+    /// or an image of the host. Nobody but the datastore vouches for that; without this it is listed and refused
+    #[arg(long)]
+    accept_configuration: bool,
+
     #[command(flatten)]
     wait: WaitArguments,
 
@@ -152,7 +157,11 @@ impl RegisterArguments {
     /// Registers it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let api = self.api.connect()?;
-        let wish = RegisterVm { datastore: self.datastore.clone(), directory: self.directory.clone() };
+        let wish = RegisterVm {
+            datastore: self.datastore.clone(),
+            directory: self.directory.clone(),
+            accept_configuration: self.accept_configuration,
+        };
         let task = api.post("/v1/vms/register", &wish)?;
         if self.wait.no_wait {
             return output.answer(&Begun(task));

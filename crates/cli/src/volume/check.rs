@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{
-    Access, DatastoreError, Finding, OpenOptions, Severity, check, describe, open,
-};
+use strongroom_datastore::file::{Access, Finding, OpenOptions, Severity, check, describe, open};
 use strongroom_worker::Progress;
 use strongroom_worker::condition::{Condition, State};
 use strongroom_worker::layers::plain_blocks_over;
@@ -143,9 +141,7 @@ impl CheckArguments {
         };
         let mut findings = check(&self.path, key.kek())?;
         if let Some(volume) = &described {
-            let (found, least) = (volume.descriptor.generation, self.freshness.least_generation);
-            if found < least {
-                let error = DatastoreError::RolledBack { path: self.path.clone(), found, least };
+            if let Err(error) = self.freshness.verify(&self.path, &volume.descriptor) {
                 findings.insert(0, Finding { severity: Severity::Error, message: error.to_string() });
             }
         }

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{
-    DatastoreError, Integrity, LogUse, Severity, check, describe, describe_log,
-};
+use strongroom_datastore::file::{Integrity, LogUse, Severity, check, describe, describe_log};
 use strongroom_keys::{LeaseState, RevokedHow};
 use strongroom_types::display_bytes;
 use strongroom_worker::condition::{Condition, State};
@@ -203,10 +201,7 @@ impl InfoArguments {
     /// Shows the volume.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let described = describe(&self.path)?;
-        let (found, least) = (described.descriptor.generation, self.freshness.least_generation);
-        if found < least {
-            return Err(DatastoreError::RolledBack { path: self.path.clone(), found, least }.into());
-        }
+        self.freshness.verify(&self.path, &described.descriptor)?;
         let mut authenticated = false;
         if self.key.are_given() {
             let key = self.key.for_volume(&self.path, &described.descriptor, self.freshness.expect_kek)?;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use strongroom_datastore::file::{
-    Access, Deks, DescribedVolume, OpenLayer, OpenOptions, OpenVolume, VolumeHead, describe, open, open_apart,
+    Access, DatastoreError, Deks, DescribedVolume, Descriptor, OpenLayer, OpenOptions, OpenVolume,
+    VolumeHead, describe, open, open_apart,
 };
-use strongroom_types::KekId;
+use strongroom_types::{KekId, VolumeId};
 
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
@@ -47,12 +48,26 @@ pub struct FreshnessArguments {
     /// Refuse a volume that is not under this key: somebody who had an earlier one could have made its descriptor
     #[arg(long, value_name = "KEK-ID")]
     pub expect_kek: Option<KekId>,
+
+    /// Refuse another volume than this one: somebody exchanged two
+    #[arg(long, value_name = "VOLUME-ID")]
+    pub expect_volume: Option<VolumeId>,
 }
 
 impl FreshnessArguments {
     /// Whether anything is known.
     pub fn are_given(&self) -> bool {
-        self.least_generation > 0 || self.expect_kek.is_some()
+        self.least_generation > 0 || self.expect_kek.is_some() || self.expect_volume.is_some()
+    }
+
+    /// That a volume is the one that is meant, and no older than is known.
+    pub fn verify(&self, path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
+        descriptor.expect_volume(path, self.expect_volume)?;
+        let (found, least) = (descriptor.generation, self.least_generation);
+        match found < least {
+            true => Err(DatastoreError::RolledBack { path: path.to_owned(), found, least }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -60,7 +75,9 @@ impl OpenArguments {
     /// Asks for the key of the volume at `path`, and opens it.
     pub fn open(&self, path: &Path, access: Access) -> Result<(OpenVolume, VolumeKey), CliError> {
         let key = self.ask_for_key(path)?;
-        Ok((open(path, &self.options(&key, access))?, key))
+        let volume = open(path, &self.options(&key, access))?;
+        self.freshness.verify(path, volume.descriptor())?;
+        Ok((volume, key))
     }
 
     /// The same, for two processes.
@@ -71,6 +88,7 @@ impl OpenArguments {
     ) -> Result<(VolumeHead, OpenLayer, Deks, VolumeKey), CliError> {
         let key = self.ask_for_key(path)?;
         let (head, layer, deks) = open_apart(path, &self.options(&key, access))?;
+        self.freshness.verify(path, head.descriptor())?;
         Ok((head, layer, deks, key))
     }
 

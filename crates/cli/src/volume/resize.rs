@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::Access;
+use strongroom_datastore::file::{Access, describe};
 use strongroom_types::{VolumeSize, display_bytes};
 use strongroom_worker::control::{Answer, Client, Request};
 
@@ -77,6 +77,7 @@ impl ResizeArguments {
     /// Has the process that exposes the volume do it.
     fn ask(&self, client: Client, output: &Output) -> Result<(), CliError> {
         let least_generation = self.open.freshness.least_generation;
+        describe(&self.path)?.descriptor.expect_volume(&self.path, self.open.freshness.expect_volume)?;
         let request = Request::Resize { size_bytes: self.size, least_generation };
         match client.ask(request, ANSWER_WITHIN)? {
             Answer::Resized { old_size_bytes, size_bytes, generation } => output.answer(&Resized {

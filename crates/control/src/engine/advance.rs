@@ -3,12 +3,15 @@
 //! Each step reads where the task is, does one thing outside or one transaction, and says when to look again. It is run
 //! again from its beginning after a crash in any place.
 
+use std::path::Path;
 use std::time::Duration;
 
 use strongroom_api::task::{TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_hostd::protocol::{OperationKind, OperationOutcome, StartOptions, VolumeFacts};
+use strongroom_hostd::protocol::{
+    DiskName, KnownVolume, OperationKind, OperationOutcome, StartOptions, VmSpec, VolumeFacts,
+};
 use strongroom_types::display_bytes;
 use uuid::Uuid;
 
@@ -102,15 +105,24 @@ impl Control {
             Work::Suspend => self.simple(&step, OperationKind::Suspend),
             Work::Dump { label } => {
                 let label = label.clone();
-                self.dump(&step, OperationKind::Dump { label })
+                self.dump(&step, move |_| OperationKind::Dump { label })
             }
-            Work::DeleteDump { number } => self.dump(&step, OperationKind::DeleteDump { number: *number }),
+            Work::DeleteDump { number } => {
+                let number = *number;
+                self.dump(&step, move |spec| OperationKind::DeleteDump { spec, number })
+            }
             Work::Pause => self.simple(&step, OperationKind::Pause),
             Work::Resume => self.simple(&step, OperationKind::Resume),
             Work::Reset => self.simple(&step, OperationKind::Reset),
             Work::ImportDisk { disk, ticket, format } => {
                 let (disk, ticket, format) = (disk.clone(), ticket.clone(), *format);
-                self.simple(&step, OperationKind::ImportDisk { disk, ticket, format })
+                let named = disk.clone();
+                self.import(&step, &named, move |spec| OperationKind::ImportDisk {
+                    spec,
+                    disk,
+                    ticket,
+                    format,
+                })
             }
         }
     }
@@ -206,7 +218,7 @@ impl Control {
     }
 
     fn undo_create(&self, step: &Step) -> Result<Next, Failure> {
-        match self.operate_unless_cancelled(step, OperationKind::Delete)? {
+        match self.operate_unless_cancelled(step, |_| Some(OperationKind::Delete))? {
             Operated::Pending(next) => Ok(next),
             // Nothing is left, or nothing can be done about what is: the alarm of orphans names it.
             _ => self.drop_vm(step, End::Cancelled),
@@ -282,7 +294,8 @@ impl Control {
     }
 
     fn undo_start(&self, step: &Step) -> Result<Next, Failure> {
-        match self.operate_unless_cancelled(step, OperationKind::Stop { force: true, timeout_s: 0 })? {
+        let stop = OperationKind::Stop { force: true, timeout_s: 0 };
+        match self.operate_unless_cancelled(step, |_| Some(stop))? {
             Operated::Pending(next) => Ok(next),
             _ => {
                 if let Some(wait) = self.look_first(step)? {
@@ -331,7 +344,7 @@ impl Control {
     }
 
     fn delete(&self, step: &Step) -> Result<Next, Failure> {
-        match self.operate_unless_cancelled(step, OperationKind::Delete)? {
+        match self.operate_unless_cancelled(step, |_| Some(OperationKind::Delete))? {
             Operated::Pending(next) => Ok(next),
             Operated::Done(_) => self.drop_vm(step, End::Done),
             Operated::Failed(problem) => {
@@ -345,7 +358,56 @@ impl Control {
         }
     }
 
-    /// Pause, suspend, resume, reset, import: done or not, and nothing to take back.
+    /// A disk is filled: another volume takes its place.
+    fn import(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        kind: impl FnOnce(Box<VmSpec>) -> OperationKind,
+    ) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            step.vm.told(datastore).map(Box::new).map(kind)
+        })?;
+        let mut vm = VmRecord::clone(&step.vm.record);
+        let before = vm.hardware.volume(disk);
+        let forget = |draft: Draft| match before {
+            Some(before) => draft.discard::<VolumeRecord>(&before.to_string()),
+            None => draft,
+        };
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(outcome) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                let volumes = match outcome {
+                    Some(OperationOutcome::Volumes(volumes)) => volumes,
+                    _ => Vec::new(),
+                };
+                vm.hardware.forget_volume(disk);
+                let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, forget(self.draft()));
+                match kept {
+                    Ok(draft) => self.end(step, &vm, draft, End::Done),
+                    Err(problem) => self.end(step, &vm, forget(self.draft()), End::Failed(problem)),
+                }
+            }
+            ended => {
+                // It may have failed after the former volume was gone.
+                let there = self.datastore_path(&vm).and_then(|datastore| {
+                    let directory = Path::new(&datastore).join(vm.name.as_str());
+                    step.seat.host.volume(&directory, disk).ok()
+                });
+                let mut draft = self.draft();
+                if there != before {
+                    vm.hardware.forget_volume(disk);
+                    draft = forget(draft);
+                }
+                self.as_it_is_with(step, vm, draft, ended)
+            }
+        }
+    }
+
+    /// Pause, suspend, resume, reset: done or not, and nothing to take back.
     fn simple(&self, step: &Step, kind: OperationKind) -> Result<Next, Failure> {
         match self.operate(&step.task, &step.vm, step.seat, |_| Some(kind))? {
             Operated::Pending(next) => Ok(next),
@@ -360,12 +422,14 @@ impl Control {
     }
 
     /// A dump is made or deleted. Whatever becomes of that, the VM is wanted as it was before.
-    fn dump(&self, step: &Step, kind: OperationKind) -> Result<Next, Failure> {
-        let deleted = match kind {
-            OperationKind::DeleteDump { number } => Some(number),
+    fn dump(&self, step: &Step, kind: impl FnOnce(Box<VmSpec>) -> OperationKind) -> Result<Next, Failure> {
+        let deleted = match step.task.work {
+            Work::DeleteDump { number } => Some(number),
             _ => None,
         };
-        let operated = self.operate(&step.task, &step.vm, step.seat, |_| Some(kind))?;
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            step.vm.told(datastore).map(Box::new).map(kind)
+        })?;
         if let Operated::Pending(next) = operated {
             return Ok(next);
         }
@@ -398,16 +462,26 @@ impl Control {
     pub(super) fn operate_unless_cancelled(
         &self,
         step: &Step,
-        kind: OperationKind,
+        kind: impl FnOnce(&Path) -> Option<OperationKind>,
     ) -> Result<Operated, Failure> {
         let mut record = TaskRecord::clone(&step.task.record);
         record.task.cancelling = false;
         let task = Row { record: record.into(), revision: step.task.revision };
-        self.operate(&task, &step.vm, step.seat, |_| Some(kind))
+        self.operate(&task, &step.vm, step.seat, kind)
     }
 
     /// An operation did not do what was wanted of a VM: what is wanted becomes what is.
     fn as_it_is(&self, step: &Step, ended: Operated) -> Result<Next, Failure> {
+        self.as_it_is_with(step, VmRecord::clone(&step.vm.record), self.draft(), ended)
+    }
+
+    fn as_it_is_with(
+        &self,
+        step: &Step,
+        mut vm: VmRecord,
+        draft: Draft,
+        ended: Operated,
+    ) -> Result<Next, Failure> {
         let end = match ended {
             Operated::Failed(problem) => End::Failed(problem),
             _ => End::Cancelled,
@@ -419,7 +493,6 @@ impl Control {
                 return Ok(Next::Wait(RETRY_PAUSE));
             }
         };
-        let mut vm = VmRecord::clone(&step.vm.record);
         if let Some(seen) = seen {
             vm.desired = match seen.power {
                 PowerState::Running | PowerState::Starting | PowerState::KeyUnavailable => {
@@ -432,7 +505,7 @@ impl Control {
                 PowerState::Unknown => vm.desired,
             };
         }
-        self.end(step, &vm, self.draft(), end)
+        self.end(step, &vm, draft, end)
     }
 
     /// Before a VM is let go: what is known of it must be what its task made of it, or it would be taken for a VM that is not
@@ -472,7 +545,7 @@ impl Control {
     fn drop_vm(&self, step: &Step, end: End) -> Result<Next, Failure> {
         let mut draft = self.draft().remove_named(&step.vm);
         draft = draft.discard::<ObservedRecord>(&step.vm.id.to_string());
-        for volume in step.vm.hardware.disks.iter().filter_map(|disk| disk.volume) {
+        for volume in step.vm.hardware.volumes() {
             draft = draft.discard::<VolumeRecord>(&volume.to_string());
         }
         self.end_task(&step.task, draft, end)
@@ -518,14 +591,21 @@ pub(super) fn keep_volumes(
     volumes: &[VolumeFacts],
     mut draft: Draft,
 ) -> Result<Draft, Problem> {
+    let hardware = &mut vm.hardware;
     for facts in volumes {
-        if let Some(disk) = vm.hardware.disks.iter_mut().find(|disk| disk.name == facts.disk) {
+        if let Some(disk) = hardware.disks.iter_mut().find(|disk| disk.name == facts.disk) {
             disk.volume = Some(facts.volume);
             disk.least_generation = disk.least_generation.max(facts.generation);
             // While it moves, which of its keys it is under is not to be relied on.
             if let DiskSealing::Under { kek, next: None, .. } = &mut disk.sealing {
                 *kek = facts.kek.or(*kek);
             }
+        } else {
+            let of_before = hardware.own_volumes.iter().find(|own| own.name == facts.disk);
+            let least_generation = of_before.map_or(0, |own| own.least_generation).max(facts.generation);
+            hardware.own_volumes.retain(|own| own.name != facts.disk);
+            let (name, volume) = (facts.disk.clone(), facts.volume);
+            hardware.own_volumes.push(KnownVolume { name, volume, least_generation });
         }
         let record = VolumeRecord { volume: facts.volume, vm: vm.id, disk: facts.disk.clone() };
         match index.volume(facts.volume) {

@@ -9,6 +9,8 @@
 //! What is wished for stands in the task from the beginning, and the VM is what the host last said was done. The host takes each change
 //! again, and goes by its effect; so whoever is killed, the task goes on.
 
+use std::path::Path;
+
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
 use strongroom_api::{ErrorCode, Problem};
@@ -130,9 +132,9 @@ impl Control {
         disk: &DiskRecord,
         failures: u32,
     ) -> Result<Next, Failure> {
-        let operated = self.operate(&step.task, &step.vm, step.seat, |_| {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
             let disk = Box::new(disk.told()?);
-            Some(OperationKind::ChangeDisk { change: DiskChange::Add { disk } })
+            change_disk(step, datastore, DiskChange::Add { disk })
         })?;
         let undo = |problem| Work::UndoAddDisk { disk: Box::new(disk.clone()), problem };
         match operated {
@@ -167,7 +169,9 @@ impl Control {
     ) -> Result<Next, Failure> {
         let change = DiskChange::Remove { disk: disk.name.clone() };
         let mut vm = VmRecord::clone(&step.vm.record);
-        let end = match self.operate_unless_cancelled(step, OperationKind::ChangeDisk { change })? {
+        let operated =
+            self.operate_unless_cancelled(step, |datastore| change_disk(step, datastore, change))?;
+        let end = match operated {
             Operated::Pending(next) => return Ok(next),
             Operated::Done(_) => problem.map_or(End::Cancelled, |problem| End::Failed(problem.clone())),
             _ => {
@@ -190,7 +194,7 @@ impl Control {
     ) -> Result<Next, Failure> {
         let change = DiskChange::Remove { disk: disk.clone() };
         let operated =
-            self.operate(&step.task, &step.vm, step.seat, |_| Some(OperationKind::ChangeDisk { change }))?;
+            self.operate(&step.task, &step.vm, step.seat, |datastore| change_disk(step, datastore, change))?;
         let again = Work::RemoveDisk { disk: disk.clone(), failures: failures + 1 };
         match operated {
             Operated::Done(outcome) => {
@@ -212,7 +216,7 @@ impl Control {
     ) -> Result<Next, Failure> {
         let change = DiskChange::Resize { disk: disk.clone(), size_bytes: size };
         let operated =
-            self.operate(&step.task, &step.vm, step.seat, |_| Some(OperationKind::ChangeDisk { change }))?;
+            self.operate(&step.task, &step.vm, step.seat, |datastore| change_disk(step, datastore, change))?;
         let again = Work::ResizeDisk { disk: disk.clone(), size, failures: failures + 1 };
         match operated {
             Operated::Done(outcome) => {
@@ -284,6 +288,11 @@ impl Control {
         self.inventory.commit(self.draft().replace(&step.task, &task).unchanged(&step.vm))?;
         Ok(Some(Next::Wait(RETRY_PAUSE)))
     }
+}
+
+/// A change of a VM that is as the inventory has it.
+fn change_disk(step: &Step, datastore: &Path, change: DiskChange) -> Option<OperationKind> {
+    Some(OperationKind::ChangeDisk { spec: Box::new(step.vm.told(datastore)?), change })
 }
 
 fn disk_of<'vm>(vm: &'vm VmRecord, disk: &str) -> Result<&'vm DiskRecord, Problem> {

@@ -46,6 +46,7 @@ impl Control {
             })
         });
         let hardware = Hardware {
+            own_volumes: Vec::new(),
             machine: wish.machine,
             firmware: wish.firmware,
             cpus: wish.cpus,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use strongroom_api::datastore::{Found, Standing};
+use strongroom_api::datastore::{Found, RebuildDatastore, Standing};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{DesiredPower, Lifecycle, RegisterVm, RestartPolicy};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
@@ -21,7 +21,7 @@ use super::wishes::{Caller, name_of};
 use super::{Control, HostSeat};
 use crate::inventory::Row;
 use crate::problems;
-use crate::records::{DatastoreRecord, DiskSealing, Hardware, VmRecord};
+use crate::records::{DatastoreRecord, Hardware, VmRecord};
 
 /// A VM directory with the volumes in it.
 struct Candidate {
@@ -109,7 +109,8 @@ impl Control {
             return Err(Problem::new(ErrorCode::VolumeKnown, message)
                 .next("all but one are copies; move them out of the datastore"));
         }
-        let task = self.register(caller, &datastore, &candidate(seat, *vm, place)?)?;
+        let candidate = candidate(seat, *vm, place)?;
+        let task = self.register(caller, &datastore, &candidate, wish.accept_configuration)?;
         self.look_at_all(seat);
         Ok(task)
     }
@@ -118,7 +119,12 @@ impl Control {
     ///
     /// # Errors
     /// [`Problem`].
-    pub fn rebuild_datastore(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+    pub fn rebuild_datastore(
+        &self,
+        caller: &Caller,
+        named: &str,
+        wish: &RebuildDatastore,
+    ) -> Result<Task, Problem> {
         if let Some(known) = self.known_request(caller)? {
             return Ok(known);
         }
@@ -138,7 +144,9 @@ impl Control {
                 let registered = match self.standing(seat, *vm, place, places[vm] > 1) {
                     (Standing::Registered, _) => continue,
                     (Standing::Orphan, _) => candidate(seat, *vm, place)
-                        .and_then(|candidate| self.register(&each, &datastore, &candidate))
+                        .and_then(|candidate| {
+                            self.register(&each, &datastore, &candidate, wish.accept_configuration)
+                        })
                         .map_err(|problem| problem.message),
                     (_, reason) => Err(reason.unwrap_or_default()),
                 };
@@ -170,12 +178,24 @@ impl Control {
         caller: &Caller,
         datastore: &Row<DatastoreRecord>,
         candidate: &Candidate,
+        accept_configuration: bool,
     ) -> Result<Task, Problem> {
         let Some(spec) = &candidate.present.spec else {
             return Err(problems::conflict("its configuration cannot be read"));
         };
         let name = name_of(spec.name.as_str())?;
         let hardware = Hardware::found(spec).map_err(problems::invalid)?;
+        let ways_out = hardware.ways_out();
+        if !accept_configuration && !ways_out.is_empty() {
+            let message = format!(
+                "only datastore {} vouches for the configuration of VM {name}, and its data could get out: {}",
+                datastore.name,
+                ways_out.join("; ")
+            );
+            return Err(problems::conflict(message).next(
+                "compare that with what the VM should be, and register it with --accept-configuration",
+            ));
+        }
         let runs = !candidate.present.power.is_off();
         self.wish(caller, |index, id| {
             if index.vm(candidate.vm).is_some() {
@@ -202,10 +222,16 @@ impl Control {
             };
             let kept = keep_volumes(index, &mut vm, &candidate.volumes, self.draft())?;
             let mut draft = kept.create_named(&vm);
-            let clear = vm.hardware.disks.iter().filter(|disk| disk.sealing == DiskSealing::Clear).count();
-            let message = match clear {
-                0 => format!("VM {name} was registered; all its disks are encrypted"),
-                clear => format!("VM {name} was registered; {clear} of its disks are not encrypted"),
+            let sealed = match vm.hardware.clear_disks().count() {
+                0 => "all its disks are encrypted".to_owned(),
+                clear => format!("{clear} of its disks are not encrypted"),
+            };
+            let message = match ways_out.as_slice() {
+                [] => format!("VM {name} was registered; {sealed}"),
+                ways => {
+                    let (by, ways) = (&caller.name, ways.join("; "));
+                    format!("VM {name} was registered, and {by} accepts its configuration: {ways}; {sealed}")
+                }
             };
             draft = draft.event("vm.registered", &vm.object(), message, Some(id));
             Ok((self.task_done(id, TaskKind::VmRegister, vm.object(), caller), draft))

@@ -1,9 +1,11 @@
 //! What is asked of hosts and key providers on the spot: tickets, and how a VM's keys stand.
 
+use std::path::Path;
+
 use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
 use strongroom_api::vm::{DiskKind, ImageFormat, Ticket, TicketUse};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
-use strongroom_hostd::protocol::{Grant, TicketRequest};
+use strongroom_hostd::protocol::{Grant, TicketRequest, VmSpec};
 
 use super::Control;
 use super::wishes::{Caller, dump_of, image_format, state};
@@ -21,10 +23,13 @@ impl Control {
         let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
         let request = match wanted {
             TicketUse::Console { read_only } => TicketRequest::Console { read_only: *read_only },
-            TicketUse::ConsoleLog {} => TicketRequest::ConsoleLog { grants: self.log_grants(&vm)? },
+            TicketUse::ConsoleLog {} => {
+                TicketRequest::ConsoleLog { spec: self.told(&vm)?, grants: self.log_grants(&vm)? }
+            }
             TicketUse::Dump { number } => {
                 dump_of(&self.inventory.read(), &vm, *number)?;
-                TicketRequest::Dump { number: *number, grants: self.log_grants(&vm)? }
+                let (spec, grants) = (self.told(&vm)?, self.log_grants(&vm)?);
+                TicketRequest::Dump { spec, number: *number, grants }
             }
             TicketUse::Export { disk, format } => self.export_request(&vm, disk, *format)?,
             TicketUse::Vnc {} => TicketRequest::Vnc,
@@ -76,7 +81,17 @@ impl Control {
             let problem = state(vm, power, "its disks are its guest's, who writes to them all the while");
             return Err(problem.next(format!("stop it first: `strongroom vm stop {}`", vm.name)));
         }
-        Ok(TicketRequest::Export { disk, format: image_format(format), grants: self.log_grants(vm)? })
+        let (spec, grants) = (self.told(vm)?, self.log_grants(vm)?);
+        Ok(TicketRequest::Export { spec, disk, format: image_format(format), grants })
+    }
+
+    /// What its host is told of a VM whose volumes are opened.
+    fn told(&self, vm: &VmRecord) -> Result<Box<VmSpec>, Problem> {
+        let datastore = self.datastore_path(vm).ok_or_else(|| {
+            problems::conflict(format!("the datastore of VM {} is not known any more", vm.name))
+        })?;
+        let told = vm.told(Path::new(&datastore)).map(Box::new);
+        told.ok_or_else(|| problems::conflict(format!("VM {} waits for a key that was never made", vm.name)))
     }
 
     /// Leave for its host to fetch the key of a VM that is off: its console's log and its dumps are under it.

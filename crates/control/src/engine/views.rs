@@ -151,6 +151,7 @@ impl Control {
             memory_bytes: vm.hardware.memory.bytes(),
             disk_bytes: vm.hardware.disk_bytes(),
             encrypted: vm.hardware.encrypted(),
+            partly_clear: vm.hardware.encrypted() && vm.hardware.clear_disks().next().is_some(),
             datastore: datastore.map_or_else(|| vm.datastore.to_string(), |found| found.name.to_string()),
             host: self.seat(vm.host).map(|seat| seat.name.to_string()),
             policy: policy.map(|policy| policy.name.to_string()),

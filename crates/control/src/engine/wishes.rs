@@ -247,7 +247,7 @@ impl Control {
             self.must_be_off(index, vm)?;
             let mut draft = self.draft().remove_named(vm);
             draft = draft.discard::<crate::records::ObservedRecord>(&vm.id.to_string());
-            for volume in vm.hardware.disks.iter().filter_map(|disk| disk.volume) {
+            for volume in vm.hardware.volumes() {
                 draft = draft.discard::<crate::records::VolumeRecord>(&volume.to_string());
             }
             Ok((self.task_done(id, TaskKind::VmUnregister, vm.object(), caller), draft))

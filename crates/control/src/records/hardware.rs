@@ -7,7 +7,7 @@ use strongroom_api::vm::{
     Boot, Cdrom, Cpus, DiskKind, Firmware, Frontend, MachineType, Memory, Nic, NicBackend,
 };
 use strongroom_hostd::protocol;
-use strongroom_hostd::protocol::{DiskKey, DiskName};
+use strongroom_hostd::protocol::{DiskKey, DiskName, KnownVolume};
 use strongroom_keys::ProviderKey;
 use strongroom_types::{KekId, VolumeId, VolumeSize};
 
@@ -43,6 +43,9 @@ pub struct Hardware {
     pub vnc: bool,
     /// Whether there is the guest agent's channel.
     pub guest_agent: bool,
+    /// The VM's own volumes that last: UEFI's variables, the TPM's record, the seed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_volumes: Vec<KnownVolume>,
 }
 
 /// A disk.
@@ -145,6 +148,7 @@ impl DiskRecord {
             thick: self.thick,
             integrity: self.integrity,
             least_generation: self.least_generation,
+            volume: self.volume,
         })
     }
 }
@@ -165,6 +169,26 @@ impl Hardware {
         names.find(|name| self.disk(name).is_none())?.parse().ok()
     }
 
+    /// The volumes that are known, its own ones too.
+    pub fn volumes(&self) -> impl Iterator<Item = VolumeId> {
+        let own = self.own_volumes.iter().map(|own| own.volume);
+        self.disks.iter().filter_map(|disk| disk.volume).chain(own)
+    }
+
+    /// The volume of this name, a disk's or one of the VM's own.
+    pub fn volume(&self, name: &DiskName) -> Option<VolumeId> {
+        let own = self.own_volumes.iter().find(|own| own.name == *name).map(|own| own.volume);
+        self.disk(name.as_str()).and_then(|disk| disk.volume).or(own)
+    }
+
+    /// Forgets which volume has this name, because another one is about to take its place.
+    pub fn forget_volume(&mut self, name: &DiskName) {
+        self.own_volumes.retain(|own| own.name != *name);
+        for disk in self.disks.iter_mut().filter(|disk| disk.name == *name) {
+            (disk.volume, disk.least_generation) = (None, 0);
+        }
+    }
+
     /// Size of all disks, in bytes.
     pub fn disk_bytes(&self) -> u64 {
         self.disks.iter().map(|disk| disk.size.bytes()).sum()
@@ -182,6 +206,39 @@ impl Hardware {
     /// Whether some disk is sealed.
     pub fn encrypted(&self) -> bool {
         self.disks.iter().any(|disk| disk.sealing != DiskSealing::Clear)
+    }
+
+    /// The disks that are not encrypted.
+    pub fn clear_disks(&self) -> impl Iterator<Item = &DiskRecord> {
+        self.disks.iter().filter(|disk| disk.sealing == DiskSealing::Clear)
+    }
+
+    /// What could lead the data of encrypted disks out, should somebody else than the VM's owner have decided it.
+    pub fn ways_out(&self) -> Vec<String> {
+        let mut ways = Vec::new();
+        if !self.encrypted() {
+            return ways;
+        }
+        for disk in self.clear_disks() {
+            let is_first = self.disks.first() == Some(disk);
+            let starts = if is_first { ", and the VM starts from it" } else { "" };
+            ways.push(format!("{} is not encrypted{starts}", disk.name));
+        }
+        for (number, nic) in self.nics.iter().enumerate() {
+            let network = match &nic.backend {
+                NicBackend::User {} => "the host's networks, through passt".to_owned(),
+                NicBackend::Tap { device } => format!("tap device {device}"),
+                NicBackend::Bridge { device, .. } => format!("bridge {device}"),
+            };
+            ways.push(format!("nic{number} reaches {network}"));
+        }
+        if let Boot::Kernel { kernel, .. } = &self.boot {
+            ways.push(format!("it starts the host's kernel {}", kernel.display()));
+        }
+        if let Some(image) = self.cdrom.image() {
+            ways.push(format!("it starts from the host's image {}", image.display()));
+        }
+        ways
     }
 
     /// The keys that its disks are under, or are moving to, each once; first that of the VM's own volumes.
@@ -267,6 +324,7 @@ impl Hardware {
                 }),
             },
             cdrom: self.cdrom.image().map(Path::to_owned),
+            own_volumes: self.own_volumes.clone(),
         })
     }
 
@@ -322,6 +380,7 @@ impl Hardware {
             cdrom: Cdrom::of(spec.cdrom.clone()),
             vnc: spec.vnc,
             guest_agent: spec.guest_agent,
+            own_volumes: Vec::new(),
         })
     }
 }

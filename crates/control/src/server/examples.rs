@@ -75,6 +75,7 @@ mod tests {
             vm::PatchVm,
             policy::Policy,
             vm::PowerOptions,
+            datastore::RebuildDatastore,
             vm::RegisterVm,
             vm::ResizeDisk,
             vm::RotateKey,

@@ -315,7 +315,7 @@ impl HostInside {
                 self.vms.insert(id, started);
                 Ok(None)
             }
-            OperationKind::ChangeDisk { change } => {
+            OperationKind::ChangeDisk { change, .. } => {
                 let Some(vm) = self.vms.get(&id).cloned() else {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
@@ -401,7 +401,9 @@ impl HostInside {
                         }
                         return Ok(Some(OperationOutcome::Dump(dump)));
                     }
-                    OperationKind::DeleteDump { number } => vm.dumps.retain(|dump| dump.number != *number),
+                    OperationKind::DeleteDump { number, .. } => {
+                        vm.dumps.retain(|dump| dump.number != *number)
+                    }
                     OperationKind::Reset if running(vm) => {}
                     other => return Err(Problem::new("conflict", format!("{} does not fit", other.name()))),
                 }

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use strongroom_keys::{Cipher, DESCRIPTOR_TAG_BYTES, DescriptorKey, Envelope, Kek, KekSource, KeyError};
-use strongroom_types::{KekId, KeyEpoch, LayerId, VolumeId, VolumeSize};
+use strongroom_types::{KekId, KeyEpoch, LayerId, STORED_COUNT_MAX, VolumeId, VolumeSize};
 
 use super::error::DatastoreError;
 use super::log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP};
@@ -154,6 +154,19 @@ pub struct EpochRecord {
 }
 
 impl Descriptor {
+    /// That it is the descriptor of this volume; of any if none is given.
+    ///
+    /// # Errors
+    /// [`DatastoreError::OtherVolume`].
+    pub fn expect_volume(&self, path: &Path, expected: Option<VolumeId>) -> Result<(), DatastoreError> {
+        match expected.filter(|expected| *expected != self.volume) {
+            Some(expected) => {
+                Err(DatastoreError::OtherVolume { path: path.to_owned(), expected, found: self.volume })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The layer of this id.
     pub fn layer(&self, id: LayerId) -> Option<&LayerRecord> {
         self.layers.iter().find(|layer| layer.id == id)
@@ -229,6 +242,9 @@ impl Descriptor {
 
     /// Refuses what no program of ours writes.
     fn validate(&self) -> Result<(), String> {
+        if self.generation > STORED_COUNT_MAX {
+            return Err(format!("no volume has a descriptor of generation {}", self.generation));
+        }
         if self.layers.is_empty() || self.layers.len() > LAYERS_MAX {
             return Err(format!("it names {} layers; 1 to {LAYERS_MAX} are possible", self.layers.len()));
         }

@@ -143,6 +143,19 @@ pub enum DatastoreError {
         /// The volume that is there now.
         found: VolumeId,
     },
+    /// Another volume than the one that was meant.
+    #[error(
+        "{path} holds volume {found}, and volume {expected} was expected: another volume was put in its \
+         place; put the right one back"
+    )]
+    OtherVolume {
+        /// Where it lies.
+        path: PathBuf,
+        /// The volume that was meant.
+        expected: VolumeId,
+        /// The volume that is there.
+        found: VolumeId,
+    },
     /// A clear volume where an encrypted one was expected.
     #[error("{path} is not encrypted; if that is meant, say so with --unencrypted")]
     NotEncrypted {
@@ -403,6 +416,7 @@ impl DatastoreError {
             Self::NewerFormat { .. } => "newer_format",
             Self::RolledBack { .. } => "rolled_back",
             Self::Replaced { .. } => "replaced",
+            Self::OtherVolume { .. } => "other_volume",
             Self::NotEncrypted { .. } => "not_encrypted",
             Self::Encrypted { .. } => "encrypted",
             Self::Key { error, .. } => error.code(),

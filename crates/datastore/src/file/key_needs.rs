@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use strongroom_types::{KekId, VolumeId};
 
 use super::descriptor::{Descriptor, KekRecord};
-use super::directory::{VolumeDirectory, system};
+use super::directory::{DESCRIPTOR, VolumeDirectory, system};
 use super::error::DatastoreError;
 use super::places::places;
 use super::storage::{HOST, Storage};
@@ -81,10 +81,13 @@ fn needs_of_all(storage: &dyn Storage, path: &Path, places: &[String]) -> KeyNee
 fn needs_of(storage: &dyn Storage, path: &Path) -> Result<Option<VolumeNeeds>, DatastoreError> {
     let handle = match storage.open_volume(path) {
         Ok(handle) => handle,
-        // A file; a link that leads to no directory; or what was deleted meanwhile.
+        // A file, or what was deleted meanwhile.
         Err(Errno::NOTDIR | Errno::NOENT) => return Ok(None),
-        Err(Errno::LOOP) if !storage.is_directory(path) => return Ok(None),
-        Err(Errno::LOOP) => return Err(DatastoreError::Link { path: path.to_owned() }),
+        // A link is not followed. One that leads to a volume may be all that names it here.
+        Err(Errno::LOOP) if storage.exists(&path.join(DESCRIPTOR)) => {
+            return Err(DatastoreError::Link { path: path.to_owned() });
+        }
+        Err(Errno::LOOP) => return Ok(None),
         Err(errno) => return Err(system("open", path)(errno)),
     };
     let directory = VolumeDirectory { path: path.to_owned(), handle };

@@ -18,7 +18,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use super::{Hostd, operations};
 use crate::proof::check_peer;
 use crate::protocol::{FORMAT, GuestHello, GuestWelcome, Problem, ProblemBody, TicketRequest};
-use crate::supervisor::orders::RequestKind;
+use crate::supervisor::orders::{RequestKind, Task};
 
 /// The longest line, in bytes.
 const LINE_BYTES_MAX: usize = 4096;
@@ -93,25 +93,25 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
     let kind = match request {
         TicketRequest::Upload { .. } => return welcome(&stream, &GuestWelcome::Upload),
         TicketRequest::Console { read_only } => RequestKind::Console { read_only },
-        TicketRequest::ConsoleLog { grants } => match hostd.vms.link(vm) {
+        TicketRequest::ConsoleLog { spec, grants } => match hostd.vms.link(vm) {
             Ok(_) => RequestKind::ConsoleLog,
             Err(problem) if problem.code == "not_running" => {
-                return operations::give_console_log(hostd, vm, grants, stream.into());
+                return operations::give_console_log(hostd, spec, grants, stream.into());
             }
             Err(problem) => return Err(problem),
         },
-        TicketRequest::Dump { number, grants } => match hostd.vms.link(vm) {
+        TicketRequest::Dump { spec, number, grants } => match hostd.vms.link(vm) {
             Ok(_) => RequestKind::OpenDump { number },
             Err(problem) if problem.code == "not_running" => {
-                return operations::give_dump(hostd, vm, (number, grants), stream.into());
+                return operations::give_dump(hostd, spec, number, grants, stream.into());
             }
             Err(problem) => return Err(problem),
         },
-        TicketRequest::Export { disk, format, grants } => {
+        TicketRequest::Export { spec, disk, format, grants } => {
             let file =
                 destination.ok_or_else(|| Problem::new("no_file", "no file came beside the ticket"))?;
             let to = [OwnedFd::from(stream), check_destination(file)?];
-            return operations::export_disk(hostd, vm, (disk, format, grants), to);
+            return operations::export_disk(hostd, Task::Export { spec, disk, format }, vm, grants, to);
         }
         TicketRequest::Vnc => {
             // What follows is the screen's own, which says nothing of us.

@@ -206,17 +206,20 @@ impl Hostd {
 
     fn ticket(&self, vm: strongroom_types::VmId, request: TicketRequest) -> Result<Ticket, Problem> {
         let now = self.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
+        if let Some(spec) = request.spec() {
+            self.check_spec(vm, spec)?;
+            self.check_place(spec)?;
+        }
         match &request {
             TicketRequest::Upload { disk } => {
                 let disk = now.spec.as_ref().and_then(|spec| fillable(spec, disk));
                 disk.ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk to fill"))?;
             }
-            TicketRequest::Export { disk, .. } => {
-                let spec = now.spec.as_ref().filter(|spec| spec.disks.iter().any(|one| one.name == *disk));
-                spec.ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk"))?;
+            TicketRequest::Export { spec, disk, .. } => {
+                spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk"))?;
             }
             // Of a VM that is off too.
-            TicketRequest::ConsoleLog { .. } => drop(self.vms.get(vm).ok_or_else(|| vms::no_such_vm(vm))?),
+            TicketRequest::ConsoleLog { .. } => {}
             TicketRequest::Dump { number, .. } => {
                 let dumps = now.dumps.as_deref().unwrap_or_default();
                 if !dumps.iter().any(|dump| dump.number == *number) {

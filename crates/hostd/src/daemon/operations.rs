@@ -15,8 +15,8 @@ use super::{Hostd, boot_files, capacity, fits, link};
 use crate::checks::{Root, crypto_safe};
 use crate::dumps;
 use crate::protocol::{
-    DUMP_LABEL_BYTES_MAX, DiskChange, DiskName, Dump, Grant, ImageFormat, ObservedVm, OperationKind,
-    OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, ObservedVm, OperationKind, OperationOutcome, PowerState,
+    Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use crate::supervisor::job::facts;
 use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
@@ -48,6 +48,7 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     let vm = job.vm;
     if let Some(spec) = job.request.kind.spec() {
         hostd.check_spec(vm, spec)?;
+        hostd.check_place(spec)?;
     }
     match job.request.kind.clone() {
         OperationKind::Create { spec } => create(hostd, job, *spec).await,
@@ -56,17 +57,16 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
         OperationKind::Start { spec, how } => start(hostd, job, *spec, how).await,
         OperationKind::Suspend => suspend(hostd, job).await,
         OperationKind::Dump { label } => dump(hostd, job, label).await,
-        OperationKind::DeleteDump { number } => delete_dump(hostd, job, number).await,
+        OperationKind::DeleteDump { spec, number } => delete_dump(hostd, job, *spec, number).await,
         OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
         OperationKind::Rekey { spec } => rekey(hostd, job, *spec).await,
-        OperationKind::ChangeDisk { change } => change_disk(hostd, job, change).await,
+        OperationKind::ChangeDisk { spec, change } => change_disk(hostd, job, *spec, change).await,
         OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
         OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
         OperationKind::Reset => ask(hostd, job, RequestKind::Reset).await,
         OperationKind::SupplyGrants => ask(hostd, job, RequestKind::Grants(job.request.grants.clone())).await,
-        OperationKind::ImportDisk { disk, ticket, format } => {
-            let observed = off(hostd, vm)?;
-            let spec = observed.spec.ok_or_else(|| no_such_vm(vm))?;
+        OperationKind::ImportDisk { spec, disk, ticket, format } => {
+            off(hostd, vm)?;
             let wanted = TicketRequest::Upload { disk: disk.clone() };
             let image = hostd.tickets.image(&ticket, vm, &wanted).await?;
             let volumes = do_job(hostd, job, Task::Import { spec, disk, format }, vec![image]).await?;
@@ -94,10 +94,6 @@ async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
 }
 
 async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
-    if let Some(other) = hostd.vms.get(spec.id).filter(|other| other.directory != spec.directory()) {
-        let message = format!("VM {} is in {} already", spec.id, other.directory.display());
-        return Err(Problem::new("exists_elsewhere", message).into());
-    }
     fits(hostd, &spec).await?;
     let volumes = do_job(hostd, job, Task::Create(Box::new(spec.clone())), Vec::new()).await?;
     learn(hostd, &spec).await?;
@@ -105,11 +101,7 @@ async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
 }
 
 async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
-    let observed = hostd.vms.get(spec.id).ok_or_else(|| no_such_vm(spec.id))?;
-    if observed.directory != spec.directory() {
-        let message = "a VM keeps its name and its datastore";
-        return Err(Problem::new("other_directory", message).into());
-    }
+    hostd.vms.get(spec.id).ok_or_else(|| no_such_vm(spec.id))?;
     fits(hostd, &spec).await?;
     let volumes = do_job(hostd, job, Task::Configure(Box::new(spec.clone())), Vec::new()).await?;
     learn(hostd, &spec).await?;
@@ -245,7 +237,7 @@ async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
 }
 
 /// Done when the disk is as it is wanted, for the guest too if it runs.
-async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, change: DiskChange) -> Outcome {
+async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: DiskChange) -> Outcome {
     let mut now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
     if !is_off(&now) {
         meant_for(job, &now)?;
@@ -254,7 +246,6 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, change: DiskChange) -> 
         link.ask(RequestKind::Grants(job.request.grants.clone()), &[]).await?;
         now = settled(hostd, job.vm).await.unwrap_or(now);
     }
-    let spec = now.spec.ok_or_else(|| no_such_vm(job.vm))?;
     let changed = change.applied_to(&spec)?;
     hostd.check_spec(job.vm, &changed)?;
     if let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
@@ -262,7 +253,7 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, change: DiskChange) -> 
         blocking(move || fits::check_datastore(&used, &wanted)).await??;
     }
     let volumes = if now.power.is_off() {
-        do_job(hostd, job, Task::ChangeDisk { spec: spec.clone(), change }, Vec::new()).await?
+        do_job(hostd, job, Task::ChangeDisk { spec: Box::new(spec.clone()), change }, Vec::new()).await?
     } else {
         let asked =
             link_to(hostd, job.vm, AWAY_MAX).await?.ask(RequestKind::ChangeDisk { change }, &[]).await;
@@ -340,13 +331,12 @@ async fn dump(hostd: &Arc<Hostd>, job: &Arc<Job>, label: Option<String>) -> Outc
     Ok(made(hostd).map(OperationOutcome::Dump))
 }
 
-async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, number: u32) -> Outcome {
+async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, number: u32) -> Outcome {
     let (vm, now) = (job.vm, hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?);
     if !is_off(&now) {
         link_to(hostd, vm, AWAY_MAX).await?.ask(RequestKind::DeleteDump { number }, &[]).await?;
         return Ok(None);
     }
-    let spec = now.spec.ok_or_else(|| no_such_vm(vm))?;
     let run = hostd.run.clone();
     let left = blocking(move || {
         let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN)
@@ -482,31 +472,38 @@ async fn do_job(
 }
 
 /// Has a supervisor of its own give the console's log of a VM that is off to a client.
-pub fn give_console_log(hostd: &Hostd, vm: VmId, grants: Vec<Grant>, client: OwnedFd) -> Result<(), Problem> {
-    let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
+pub fn give_console_log(
+    hostd: &Hostd,
+    spec: Box<VmSpec>,
+    grants: Vec<Grant>,
+    client: OwnedFd,
+) -> Result<(), Problem> {
+    off(hostd, spec.id)?;
     give(hostd, Task::ConsoleLog(spec), grants, &[client], Some(LOG_WITHIN))
 }
 
 /// The same of a dump, which takes as long as it does: each chunk has its own time.
 pub fn give_dump(
     hostd: &Hostd,
-    vm: VmId,
-    (number, grants): (u32, Vec<Grant>),
+    spec: Box<VmSpec>,
+    number: u32,
+    grants: Vec<Grant>,
     client: OwnedFd,
 ) -> Result<(), Problem> {
-    let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
+    off(hostd, spec.id)?;
     give(hostd, Task::Dump { spec, number }, grants, &[client], None)
 }
 
 /// Copies a disk of a VM that is off: to its client's socket it is told how far it is, beside that is the file.
 pub fn export_disk(
     hostd: &Hostd,
+    task: Task,
     vm: VmId,
-    (disk, format, grants): (DiskName, ImageFormat, Vec<Grant>),
+    grants: Vec<Grant>,
     to: [OwnedFd; 2],
 ) -> Result<(), Problem> {
-    let spec = off(hostd, vm)?.spec.ok_or_else(|| no_such_vm(vm))?;
-    give(hostd, Task::Export { spec, disk, format }, grants, &to, None)
+    off(hostd, vm)?;
+    give(hostd, task, grants, &to, None)
 }
 
 fn give(
@@ -577,8 +574,25 @@ fn directory_problem(error: VmDirectoryError) -> Problem {
 }
 
 impl Hostd {
+    /// Whether the VM, if it is there, lies where its configuration says.
+    pub(super) fn check_place(&self, spec: &VmSpec) -> Result<(), Problem> {
+        match self.vms.get(spec.id).filter(|found| found.directory != spec.directory()) {
+            Some(found) => {
+                let (found, meant) = (found.directory, spec.directory());
+                let message = format!(
+                    "VM {} is in {}, and not in {}; a VM keeps its name and its datastore",
+                    spec.id,
+                    found.display(),
+                    meant.display()
+                );
+                Err(Problem::new("other_directory", message))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether this host can do something with it.
-    fn check_spec(&self, vm: VmId, spec: &VmSpec) -> Result<(), Problem> {
+    pub(super) fn check_spec(&self, vm: VmId, spec: &VmSpec) -> Result<(), Problem> {
         spec.check().map_err(|error| Problem::new("bad_spec", error.to_string()))?;
         if spec.id != vm {
             return Err(Problem::new(

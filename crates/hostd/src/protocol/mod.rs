@@ -55,8 +55,8 @@ pub use operation::{
 pub use own_volume::{DUMP_MAKING, OwnVolume, TPM_STATE};
 pub use problem::{Problem, ProblemBody};
 pub use spec::{
-    CpuTopology, DirectKernel, Disk, DiskFrontend, DiskKey, DiskKind, Firmware, MachineType, Network, Nic,
-    SpecError, VmSpec,
+    CpuTopology, DirectKernel, Disk, DiskFrontend, DiskKey, DiskKind, Firmware, KnownVolume, MachineType,
+    Network, Nic, SpecError, VmSpec,
 };
 pub use ticket::{ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest};
 

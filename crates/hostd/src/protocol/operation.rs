@@ -63,6 +63,8 @@ pub enum OperationKind {
     },
     /// Deletes a dump, whether the VM runs or not.
     DeleteDump {
+        /// What the VM is.
+        spec: Box<VmSpec>,
         /// Which.
         number: u32,
     },
@@ -87,6 +89,8 @@ pub enum OperationKind {
     /// Fills a disk of a VM that is off with an image that a client sent to the guest socket with a ticket
     /// ([`TicketRequest::Upload`](super::TicketRequest::Upload)). Takes the disk's key. What the disk held is lost, even if it fails.
     ImportDisk {
+        /// What the VM is.
+        spec: Box<VmSpec>,
         /// Which disk.
         disk: DiskName,
         /// The ticket.
@@ -105,6 +109,8 @@ pub enum OperationKind {
     /// taken out of a VM that runs is asked of its guest, which has a minute, and its volume is deleted. What fails half done is said
     /// so by its effect: asked again, it goes on; and a disk that was added in part can be taken out.
     ChangeDisk {
+        /// What the VM is before.
+        spec: Box<VmSpec>,
         /// What becomes of which.
         change: DiskChange,
     },
@@ -145,14 +151,25 @@ impl OperationKind {
         }
     }
 
-    /// The configuration that comes with it.
+    /// The configuration that comes with whatever opens or makes a volume. What lies in the datastore decides
+    /// nothing about that.
     pub fn spec(&self) -> Option<&VmSpec> {
         match self {
             Self::Create { spec }
             | Self::Start { spec, .. }
             | Self::Configure { spec }
-            | Self::Rekey { spec } => Some(spec),
-            _ => None,
+            | Self::Rekey { spec }
+            | Self::DeleteDump { spec, .. }
+            | Self::ImportDisk { spec, .. }
+            | Self::ChangeDisk { spec, .. } => Some(spec),
+            Self::Delete
+            | Self::Suspend
+            | Self::Dump { .. }
+            | Self::Stop { .. }
+            | Self::Pause
+            | Self::Resume
+            | Self::Reset
+            | Self::SupplyGrants => None,
         }
     }
 }
@@ -244,7 +261,7 @@ pub enum ProgressUnit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationOutcome {
-    /// Of `create`, `configure`, `rekey` and `change_disk`: the VM's volumes.
+    /// Of `create`, `configure`, `rekey` and `change_disk`: the VM's volumes; of `import_disk`: the one that was filled.
     Volumes(Vec<VolumeFacts>),
     /// Of `start`: it waits for a key.
     KeyUnavailable(ProviderKey),
@@ -255,7 +272,7 @@ pub enum OperationOutcome {
 /// A volume, as its descriptor has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeFacts {
-    /// The disk.
+    /// The disk, or the volume of the VM's own.
     pub disk: DiskName,
     /// Its volume, for life.
     pub volume: VolumeId,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::names::DiskName;
-use super::spec::{DiskKey, VmSpec};
+use super::spec::{DiskKey, Firmware, KnownVolume, VmSpec};
 
 /// Where swtpm keeps a TPM's state, sealed with the key that [`OwnVolume::Vtpm`] holds. A directory, and no volume.
 pub use strongroom_datastore::file::TPM_STATE;
@@ -66,6 +66,22 @@ impl VmSpec {
     /// The directory of one of the VM's own volumes.
     pub fn own_volume_path(&self, which: OwnVolume) -> PathBuf {
         self.directory().join(which.name())
+    }
+
+    /// What the control plane knows of one of the VM's own volumes.
+    pub fn known_volume(&self, which: OwnVolume) -> Option<&KnownVolume> {
+        let name = which.name();
+        self.own_volumes.iter().find(|known| known.name.as_str() == name)
+    }
+
+    /// The VM's own volumes that are made with it, and stay as long as it does.
+    pub fn lasting_volumes(&self) -> impl Iterator<Item = OwnVolume> {
+        let lasting = [
+            (OwnVolume::Nvram, self.firmware == Firmware::Uefi),
+            (OwnVolume::Vtpm, self.tpm),
+            (OwnVolume::Seed, self.seed),
+        ];
+        lasting.into_iter().filter(|(_, has)| *has).map(|(which, _)| which)
     }
 
     /// Where a dump is made, beside its place, which it gets when all of it is there.

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
-use strongroom_types::{KekId, VmId, VolumeSize};
+use strongroom_types::{KekId, VmId, VolumeId, VolumeSize};
 use thiserror::Error;
 
 use super::names::{DiskName, VmName};
@@ -74,6 +74,9 @@ pub struct VmSpec {
     /// What is in its CD-ROM drive, from which it boots before its disks; no drive without. A file of the host's, taken as a kernel's is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdrom: Option<PathBuf>,
+    /// Those of its own volumes that are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_volumes: Vec<KnownVolume>,
 }
 
 fn yes() -> bool {
@@ -156,6 +159,21 @@ pub struct Disk {
     pub integrity: bool,
     /// The least generation of the volume's descriptor that the control plane knows of: an older one was put back.
     #[serde(default)]
+    pub least_generation: u64,
+    /// Its volume, once it was made: no other one is opened in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<VolumeId>,
+}
+
+/// A volume of a VM's own that the control plane knows: no other one is opened in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownVolume {
+    /// Its name in the VM's directory.
+    pub name: DiskName,
+    /// It, for life.
+    pub volume: VolumeId,
+    /// The least generation of its descriptor.
     pub least_generation: u64,
 }
 

@@ -17,6 +17,7 @@ use super::dump::{Dump, GuestEnd};
 use super::grant::Grant;
 use super::names::DiskName;
 use super::operation::ImageFormat;
+use super::spec::VmSpec;
 
 /// The bytes of a ticket: nobody guesses it in the seconds that it is good.
 const TICKET_BYTES: usize = 16;
@@ -75,12 +76,16 @@ pub enum TicketRequest {
     },
     /// What it said on its serial console, also of a VM that is off.
     ConsoleLog {
+        /// What the VM is.
+        spec: Box<VmSpec>,
         /// Leave to fetch its key, should it be off.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         grants: Vec<Grant>,
     },
     /// A dump of its guest, also of a VM that is off.
     Dump {
+        /// What the VM is.
+        spec: Box<VmSpec>,
         /// Which.
         number: u32,
         /// Leave to fetch its key, should it be off.
@@ -90,6 +95,8 @@ pub enum TicketRequest {
     /// One of its disks, copied into a file while it is off. The file comes as that of an upload does; it is new, and open to be
     /// read and written.
     Export {
+        /// What the VM is.
+        spec: Box<VmSpec>,
         /// Which disk.
         disk: DiskName,
         /// What is written.
@@ -106,6 +113,16 @@ pub enum TicketRequest {
         /// Which disk.
         disk: DiskName,
     },
+}
+
+impl TicketRequest {
+    /// The configuration that comes with whatever opens a volume.
+    pub fn spec(&self) -> Option<&VmSpec> {
+        match self {
+            Self::ConsoleLog { spec, .. } | Self::Dump { spec, .. } | Self::Export { spec, .. } => Some(spec),
+            Self::Console { .. } | Self::Vnc | Self::Upload { .. } => None,
+        }
+    }
 }
 
 /// A ticket.

@@ -48,7 +48,7 @@ pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec
             note_size(vm, disk, *size_bytes)?;
         }
     }
-    facts(&record(vm)?.spec)
+    facts(&change.applied_to(vm)?)
 }
 
 /// Has `vm.json` name a disk, and makes its volume, unless it is there. Says what the disk is, with its key.
@@ -63,7 +63,8 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
         let next = format!("see what it is and delete it: `strongroom volume delete {}`", path.display());
         return Err(Problem::new("volume_exists", message).with_next_step(next));
     }
-    record.spec = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(&record.spec)?;
+    // What `vm.json` says of the disk is replaced: it decides nothing about what is made.
+    record.spec = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(vm)?;
     write(&record)?;
     let named = record.spec.disks.iter_mut().find(|known| known.name == disk.name);
     let named = named.ok_or_else(|| no_such_disk(vm, &disk.name))?;
@@ -81,10 +82,10 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
 /// If the VM needs it, or the volume is in use.
 pub fn remove(vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
     let mut record = record(vm)?;
-    if record.spec.disk(disk).is_none() {
+    let without = DiskChange::Remove { disk: disk.clone() }.applied_to(vm)?;
+    if record.spec.disk(disk).is_none() && vm.disk(disk).is_none() {
         return Ok(());
     }
-    let without = DiskChange::Remove { disk: disk.clone() }.applied_to(&record.spec)?;
     let place = vm.volume_path(disk);
     for path in [staged_path(&place), place] {
         if path.symlink_metadata().is_ok() {
@@ -101,7 +102,7 @@ pub fn remove(vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
 /// If it cannot be written.
 pub fn note_size(vm: &VmSpec, disk: &DiskName, size_bytes: VolumeSize) -> Result<(), Problem> {
     let mut record = record(vm)?;
-    record.spec = DiskChange::Resize { disk: disk.clone(), size_bytes }.applied_to(&record.spec)?;
+    record.spec = DiskChange::Resize { disk: disk.clone(), size_bytes }.applied_to(vm)?;
     write(&record)
 }
 
@@ -120,6 +121,8 @@ fn grow(keys: &VmKeys, vm: &VmSpec, disk: &Disk, size: VolumeSize) -> Result<(),
         least_generation: disk.least_generation,
     };
     let mut volume = open(&path, &options).map_err(|error| datastore_problem(&error))?;
+    let expected = volume.descriptor().expect_volume(&path, disk.volume);
+    expected.map_err(|error| datastore_problem(&error))?;
     if volume.descriptor().size_bytes >= size {
         return Ok(());
     }

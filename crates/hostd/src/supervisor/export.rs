@@ -62,9 +62,10 @@ impl ExportedDisk {
             protection: protection(kek.as_deref()),
             access: Access::ReadOnly,
             lock_wait: LOCK_WAIT,
-            least_generation: 0,
+            least_generation: disk.least_generation,
         };
         let volume = open(&path, &options).map_err(of_volume)?;
+        volume.descriptor().expect_volume(&path, disk.volume).map_err(of_volume)?;
         let stage = assemble(volume).map_err(|error| Problem::new("export", error.to_string()))?;
         Ok(Self { stage, format, path })
     }

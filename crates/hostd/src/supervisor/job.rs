@@ -385,16 +385,20 @@ fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
 /// # Errors
 /// If a descriptor cannot be read.
 pub fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
-    let facts = |disk: &Disk| {
-        let descriptor = describe(&spec.volume_path(&disk.name)).map_err(datastore_problem)?.descriptor;
+    let facts = |name: DiskName| {
+        let descriptor = describe(&spec.volume_path(&name)).map_err(datastore_problem)?.descriptor;
         Ok(VolumeFacts {
-            disk: disk.name.clone(),
+            disk: name,
             volume: descriptor.volume,
             kek: descriptor.encryption.as_ref().map(|encryption| encryption.kek.id),
             generation: descriptor.generation,
         })
     };
-    spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data).map(facts).collect()
+    let disks = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data).map(|disk| disk.name.clone());
+    let own = spec.lasting_volumes().filter_map(|which| which.name().parse().ok());
+    // One that a former version made lacks what only this one makes.
+    let own = own.filter(|name| spec.volume_path(name).symlink_metadata().is_ok());
+    disks.chain(own).map(facts).collect()
 }
 
 /// Says how far it is. When nobody hears it any more, the next hostd asks for all of it again.

@@ -17,7 +17,7 @@ use strongroom_worker::{DiskAccess, StackError, TransferError, assemble_destaged
 use thiserror::Error;
 
 use super::keys::VmKeys;
-use crate::protocol::{OwnVolume, Problem, VmSpec};
+use crate::protocol::{KnownVolume, OwnVolume, Problem, VmSpec};
 
 /// How long the last I/O of whoever had a volume may take.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -137,9 +137,29 @@ impl OpenOwnVolume {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_within(path: &Path, kek: Option<&Kek>, lock_wait: Duration) -> Result<Self, OwnVolumeError> {
+        Self::open_expected(path, kek, lock_wait, None)
+    }
+
+    /// Opens one of a VM's own, if it is the one that the control plane knows.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); also if another volume, or an older descriptor, was put in its place.
+    pub fn open_known(spec: &VmSpec, which: OwnVolume, kek: Option<&Kek>) -> Result<Self, OwnVolumeError> {
+        let known = spec.known_volume(which);
+        Self::open_expected(&spec.own_volume_path(which), kek, LOCK_WAIT, known)
+    }
+
+    fn open_expected(
+        path: &Path,
+        kek: Option<&Kek>,
+        lock_wait: Duration,
+        known: Option<&KnownVolume>,
+    ) -> Result<Self, OwnVolumeError> {
         let (access, protection) = (Access::ReadWrite, protection(kek));
-        let options = OpenOptions { protection, access, lock_wait, least_generation: 0 };
-        let disk = assemble_destaged(open(path, &options)?)?;
+        let least_generation = known.map_or(0, |known| known.least_generation);
+        let opened = open(path, &OpenOptions { protection, access, lock_wait, least_generation })?;
+        opened.descriptor().expect_volume(path, known.map(|known| known.volume))?;
+        let disk = assemble_destaged(opened)?;
         let name = path.display().to_string();
         let access = DiskAccess::open(&*disk)
             .map_err(|error| OwnVolumeError::Access { volume: name.clone(), error })?;

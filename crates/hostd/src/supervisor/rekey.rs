@@ -145,7 +145,9 @@ impl Moving<'_> {
 
     fn least_generation(&self, path: &Path) -> u64 {
         let disk = self.spec.disks.iter().find(|disk| self.spec.volume_path(&disk.name) == path);
-        disk.map_or(0, |disk| disk.least_generation)
+        let own = self.spec.own_volumes.iter().find(|own| self.spec.volume_path(&own.name) == path);
+        let known = disk.map(|disk| disk.least_generation).or(own.map(|own| own.least_generation));
+        known.unwrap_or(0)
     }
 
     /// Nothing needs the old keys any more.

@@ -51,7 +51,8 @@ fn own_disk(spec: &VmSpec, which: OwnVolume) -> Option<Disk> {
         frontend: DiskFrontend::Nbd,
         thick: false,
         integrity: false,
-        least_generation: 0,
+        least_generation: spec.known_volume(which).map_or(0, |known| known.least_generation),
+        volume: spec.known_volume(which).map(|known| known.volume),
     })
 }
 

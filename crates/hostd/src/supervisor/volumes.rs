@@ -131,6 +131,7 @@ impl VolumeHost<'_> {
         let options =
             OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation };
         let (head, layer, deks) = open_apart(&path, &options)?;
+        head.descriptor().expect_volume(&path, disk.volume)?;
         let system = |action| move |error: io::Error| VolumeError::System { action, error };
         let leases = self.keys.leases().map_err(system("cannot watch leases"))?;
         let volume_kek = match &kek {

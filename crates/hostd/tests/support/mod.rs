@@ -16,9 +16,9 @@ use strongroom_hostd::client::{Client, ClientError};
 use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
 use strongroom_hostd::process::ProcessIdentity;
 use strongroom_hostd::protocol::{
-    Disk, DiskFrontend, DiskKey, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
-    Problem, Ticket, TicketRequest, VmGeneration, VmSpec,
+    Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat,
+    ObservedVm, ObservedVms, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
+    OperationState, Problem, Ticket, TicketRequest, VmGeneration, VmSpec,
 };
 use strongroom_hostd::supervisor::{self, Programs};
 use strongroom_hostd::vm_directory::{StagedVm, VmRecord};
@@ -189,6 +189,7 @@ impl Host {
             thick: false,
             integrity: false,
             least_generation: 0,
+            volume: None,
         };
         VmSpec {
             id: VmId::random(),
@@ -206,6 +207,7 @@ impl Host {
             guest_agent: false,
             kernel: None,
             cdrom: None,
+            own_volumes: Vec::new(),
         }
     }
 
@@ -314,12 +316,17 @@ impl Host {
 
     /// Fills the VM's first disk.
     pub fn import(&self, spec: &VmSpec, image: &[u8]) {
-        let disk = spec.disks[0].name.clone();
+        self.import_into(spec, spec.disks[0].name.as_str(), image);
+    }
+
+    /// Fills a volume of the VM; says which one it is now.
+    pub fn import_into(&self, spec: &VmSpec, disk: &str, image: &[u8]) -> Option<OperationOutcome> {
+        let disk: DiskName = disk.parse().unwrap();
         let ticket = self.ticket(spec, TicketRequest::Upload { disk: disk.clone() }).unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(image).unwrap();
-        let kind =
-            OperationKind::ImportDisk { disk, ticket: ticket.ticket.clone(), format: ImageFormat::Raw };
+        let (spec_told, format) = (Box::new(spec.clone()), ImageFormat::Raw);
+        let kind = OperationKind::ImportDisk { spec: spec_told, disk, ticket: ticket.ticket.clone(), format };
         let request = self.request(0, kind);
         self.operate(spec, &request).unwrap();
         let mut stream = self.show(&ticket, Some(&file));
@@ -328,6 +335,27 @@ impl Host {
         assert_eq!(serde_json::from_str::<GuestWelcome>(&line).unwrap(), GuestWelcome::Upload);
         let ended = self.await_operation(request.operation);
         assert_eq!(ended.state, OperationState::Done, "{ended:?}");
+        ended.outcome
+    }
+
+    /// All that a client hears that shows a ticket for this.
+    pub fn told_for(&self, spec: &VmSpec, request: TicketRequest) -> String {
+        let ticket = self.ticket(spec, request).unwrap();
+        let mut told = String::new();
+        self.show(&ticket, None).read_to_string(&mut told).unwrap();
+        told
+    }
+
+    /// All that a client hears whose file a disk is copied into.
+    pub fn export(&self, spec: &VmSpec, disk: &str) -> String {
+        let (disk, format) = (disk.parse().unwrap(), ImageFormat::Raw);
+        let request =
+            TicketRequest::Export { spec: Box::new(spec.clone()), disk, format, grants: Vec::new() };
+        let ticket = self.ticket(spec, request).unwrap();
+        let mut told = String::new();
+        let file = tempfile::tempfile().unwrap();
+        self.show(&ticket, Some(&file)).read_to_string(&mut told).unwrap();
+        told
     }
 
     pub fn console(&self, spec: &VmSpec) -> Console {
@@ -343,7 +371,9 @@ impl Host {
 
     /// What is kept of what the guest said.
     pub fn console_log(&self, spec: &VmSpec) -> String {
-        let ticket = self.ticket(spec, TicketRequest::ConsoleLog { grants: Vec::new() }).unwrap();
+        let ticket = self
+            .ticket(spec, TicketRequest::ConsoleLog { spec: Box::new(spec.clone()), grants: Vec::new() })
+            .unwrap();
         let mut stream = self.show(&ticket, None);
         let mut line = String::new();
         stream.read_line(&mut line).unwrap();

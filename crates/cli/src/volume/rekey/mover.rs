@@ -62,6 +62,7 @@ impl Mover<'_> {
         keys: &mut NewKeys<'_>,
     ) -> Result<Moved, CliError> {
         let descriptor = describe(path)?.descriptor;
+        descriptor.expect_volume(path, self.freshness.expect_volume)?;
         let Some(encryption) = &descriptor.encryption else {
             return Err(DatastoreError::NotEncrypted { path: path.to_owned() }.into());
         };

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use strongroom_api::datastore::{AddDatastore, Datastore, Found};
+use strongroom_api::datastore::{AddDatastore, Datastore, Found, RebuildDatastore};
 use strongroom_api::host::Host;
 use strongroom_api::key::KeyProvider;
 use strongroom_api::policy::{CreatePolicy, Policy};
@@ -14,6 +14,7 @@ use strongroom_api::{ErrorBody, ListQuery, Page};
 use super::super::Api;
 use super::super::ask::{Asked, Named, Wish};
 use super::{Answer, blocking};
+use crate::engine::Control;
 use crate::engine::views::page_of;
 
 /// A task that was accepted, or done at once.
@@ -127,14 +128,15 @@ pub async fn datastore_remove(
 
 /// Registers every VM of a datastore that can be: the way back to an inventory that was lost.
 #[utoipa::path(post, path = "/v1/datastores/{datastore}/rebuild", operation_id = "datastore_rebuild", tag = "datastore",
-    params(("datastore" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    params(("datastore" = String, Path, description = "Name or id.")), request_body = Option<RebuildDatastore>,
     responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub async fn datastore_rebuild(
     State(api): State<Api>,
     Named(datastore): Named<String>,
-    wish: Wish<PowerOptions>,
+    wish: Wish<RebuildDatastore>,
 ) -> Accepted {
-    let task = blocking(api, move |control| control.rebuild_datastore(&wish.caller, &datastore)).await?;
+    let rebuild = move |control: &Control| control.rebuild_datastore(&wish.caller, &datastore, &wish.body);
+    let task = blocking(api, rebuild).await?;
     Ok((StatusCode::ACCEPTED, Json(task)))
 }
 

@@ -34,7 +34,7 @@
 //!   4088     8  check of bytes 0 .. 4088
 //! ```
 
-use strongroom_types::{BLOCK_BYTES, LayerId};
+use strongroom_types::{BLOCK_BYTES, LayerId, STORED_COUNT_MAX};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A block as an index into buffers.
@@ -109,6 +109,9 @@ impl Superblock {
         }
         let layer = LayerId::from_bytes(block[8..24].try_into().ok()?);
         let next = get(block, 56);
+        if [get(block, 40), get(block, 48), next].iter().any(|count| *count > STORED_COUNT_MAX) {
+            return None;
+        }
         Some(Self {
             layer,
             log: block[24..40].try_into().ok()?,

@@ -116,13 +116,14 @@ impl Needs {
     }
 }
 
-/// Of what makes the machine; not of where it lies, nor of what the control plane learns of its keys.
+/// Of what makes the machine; not of where it lies, nor of what the control plane learns of its keys and volumes.
 fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
     let mut spec = spec.clone();
     spec.datastore = PathBuf::new();
     for disk in &mut spec.disks {
-        (disk.key, disk.least_generation) = (DiskKey::Unencrypted, 0);
+        (disk.key, disk.least_generation, disk.volume) = (DiskKey::Unencrypted, 0, None);
     }
+    spec.own_volumes.clear();
     let text = serde_json::to_vec(&spec).map_err(|error| Problem::new("internal", error.to_string()))?;
     Ok(hex::encode(&sha256(&text)))
 }

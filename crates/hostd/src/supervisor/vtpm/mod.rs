@@ -148,7 +148,7 @@ impl TpmPlace {
 
     fn open(&self) -> Result<OpenOwnVolume, OwnVolumeError> {
         let kek = hold_key(&self.keys, &self.spec, OwnVolume::Vtpm)?;
-        OpenOwnVolume::open(&self.spec.own_volume_path(OwnVolume::Vtpm), kek.as_deref())
+        OpenOwnVolume::open_known(&self.spec, OwnVolume::Vtpm, kek.as_deref())
     }
 
     /// Records the state that is there, if it is a new one.

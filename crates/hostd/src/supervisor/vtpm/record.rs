@@ -5,7 +5,7 @@
 
 use strongroom_crypto::mac::sha256;
 use strongroom_memory::secret::{SecretBytes, SecretError};
-use strongroom_types::VolumeSize;
+use strongroom_types::{STORED_COUNT_MAX, VolumeSize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -156,6 +156,9 @@ impl TpmRecord {
         volume.read_at(FORMER_AT, &mut bytes)?;
         let former = bytes.as_chunks::<FORMER_BYTES>().0.to_vec();
         let (sequence, generation) = (number(last, 16), number(last, 24));
+        if sequence.max(generation) > STORED_COUNT_MAX {
+            return Err(RecordError::Damaged("it counts more states than a TPM ever has"));
+        }
         let record =
             Self { key, in_use: flags & u64::from(IN_USE) != 0, sequence, generation, digest, former };
         match record.remembered().all(|generation| number(record.entry(generation), 0) == generation) {

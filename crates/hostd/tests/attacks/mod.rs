@@ -1,0 +1,162 @@
+//! A datastore's writer against a host: what lies there decides nothing about what is opened, written or shown.
+
+use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create};
+use strongroom_hostd::protocol::{
+    DiskChange, DiskKey, KnownVolume, OperationKind, OperationOutcome, OperationState, PowerState,
+    StartOptions, TicketRequest, VmSpec, VolumeFacts,
+};
+use strongroom_types::VolumeSize;
+
+use super::FORCED;
+use crate::support::{Host, KeySite, boot_sector};
+
+/// What must not lie in the datastore in the clear.
+const MARKER: &[u8] = b"strongroom-marker-of-an-image";
+
+/// A VM under a key, as the control plane knows it once it is made.
+fn sealed_vm(host: &Host, site: &KeySite, name: &str, disks: usize) -> VmSpec {
+    let mut spec = host.spec(name, disks);
+    for disk in &mut spec.disks {
+        disk.key = DiskKey::provider(site.key.clone(), None);
+    }
+    spec.seed = true;
+    let made = host.done(&spec, 0, host.create(&spec));
+    keep(&mut spec, made);
+    spec
+}
+
+/// Keeps what a host has told, as the control plane does.
+fn keep(spec: &mut VmSpec, told: Option<OperationOutcome>) {
+    let Some(OperationOutcome::Volumes(volumes)) = told else { panic!("{told:?}") };
+    for VolumeFacts { disk: name, volume, kek, generation } in volumes {
+        match spec.disks.iter_mut().find(|disk| disk.name == name) {
+            Some(disk) => {
+                if let DiskKey::Provider { kek: known, .. } = &mut disk.key {
+                    *known = kek;
+                }
+                (disk.volume, disk.least_generation) = (Some(volume), generation);
+            }
+            None => {
+                spec.own_volumes.retain(|own| own.name != name);
+                spec.own_volumes.push(KnownVolume { name, volume, least_generation: generation });
+            }
+        }
+    }
+}
+
+/// The datastore's writer says that nothing of the VM is encrypted, and has hostd read it.
+fn call_it_clear(host: &mut Host, spec: &VmSpec) {
+    let path = spec.directory().join("vm.json");
+    let mut text: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for disk in text["spec"]["disks"].as_array_mut().unwrap() {
+        disk["key"] = "unencrypted".into();
+        disk.as_object_mut().unwrap().remove("volume");
+    }
+    text["spec"]["own_volumes"] = serde_json::Value::Array(Vec::new());
+    std::fs::write(&path, serde_json::to_vec(&text).unwrap()).unwrap();
+    // It is read at the next start of hostd at the latest.
+    host.kill_hostd();
+    host.start_hostd();
+    let read = host.await_vm(spec, |vm| vm.spec.is_some()).spec.unwrap();
+    assert!(!read.is_encrypted(), "the attack has no effect: {read:?}");
+}
+
+pub fn clear_configuration() {
+    let mut host = Host::start();
+    let site = KeySite::start(&host);
+    let mut spec = sealed_vm(&host, &site, "secret1", 1);
+    call_it_clear(&mut host, &spec);
+
+    // What is written is sealed: an image, what cloud-init is told, and a disk that is added.
+    let mut image = boot_sector();
+    image.extend(MARKER);
+    image.resize(8192, 0);
+    let filled = host.import_into(&spec, "disk0", &image);
+    keep(&mut spec, filled);
+    let filled = host.import_into(&spec, "seed", &image);
+    keep(&mut spec, filled);
+    host.assert_sealed(&spec, MARKER);
+    call_it_clear(&mut host, &spec);
+    let added = strongroom_hostd::protocol::Disk {
+        name: "disk1".parse().unwrap(),
+        volume: None,
+        least_generation: 0,
+        ..spec.disks[0].clone()
+    };
+    let change = DiskChange::Add { disk: Box::new(added.clone()) };
+    let told = host.done(&spec, 0, OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change });
+    spec.disks.push(added);
+    keep(&mut spec, told);
+    let kek = |disk: usize| match &spec.disks[disk].key {
+        DiskKey::Provider { kek, .. } => *kek,
+        DiskKey::Unencrypted => None,
+    };
+    assert!(kek(1).is_some() && kek(1) == kek(0), "{:?}", spec.disks);
+
+    // What is shown is what was sealed: a console's log that somebody has put there is none.
+    call_it_clear(&mut host, &spec);
+    let forged = CreateOptions {
+        size: VolumeSize::new(4 << 20).unwrap(),
+        provisioning: Provisioning::Thin,
+        protection: Protection::Unencrypted,
+        log_bytes: Some(0),
+        integrity: false,
+    };
+    create(&spec.directory().join("console"), &forged).unwrap();
+    let ticket = TicketRequest::ConsoleLog { spec: Box::new(spec.clone()), grants: Vec::new() };
+    let told = host.told_for(&spec, ticket);
+    assert!(told.contains("not encrypted") && !told.contains("console_log"), "{told}");
+    std::fs::remove_dir_all(spec.directory().join("console")).unwrap();
+
+    // And the VM starts as the control plane says, not as its directory does.
+    call_it_clear(&mut host, &spec);
+    let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+    assert_eq!(host.done(&spec, 1, start), None);
+    let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    assert!(running.volumes.iter().all(|volume| volume.kek.is_some()), "{running:?}");
+    host.console(&spec).await_line("ready");
+    host.done(&spec, 1, FORCED);
+    host.assert_nobody_left();
+}
+
+pub fn exchanged_volumes() {
+    let host = Host::start();
+    let site = KeySite::start(&host);
+    let spec = sealed_vm(&host, &site, "secret1", 2);
+    let other = sealed_vm(&host, &site, "secret2", 1);
+    let place = |vm: &VmSpec, name: &str| vm.directory().join(name);
+    let aside = spec.datastore.join("aside");
+    // Of the same VM; of another one under the same key; one of the VM's own. Each is exchanged, tried, and put back.
+    let exchanges = [
+        (place(&spec, "disk0"), place(&spec, "disk1")),
+        (place(&spec, "disk0"), place(&other, "disk0")),
+        (place(&spec, "seed"), place(&other, "seed")),
+    ];
+    for (generation, (here, there)) in (1..).zip(exchanges) {
+        let exchange = || {
+            std::fs::rename(&here, &aside).unwrap();
+            std::fs::rename(&there, &here).unwrap();
+            std::fs::rename(&aside, &there).unwrap();
+        };
+        exchange();
+        let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+        let refused = host.refused(&spec, generation, start);
+        let says = format!("{} holds volume", here.display());
+        assert!(refused.message.contains(&says), "{refused:?}");
+        if here.ends_with("disk0") {
+            let export = host.export(&spec, "disk0");
+            assert!(export.contains("other_volume"), "{export}");
+            let (disk, size_bytes) = ("disk0".parse().unwrap(), VolumeSize::new(2 << 20).unwrap());
+            let change = DiskChange::Resize { disk, size_bytes };
+            let grow = OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change };
+            assert_eq!(host.refused(&spec, 0, grow).code, "other_volume");
+        }
+        exchange();
+    }
+    let request =
+        host.request(2, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
+    host.operate(&spec, &request).unwrap();
+    assert_eq!(host.await_operation(request.operation).state, OperationState::Done);
+    host.done(&spec, 4, FORCED);
+    host.assert_nobody_left();
+}
