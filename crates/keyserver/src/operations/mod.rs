@@ -191,7 +191,9 @@ impl Context<'_, '_> {
     fn check_offered(&self) -> Result<(), Failure> {
         let operation = self.operation;
         let Some(class) = class_of(operation) else { return Err(not_supported(operation)) };
-        if operation.since() > self.version || !self.settings.offers(operation) {
+        // Who asks which versions there are cannot know yet that the question came with 1.1.
+        let is_known = operation.since() <= self.version || operation == Operation::DiscoverVersions;
+        if !is_known || !self.settings.offers(operation) {
             return Err(not_supported(operation));
         }
         match scope(self.caller.role(), class) {

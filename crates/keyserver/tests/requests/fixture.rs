@@ -172,8 +172,13 @@ impl Fixture {
 
     /// Sends a message as bytes, and reads the answer as a client does.
     pub fn send(&self, client: &Identity, request: &RequestMessage) -> ResponseMessage {
+        self.send_bytes(client, &request.encode())
+    }
+
+    /// The same with bytes that our own encoder would not make.
+    pub fn send_bytes(&self, client: &Identity, request: &[u8]) -> ResponseMessage {
         let caller = Caller::new(client.clone(), None);
-        let answer = self.runtime.block_on(self.server.answer(caller, &request.encode(), &Limits::default()));
+        let answer = self.runtime.block_on(self.server.answer(caller, request, &Limits::default()));
         ResponseMessage::decode(&answer, &Limits::default()).unwrap()
     }
 

@@ -7,6 +7,7 @@ mod batches;
 mod broker;
 mod destruction;
 mod fixture;
+mod older;
 mod record;
 mod storage;
 mod vcenter;

@@ -180,18 +180,24 @@ fn an_attribute_has_the_type_of_its_name() {
 }
 
 #[test]
-fn a_field_of_a_later_version_does_not_belong_into_a_request() {
+fn a_field_of_a_later_version_is_understood_and_not_sent() {
     let mut request = examples::request(ProtocolVersion::V1_4);
     let locate = LocateRequest { offset_items: Some(1), ..LocateRequest::default() };
     request.items = vec![RequestPayload::Locate(locate).into()];
     let mut item = tree(&request);
     let minor = [Tag::REQUEST_HEADER, Tag::PROTOCOL_VERSION, Tag::PROTOCOL_VERSION_MINOR];
     field_mut(&mut item, &minor).value = Value::Integer(2);
-    // The header's own fields of 1.4 are refused with the whole message.
-    assert_eq!(decode(&item).unwrap_err().version, ProtocolVersion::V1_2);
-    fields_mut(&mut item, &[Tag::REQUEST_HEADER])
-        .retain(|field| ![Tag::CLIENT_CORRELATION_VALUE, Tag::SERVER_CORRELATION_VALUE].contains(&field.tag));
-    let unexpected = Problem::Unexpected(Tag::OFFSET_ITEMS, ProtocolVersion::V1_2);
+    // The header's own fields of 1.4 too.
+    let decoded = decode(&item).unwrap();
+    assert_eq!(decoded.header.client_correlation_value, request.header.client_correlation_value);
+    let RequestPayload::Locate(locate) = &decoded.items[0].payload else { panic!("{decoded:?}") };
+    assert_eq!(locate.offset_items, Some(1));
+    let sent = Item::parse(&decoded.encode(), Tag::REQUEST_MESSAGE, &limits()).unwrap();
+    let sent = format!("{sent:?}");
+    assert!(!sent.contains("OffsetItems") && !sent.contains("ClientCorrelationValue"), "{sent}");
+    // What no version has stays unknown.
+    fields_mut(&mut item, &[Tag::BATCH_ITEM, Tag::REQUEST_PAYLOAD]).push(Item::text(Tag::COMMENT, "?"));
+    let unexpected = Problem::Unexpected(Tag::COMMENT, ProtocolVersion::V1_2);
     assert_eq!(undecodable(&item), DecodeError::Field { within: Tag::REQUEST_PAYLOAD, problem: unexpected });
 }
 
