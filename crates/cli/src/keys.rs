@@ -11,7 +11,7 @@ use clap::Args;
 use strongroom_datastore::file::{DatastoreError, Descriptor, KekRecord, Protection};
 use strongroom_keys::{
     Kek, KekSource, KeyError, KeyRequestId, Keyring, PASSPHRASE_BYTES_MAX, ProviderKey, ProviderKeyId,
-    ProviderName, read_key_file,
+    ProviderName, check_new_passphrase, read_key_file,
 };
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{HolderEvent, Registry, SourceConfig};
@@ -89,7 +89,7 @@ impl NewKeyArguments {
             Some(descriptor) => read_passphrase(descriptor)?,
             None => ask_twice(path)?,
         };
-        let source = KekSource::new_passphrase()?;
+        let source = KekSource::new_passphrase(&passphrase)?;
         Ok(VolumeKey::Kek(source.kek(&passphrase)?))
     }
 
@@ -371,9 +371,7 @@ pub fn ask_twice(path: &Path) -> Result<SecretBytes, CliError> {
     let mut terminal = terminal_for(path, next)?;
     let passphrase = asked(terminal.ask_passphrase(&format!("New passphrase for {}", path.display())))?;
     // Refused before it is repeated in vain.
-    if passphrase.is_empty() || passphrase.len() > PASSPHRASE_BYTES_MAX {
-        return Err(KeyError::PassphraseLength(passphrase.len()).into());
-    }
+    check_new_passphrase(&passphrase)?;
     let repeated = asked(terminal.ask_passphrase("The same again"))?;
     if passphrase == repeated { Ok(passphrase) } else { Err(CliError::PassphrasesDiffer) }
 }

@@ -116,7 +116,8 @@ fn is_wrong_key<T: std::fmt::Debug>(opened: &Result<T, DatastoreError>) -> bool 
 #[test]
 fn passphrases_and_key_files_become_a_providers_key_and_no_block_is_touched() {
     let new = provided(2);
-    let passphrase = KekSource::new_passphrase().unwrap().kek(&secret(b"correct horse")).unwrap();
+    let passphrase =
+        KekSource::new_passphrase(&secret(b"correct horse")).unwrap().kek(&secret(b"correct horse")).unwrap();
     for old in [kek(1), passphrase] {
         let volume = Volume::new(&old);
         let (deks, blocks) = (volume.open(&old, 0).unwrap(), volume.blocks());

@@ -17,6 +17,10 @@ pub const KEK_BYTES: usize = 32;
 /// The longest passphrase, in bytes: far beyond what a person types, and small enough to lock in memory.
 pub const PASSPHRASE_BYTES_MAX: usize = 1024;
 
+/// The shortest passphrase that is set, in bytes: what NIST SP 800-63B asks of a secret that a person remembers. A shorter one
+/// that was set before opens what it opened.
+pub const NEW_PASSPHRASE_BYTES_MIN: usize = 8;
+
 const SALT_BYTES: usize = 32;
 
 /// A key-encryption key, and where it came from. It is wiped when it is dropped; `Debug` shows its id.
@@ -53,9 +57,24 @@ pub struct PassphraseParameters {
     lanes: u32,
 }
 
+/// Whether a passphrase may be set.
+///
+/// # Errors
+/// [`KeyError::NewPassphraseLength`].
+pub fn check_new_passphrase(passphrase: &SecretBytes) -> Result<(), KeyError> {
+    match passphrase.len() {
+        NEW_PASSPHRASE_BYTES_MIN..=PASSPHRASE_BYTES_MAX => Ok(()),
+        bytes => Err(KeyError::NewPassphraseLength(bytes)),
+    }
+}
+
 impl KekSource {
-    /// Passphrase parameters with a new salt: RFC 9106's second recommended option, 64 MiB, three passes, four lanes.
-    pub fn new_passphrase() -> Result<Self, KeyError> {
+    /// Parameters with a new salt for a new passphrase: RFC 9106's second recommended option, 64 MiB, three passes, four lanes.
+    ///
+    /// # Errors
+    /// [`KeyError::NewPassphraseLength`].
+    pub fn new_passphrase(passphrase: &SecretBytes) -> Result<Self, KeyError> {
+        check_new_passphrase(passphrase)?;
         let salt = SecretBytes::random(SALT_BYTES)?.expose().to_vec();
         let Argon2idParams { memory_kib, passes, lanes } = Argon2idParams::RECOMMENDED;
         Ok(Self::Passphrase(PassphraseParameters { salt, memory_kib, passes, lanes }))
@@ -157,14 +176,18 @@ mod tests {
 
     #[test]
     fn the_same_input_gives_the_same_key_and_another_another() {
-        let source = KekSource::new_passphrase().unwrap();
+        let source = KekSource::new_passphrase(&secret(b"correct horse")).unwrap();
         let text = serde_json::to_string(&source).unwrap();
         let reread: KekSource = serde_json::from_str(&text).unwrap();
         let kek = source.kek(&secret(b"correct horse")).unwrap();
         assert_eq!(reread.kek(&secret(b"correct horse")).unwrap().id(), kek.id());
         assert_ne!(source.kek(&secret(b"correct horsf")).unwrap().id(), kek.id());
         assert_ne!(
-            KekSource::new_passphrase().unwrap().kek(&secret(b"correct horse")).unwrap().id(),
+            KekSource::new_passphrase(&secret(b"correct horse"))
+                .unwrap()
+                .kek(&secret(b"correct horse"))
+                .unwrap()
+                .id(),
             kek.id()
         );
         let id = kek.id();
@@ -176,7 +199,8 @@ mod tests {
     fn hostile_parameters_are_refused_before_memory_is_taken() {
         for change in [r#""memory_kib":4294967295"#, r#""passes":4294967295"#, r#""lanes":16777216"#] {
             let name = change.split(':').next().unwrap();
-            let text = serde_json::to_string(&KekSource::new_passphrase().unwrap()).unwrap();
+            let text = serde_json::to_string(&KekSource::new_passphrase(&secret(b"correct horse")).unwrap())
+                .unwrap();
             let at = text.find(name).unwrap();
             let end = at + text[at..].find([',', '}']).unwrap();
             let edited = format!("{}{change}{}", &text[..at], &text[end..]);
@@ -187,7 +211,15 @@ mod tests {
 
     #[test]
     fn empty_and_endless_passphrases_are_refused() {
-        let source = KekSource::new_passphrase().unwrap();
+        for refused in [&b""[..], b"x", b"7 bytes", &[b'x'; 1025]] {
+            let error = KekSource::new_passphrase(&secret(refused)).unwrap_err();
+            assert!(
+                matches!(error, KeyError::NewPassphraseLength(bytes) if bytes == refused.len()),
+                "{error}"
+            );
+        }
+        let source = KekSource::new_passphrase(&secret(b"8 bytes.")).unwrap();
+        assert!(source.kek(&secret(b"x")).is_ok(), "a short one that was set before opens still");
         assert!(matches!(source.kek(&secret(b"")), Err(KeyError::PassphraseLength(0))));
         assert!(matches!(source.kek(&secret(&[b'x'; 1025])), Err(KeyError::PassphraseLength(1025))));
     }

@@ -98,7 +98,7 @@ fn judge(status: &StatusAnswer) -> Vec<Finding> {
             "root-key",
             "the key server's root key is not protected",
             "who gets at this machine's disk has all keys, and so all disks under them",
-            "`strongroom keyserver root` moves it under a TPM, a PKCS#11 token, a systemd credential or a passphrase",
+            "`strongroom keyserver root seal --tpm` (or --token, --credential, --passphrase) protects it",
         ),
         protection => Finding::ok("root-key", format!("the key server's root key is under {protection}")),
     };

@@ -29,6 +29,7 @@ use strongroom_api::{Name, Page};
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::capacity::may_be_used;
 use strongroom_hostd::daemon::config::HostConfig;
+use strongroom_keyserver::root::{self, Access};
 
 use self::alone::Alone;
 use self::children::{Role, RunningRole, keep};
@@ -37,7 +38,7 @@ use self::identity::Identity;
 use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
 use crate::error::CliError;
 use crate::home::HomeArguments;
-use crate::keyserver::{ClientFiles, ServerSettings};
+use crate::keyserver::{ClientFiles, ServerSettings, warn};
 use crate::output::Output;
 use crate::readiness;
 use crate::signals::Signals;
@@ -220,6 +221,21 @@ impl Places {
     }
 }
 
+/// Says on the terminal, where it is read, what the key server only logs: that whoever copies this disk has all keys.
+fn warn_of_root(output: &Output, home: &Path) {
+    let credentials = Access::of_this_service().credentials_directory;
+    // What cannot be read has kept the key server from starting.
+    if let Ok(root) = root::describe(&home.join("keyserver"), credentials.as_deref())
+        && !root.warnings.is_empty()
+    {
+        warn(output, &root);
+        output.remark(
+            "Then start this again:\n  strongroom keyserver root seal --tpm               with a TPM 2.0\n  \
+             strongroom keyserver root seal --passphrase        asked for at each start",
+        );
+    }
+}
+
 impl ServeArguments {
     /// Serves until a signal comes.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
@@ -317,6 +333,7 @@ impl ServeArguments {
             hostd_pid: hostd.id(),
             control_pid: control.id(),
         })?;
+        warn_of_root(output, &places.home);
         readiness::tell("READY=1");
         // Who depends on another ends before it: they are dropped in this order.
         let mut roles = [control, hostd, keyserver];

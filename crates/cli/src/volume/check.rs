@@ -140,10 +140,10 @@ impl CheckArguments {
             _ => VolumeKey::Unencrypted,
         };
         let mut findings = check(&self.path, key.kek())?;
-        if let Some(volume) = &described {
-            if let Err(error) = self.freshness.verify(&self.path, &volume.descriptor) {
-                findings.insert(0, Finding { severity: Severity::Error, message: error.to_string() });
-            }
+        if let Some(volume) = &described
+            && let Err(error) = self.freshness.verify(&self.path, &volume.descriptor)
+        {
+            findings.insert(0, Finding { severity: Severity::Error, message: error.to_string() });
         }
         findings.extend(exposure_of(&self.path).and_then(|status| failures(&status.condition)));
         let is_sound = findings.iter().all(|finding| finding.severity != Severity::Error);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::kdf::{Argon2idParams, argon2id};
+use strongroom_keys::NEW_PASSPHRASE_BYTES_MIN;
 use strongroom_memory::secret::SecretBytes;
 
 use super::error::RootError;
@@ -48,6 +49,7 @@ pub(super) fn seal(
     access: &Access<'_>,
 ) -> Result<PassphraseSeal, RootError> {
     let passphrase = way.source.read(WAY, access)?;
+    check_length(&passphrase, NEW_PASSPHRASE_BYTES_MIN)?;
     let mut salt = [0; SALT_BYTES];
     salt.copy_from_slice(SecretBytes::random(SALT_BYTES)?.expose());
     let key = key(&passphrase, &salt, way.cost)?;

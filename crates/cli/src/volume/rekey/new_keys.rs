@@ -152,7 +152,10 @@ impl<'a> NewKeys<'a> {
                 return Ok(KekRecord { id: made.id(), source: made.source().clone() });
             }
             None if self.target.to_key_file.is_some() => KekSource::KeyFile {}.kek(self.target.secret()?)?,
-            None => KekSource::new_passphrase()?.kek(self.target.secret()?)?,
+            None => {
+                let passphrase = self.target.secret()?;
+                KekSource::new_passphrase(passphrase)?.kek(passphrase)?
+            }
         };
         let record = KekRecord { id: kek.id(), source: kek.source().clone() };
         self.make_room();
