@@ -118,8 +118,8 @@ pub fn host_refused(name: &str, problem: &protocol::Problem) -> Problem {
         "busy" | "too_many_tickets" | "too_many_datastores" => ErrorCode::TooMany,
         "not_running" | "already_running" | "running" | "stopping" | "generation_used" | "suspended"
         | "paused" | "disk_needed" | "disk_exists" | "volume_exists" | "guest_keeps_disk" | "no_port"
-        | "disks_changed" | "other_generation" | "exists_elsewhere" | "other_directory" | "no_screen"
-        | "bad_ticket" | "suspending" | "dumping" | "too_many_dumps" => ErrorCode::Conflict,
+        | "disks_changed" | "other_generation" | "other_directory" | "no_screen" | "bad_ticket"
+        | "suspending" | "dumping" | "too_many_dumps" => ErrorCode::Conflict,
         "abandoned" => ErrorCode::Cancelled,
         _ => ErrorCode::HostFailed,
     };

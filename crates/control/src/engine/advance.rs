@@ -594,7 +594,10 @@ pub(super) fn keep_volumes(
     let hardware = &mut vm.hardware;
     for facts in volumes {
         if let Some(disk) = hardware.disks.iter_mut().find(|disk| disk.name == facts.disk) {
-            disk.volume = Some(facts.volume);
+            if let Some(before) = disk.volume.filter(|before| *before != facts.volume) {
+                draft = draft.discard::<VolumeRecord>(&before.to_string());
+            }
+            (disk.volume, disk.pinned) = (Some(facts.volume), true);
             disk.least_generation = disk.least_generation.max(facts.generation);
             // While it moves, which of its keys it is under is not to be relied on.
             if let DiskSealing::Under { kek, next: None, .. } = &mut disk.sealing {

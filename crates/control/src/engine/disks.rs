@@ -55,6 +55,7 @@ impl Control {
                 frontend: wish.frontend,
                 sealing: sealed.unwrap_or(first).sealing.clone(),
                 volume: None,
+                pinned: false,
                 least_generation: 0,
                 thick: false,
                 integrity: false,
@@ -303,6 +304,16 @@ fn disk_of<'vm>(vm: &'vm VmRecord, disk: &str) -> Result<&'vm DiskRecord, Proble
 #[cfg(test)]
 mod tests {
     use strongroom_api::vm::DiskKind;
+
+    #[test]
+    fn a_volume_that_the_former_release_has_noted_is_not_pinned() {
+        let text = r#"{"name":"disk0","size":1048576,"frontend":"vhost_user","sealing":"clear",
+            "volume":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","least_generation":3}"#;
+        let mut disk: crate::records::DiskRecord = serde_json::from_str(text).unwrap();
+        assert_eq!(disk.told().unwrap().volume, None);
+        disk.pinned = true;
+        assert_eq!(disk.told().unwrap().volume, disk.volume);
+    }
 
     #[test]
     fn a_name_that_is_free_is_the_first() {

@@ -40,6 +40,7 @@ impl Control {
                 frontend: disk.frontend,
                 sealing: sealing.clone(),
                 volume: None,
+                pinned: false,
                 least_generation: 0,
                 thick: false,
                 integrity: false,

@@ -65,6 +65,10 @@ pub struct DiskRecord {
     /// Its volume, once that is there.
     #[serde(default)]
     pub volume: Option<VolumeId>,
+    /// Whether that is the one volume to be opened. The former release kept the id of a volume that an import had replaced, so
+    /// what it has written is shown, and pinned only when the host has told the volume anew.
+    #[serde(default)]
+    pub pinned: bool,
     /// The least generation of its descriptor: an older one was put back.
     #[serde(default)]
     pub least_generation: u64,
@@ -148,7 +152,7 @@ impl DiskRecord {
             thick: self.thick,
             integrity: self.integrity,
             least_generation: self.least_generation,
-            volume: self.volume,
+            volume: self.volume.filter(|_| self.pinned),
         })
     }
 }
@@ -185,7 +189,7 @@ impl Hardware {
     pub fn forget_volume(&mut self, name: &DiskName) {
         self.own_volumes.retain(|own| own.name != *name);
         for disk in self.disks.iter_mut().filter(|disk| disk.name == *name) {
-            (disk.volume, disk.least_generation) = (None, 0);
+            (disk.volume, disk.pinned, disk.least_generation) = (None, false, 0);
         }
     }
 
@@ -353,6 +357,7 @@ impl Hardware {
                 }
             },
             volume: None,
+            pinned: false,
             least_generation: disk.least_generation,
             thick: disk.thick,
             integrity: disk.integrity,
