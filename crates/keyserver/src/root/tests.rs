@@ -54,6 +54,8 @@ fn a_passphrase_opens_its_root_and_no_other_does() {
     let refused = open(state.path(), &given(&secret("correct horsf"))).unwrap_err();
     assert!(matches!(&refused, RootError::WrongPassphrase { .. }), "{refused}");
     assert!(matches!(open(state.path(), &Access::default()), Err(RootError::NotGiven { .. })));
+    let one_letter = create(TempDir::new().unwrap().path(), &typed(), &given(&secret("x")));
+    assert!(matches!(one_letter, Err(RootError::SecretLength { least_bytes: 8, actual_bytes: 1 })));
     let empty = secret("");
     assert!(matches!(open(state.path(), &given(&empty)), Err(RootError::SecretLength { .. })));
     assert!(matches!(create(state.path(), &typed(), &given(&right)), Err(RootError::Exists { .. })));
@@ -155,7 +157,7 @@ fn a_passphrase_comes_from_a_file_or_a_descriptor() {
 #[test]
 fn what_was_typed_to_open_the_old_seal_is_not_what_the_new_one_is_sealed_with() {
     let (state, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let old = secret("typed");
+    let old = secret("what was typed");
     let root = create(state.path(), &typed(), &given(&old)).unwrap();
     let path = elsewhere.path().join("passphrase");
     write(&path, b"from a file", 0o600);
