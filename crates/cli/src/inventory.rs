@@ -320,7 +320,7 @@ pub struct DatastoreAddArguments {
 
 /// Which datastore.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  strongroom datastore contents ds1")]
+#[command(after_help = "Example:\n  strongroom datastore contents ds1")]
 pub struct DatastoreArguments {
     /// The datastore, by name or id
     datastore: String,
@@ -331,7 +331,7 @@ pub struct DatastoreArguments {
 
 /// Which datastore's VMs are registered.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom datastore rebuild ds1 --accept-configuration")]
+#[command(after_help = "Example:\n  strongroom datastore rebuild ds1")]
 pub struct RebuildArguments {
     /// As of `strongroom vm register`, for each VM; without this those are left out, and events say why
     #[arg(long)]

@@ -6,6 +6,7 @@ use strongroom_store::StoreError;
 
 use crate::host::HostError;
 use crate::inventory::Failure;
+use crate::records::VmRecord;
 
 /// The inventory cannot be read or written.
 pub fn failure(failure: &Failure) -> Problem {
@@ -93,6 +94,16 @@ pub fn host(name: &str, error: &HostError) -> Problem {
         }
         HostError::Refused(problem) => host_refused(name, problem),
     }
+}
+
+/// Nobody knows where the VM's volumes are.
+pub fn datastore_unknown(vm: &VmRecord) -> Problem {
+    conflict(format!("the datastore of VM {} is not known any more", vm.name))
+}
+
+/// Its creation ended before it had a key.
+pub fn key_never_made(vm: &VmRecord) -> Problem {
+    conflict(format!("VM {} waits for a key that was never made", vm.name))
 }
 
 /// What a host refused.

@@ -172,6 +172,7 @@ impl VmRecord {
         let file = match file {
             Ok(file) => File::from(file),
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(Errno::LOOP) => return Err(DatastoreError::Link { path: path.to_owned() }.into()),
             Err(errno) => return Err(system("read the configuration in", path)(errno.into())),
         };
         let mut text = Vec::new();
@@ -426,7 +427,9 @@ fn no_follow() -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create};
+    use std::os::unix::fs::symlink;
+
+    use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, identify};
     use strongroom_types::VolumeSize;
 
     use super::*;
@@ -502,6 +505,35 @@ mod tests {
         std::fs::create_dir(scratch.path().join("other")).unwrap();
         let taken = VmSpec { name: "other".parse().unwrap(), ..spec };
         assert_eq!(StagedVm::begin(&taken).unwrap_err().code(), "name_taken");
+    }
+
+    #[test]
+    fn a_link_is_neither_a_vms_directory_nor_its_configuration_nor_the_state_of_its_tpm() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (own, other) = (scratch.path().join("own"), scratch.path().join("other"));
+        for datastore in [&own, &other] {
+            std::fs::create_dir(datastore).unwrap();
+            identify(datastore).unwrap();
+        }
+        let (target, spec) = (spec(&other, "web1"), spec(&own, "web2"));
+        for spec in [&target, &spec] {
+            let staged = StagedVm::begin(spec).unwrap().unwrap();
+            add_volume(staged.path());
+            staged.finish(&VmRecord::new(spec.clone())).unwrap();
+        }
+        let (theirs, ours) = (target.directory(), spec.directory());
+        symlink(&theirs, own.join("web1")).unwrap();
+        assert_eq!(VmRecord::read(&own.join("web1")).unwrap_err().code(), "link");
+        assert_eq!(delete_vm(&own, &own.join("web1"), target.id).unwrap_err().code(), "link");
+        std::fs::create_dir(target.tpm_state_path()).unwrap();
+        std::fs::write(target.tpm_state_path().join("tpm2-00.permall"), "sealed").unwrap();
+        symlink(target.tpm_state_path(), spec.tpm_state_path()).unwrap();
+        assert_eq!(delete_vm(&own, &ours, spec.id).unwrap_err().code(), "stranger");
+        std::fs::remove_file(spec.tpm_state_path()).unwrap();
+        std::fs::remove_file(ours.join(CONFIGURATION)).unwrap();
+        symlink(theirs.join(CONFIGURATION), ours.join(CONFIGURATION)).unwrap();
+        assert_eq!(VmRecord::read(&ours).unwrap_err().code(), "link");
+        assert!(theirs.join("disk0").exists() && target.tpm_state_path().join("tpm2-00.permall").exists());
     }
 
     #[test]

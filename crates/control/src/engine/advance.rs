@@ -203,14 +203,12 @@ impl Control {
     fn created(&self, step: &Step, outcome: Option<OperationOutcome>) -> Result<Next, Failure> {
         let mut vm = VmRecord::clone(&step.vm.record);
         vm.lifecycle = Lifecycle::Present;
-        let mut draft = self.draft();
-        if let Some(OperationOutcome::Volumes(volumes)) = outcome {
-            let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, draft);
-            draft = match kept {
-                Ok(draft) => draft,
-                Err(problem) => return self.end(step, &vm, self.draft(), End::Failed(problem)),
-            };
-        }
+        let volumes = OperationOutcome::into_volumes(outcome);
+        let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
+        let draft = match kept {
+            Ok(draft) => draft,
+            Err(problem) => return self.end(step, &vm, self.draft(), End::Failed(problem)),
+        };
         if let Some(wait) = self.look_first(step)? {
             return Ok(wait);
         }
@@ -380,10 +378,7 @@ impl Control {
                 if let Some(wait) = self.look_first(step)? {
                     return Ok(wait);
                 }
-                let volumes = match outcome {
-                    Some(OperationOutcome::Volumes(volumes)) => volumes,
-                    _ => Vec::new(),
-                };
+                let volumes = OperationOutcome::into_volumes(outcome);
                 vm.hardware.forget_volume(disk);
                 let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, forget(self.draft()));
                 match kept {

@@ -14,7 +14,7 @@ use std::path::Path;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_hostd::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VolumeFacts};
+use strongroom_hostd::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome};
 use strongroom_types::VolumeSize;
 
 use super::advance::{End, Next, Step, keep_volumes};
@@ -237,10 +237,7 @@ impl Control {
         outcome: Option<OperationOutcome>,
         gone: Option<strongroom_types::VolumeId>,
     ) -> Result<Next, Failure> {
-        let volumes: Vec<VolumeFacts> = match outcome {
-            Some(OperationOutcome::Volumes(volumes)) => volumes,
-            _ => Vec::new(),
-        };
+        let volumes = OperationOutcome::into_volumes(outcome);
         let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
         let mut draft = match kept {
             Ok(draft) => draft,

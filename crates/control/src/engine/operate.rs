@@ -87,12 +87,10 @@ impl Control {
         kind: impl FnOnce(&Path) -> Option<OperationKind>,
     ) -> Result<Result<Operation, Operated>, Failure> {
         let Some(datastore) = self.datastore_path(vm) else {
-            let message = format!("the datastore of VM {} is not known any more", vm.name);
-            return Ok(Err(Operated::Failed(problems::conflict(message))));
+            return Ok(Err(Operated::Failed(problems::datastore_unknown(vm))));
         };
         let Some(kind) = kind(Path::new(&datastore)) else {
-            let message = format!("VM {} waits for a key that was never made", vm.name);
-            return Ok(Err(Operated::Failed(problems::conflict(message))));
+            return Ok(Err(Operated::Failed(problems::key_never_made(vm))));
         };
         let keys = keys_taken(&kind, vm);
         let mut grants = Vec::new();

@@ -87,11 +87,8 @@ impl Control {
 
     /// What its host is told of a VM whose volumes are opened.
     fn told(&self, vm: &VmRecord) -> Result<Box<VmSpec>, Problem> {
-        let datastore = self.datastore_path(vm).ok_or_else(|| {
-            problems::conflict(format!("the datastore of VM {} is not known any more", vm.name))
-        })?;
-        let told = vm.told(Path::new(&datastore)).map(Box::new);
-        told.ok_or_else(|| problems::conflict(format!("VM {} waits for a key that was never made", vm.name)))
+        let datastore = self.datastore_path(vm).ok_or_else(|| problems::datastore_unknown(vm))?;
+        vm.told(Path::new(&datastore)).map(Box::new).ok_or_else(|| problems::key_never_made(vm))
     }
 
     /// Leave for its host to fetch the key of a VM that is off: its console's log and its dumps are under it.

@@ -90,20 +90,23 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
     if !matches!(request, TicketRequest::Upload { .. } | TicketRequest::Export { .. }) {
         hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
     }
+    let give = |task, grants, to: &[OwnedFd], within| {
+        operations::give_while_off(hostd, vm, task, grants, to, within)
+    };
     let kind = match request {
         TicketRequest::Upload { .. } => return welcome(&stream, &GuestWelcome::Upload),
         TicketRequest::Console { read_only } => RequestKind::Console { read_only },
         TicketRequest::ConsoleLog { spec, grants } => match hostd.vms.link(vm) {
             Ok(_) => RequestKind::ConsoleLog,
             Err(problem) if problem.code == "not_running" => {
-                return operations::give_console_log(hostd, spec, grants, stream.into());
+                return give(Task::ConsoleLog(spec), grants, &[stream.into()], Some(operations::LOG_WITHIN));
             }
             Err(problem) => return Err(problem),
         },
         TicketRequest::Dump { spec, number, grants } => match hostd.vms.link(vm) {
             Ok(_) => RequestKind::OpenDump { number },
             Err(problem) if problem.code == "not_running" => {
-                return operations::give_dump(hostd, spec, number, grants, stream.into());
+                return give(Task::Dump { spec, number }, grants, &[stream.into()], None);
             }
             Err(problem) => return Err(problem),
         },
@@ -111,7 +114,7 @@ fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
             let file =
                 destination.ok_or_else(|| Problem::new("no_file", "no file came beside the ticket"))?;
             let to = [OwnedFd::from(stream), check_destination(file)?];
-            return operations::export_disk(hostd, Task::Export { spec, disk, format }, vm, grants, to);
+            return give(Task::Export { spec, disk, format }, grants, &to, None);
         }
         TicketRequest::Vnc => {
             // What follows is the screen's own, which says nothing of us.

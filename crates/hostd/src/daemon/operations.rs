@@ -39,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// What giving a console's log may take: its key is fetched, and its client reads it.
-const LOG_WITHIN: Duration = Duration::from_secs(120);
+pub const LOG_WITHIN: Duration = Duration::from_secs(120);
 
 type Outcome = Result<Option<OperationOutcome>, Failure>;
 
@@ -48,7 +48,6 @@ pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
     let vm = job.vm;
     if let Some(spec) = job.request.kind.spec() {
         hostd.check_spec(vm, spec)?;
-        hostd.check_place(spec)?;
     }
     match job.request.kind.clone() {
         OperationKind::Create { spec } => create(hostd, job, *spec).await,
@@ -83,6 +82,7 @@ pub async fn check(hostd: &Arc<Hostd>, vm: VmId, spec: VmSpec) -> Result<(), Pro
 
 /// Whether this host has what it takes.
 async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
+    hostd.check_boot_files(spec)?;
     let (hostd, spec) = (Arc::clone(hostd), spec.clone());
     blocking(move || {
         let (memory_bytes, _) = capacity::memory_bytes();
@@ -248,6 +248,7 @@ async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: D
     }
     let changed = change.applied_to(&spec)?;
     hostd.check_spec(job.vm, &changed)?;
+    hostd.check_boot_files(&changed)?;
     if let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
         let wanted = changed.clone();
         blocking(move || fits::check_datastore(&used, &wanted)).await??;
@@ -471,48 +472,17 @@ async fn do_job(
     .await?
 }
 
-/// Has a supervisor of its own give the console's log of a VM that is off to a client.
-pub fn give_console_log(
+/// Has a supervisor of its own give something of a VM that is off to a client. What takes as long as it does has
+/// times of its own instead of `within`.
+pub fn give_while_off(
     hostd: &Hostd,
-    spec: Box<VmSpec>,
-    grants: Vec<Grant>,
-    client: OwnedFd,
-) -> Result<(), Problem> {
-    off(hostd, spec.id)?;
-    give(hostd, Task::ConsoleLog(spec), grants, &[client], Some(LOG_WITHIN))
-}
-
-/// The same of a dump, which takes as long as it does: each chunk has its own time.
-pub fn give_dump(
-    hostd: &Hostd,
-    spec: Box<VmSpec>,
-    number: u32,
-    grants: Vec<Grant>,
-    client: OwnedFd,
-) -> Result<(), Problem> {
-    off(hostd, spec.id)?;
-    give(hostd, Task::Dump { spec, number }, grants, &[client], None)
-}
-
-/// Copies a disk of a VM that is off: to its client's socket it is told how far it is, beside that is the file.
-pub fn export_disk(
-    hostd: &Hostd,
-    task: Task,
     vm: VmId,
-    grants: Vec<Grant>,
-    to: [OwnedFd; 2],
-) -> Result<(), Problem> {
-    off(hostd, vm)?;
-    give(hostd, task, grants, &to, None)
-}
-
-fn give(
-    hostd: &Hostd,
     task: Task,
     grants: Vec<Grant>,
     files: &[OwnedFd],
     within: Option<Duration>,
 ) -> Result<(), Problem> {
+    off(hostd, vm)?;
     let birth = Birth {
         home: hostd.home.clone(),
         run: hostd.run.path().to_owned(),
@@ -574,14 +544,24 @@ fn directory_problem(error: VmDirectoryError) -> Problem {
 }
 
 impl Hostd {
-    /// Whether the VM, if it is there, lies where its configuration says.
-    pub(super) fn check_place(&self, spec: &VmSpec) -> Result<(), Problem> {
-        match self.vms.get(spec.id).filter(|found| found.directory != spec.directory()) {
+    /// Whether the configuration is one of this VM: on a datastore of this host, and where the VM lies if it is there.
+    pub(super) fn check_spec(&self, vm: VmId, spec: &VmSpec) -> Result<(), Problem> {
+        spec.check().map_err(|error| Problem::new("bad_spec", error.to_string()))?;
+        if spec.id != vm {
+            return Err(Problem::new(
+                "bad_spec",
+                format!("the configuration is of VM {}, not of VM {vm}", spec.id),
+            ));
+        }
+        if self.config().datastore(&spec.datastore).is_none() {
+            let message = format!("this host has no datastore {}", spec.datastore.display());
+            return Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"));
+        }
+        match self.vms.get(vm).filter(|found| found.directory != spec.directory()) {
             Some(found) => {
                 let (found, meant) = (found.directory, spec.directory());
                 let message = format!(
-                    "VM {} is in {}, and not in {}; a VM keeps its name and its datastore",
-                    spec.id,
+                    "VM {vm} is in {}, and not in {}; a VM keeps its name and its datastore",
                     found.display(),
                     meant.display()
                 );
@@ -591,20 +571,9 @@ impl Hostd {
         }
     }
 
-    /// Whether this host can do something with it.
-    pub(super) fn check_spec(&self, vm: VmId, spec: &VmSpec) -> Result<(), Problem> {
-        spec.check().map_err(|error| Problem::new("bad_spec", error.to_string()))?;
-        if spec.id != vm {
-            return Err(Problem::new(
-                "bad_spec",
-                format!("the configuration is of VM {}, not of VM {vm}", spec.id),
-            ));
-        }
-        let config = self.config();
-        if config.datastore(&spec.datastore).is_none() {
-            let message = format!("this host has no datastore {}", spec.datastore.display());
-            return Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"));
-        }
-        boot_files::check(spec.boot_files(), &config.boot_directories)
+    /// Whether the VM's kernel and images, if it names any, may be read here. Asked before it is made, changed or
+    /// started: what is taken from its disks needs none of them.
+    fn check_boot_files(&self, spec: &VmSpec) -> Result<(), Problem> {
+        boot_files::check(spec.boot_files(), &self.config().boot_directories)
     }
 }

@@ -269,6 +269,16 @@ pub enum OperationOutcome {
     Dump(Dump),
 }
 
+impl OperationOutcome {
+    /// The volumes of an outcome that has some.
+    pub fn into_volumes(outcome: Option<Self>) -> Vec<VolumeFacts> {
+        match outcome {
+            Some(Self::Volumes(volumes)) => volumes,
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// A volume, as its descriptor has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeFacts {

@@ -2,7 +2,7 @@
 
 use strongroom_types::{MIN_VOLUME_BYTES, VolumeSize};
 
-use crate::protocol::{Disk, DiskFrontend, DiskKind, DiskName, Firmware, OwnVolume, VmSpec};
+use crate::protocol::{Disk, DiskFrontend, DiskKind, DiskName, OwnVolume, VmSpec};
 
 /// The size of a seed: what cloud-init is given (each file up to 1 MiB, as `strongroom vm create` has it), and its file system.
 const SEED_BYTES: u64 = 4 << 20;
@@ -12,7 +12,8 @@ const SEED_BYTES: u64 = 4 << 20;
 /// One of the VM's own is served like a disk under the VM's own key. It is on NBD, because firmware's flash memory is no
 /// virtio device, and a seed is read and no more.
 pub fn served(spec: &VmSpec) -> Vec<Disk> {
-    let own = OWN.into_iter().filter(|which| has(spec, *which)).filter_map(|which| own_disk(spec, which));
+    let own = spec.lasting_volumes().filter(|which| REACHED.contains(which));
+    let own = own.filter_map(|which| own_disk(spec, which));
     spec.disks.iter().cloned().chain(own).collect()
 }
 
@@ -29,16 +30,8 @@ pub fn fillable(spec: &VmSpec, name: &DiskName) -> Option<Disk> {
     served(spec).into_iter().find(|disk| disk.name == *name && may(disk) && disk.kind == DiskKind::Data)
 }
 
-/// Those that a guest can reach.
-const OWN: [OwnVolume; 2] = [OwnVolume::Nvram, OwnVolume::Seed];
-
-fn has(spec: &VmSpec, which: OwnVolume) -> bool {
-    match which {
-        OwnVolume::Nvram => spec.firmware == Firmware::Uefi,
-        OwnVolume::Seed => spec.seed,
-        _ => false,
-    }
-}
+/// Those of its own that a guest can reach.
+const REACHED: [OwnVolume; 2] = [OwnVolume::Nvram, OwnVolume::Seed];
 
 /// The size of one that is filled already, as that of UEFI's variables, is what it is; here stands the least.
 fn own_disk(spec: &VmSpec, which: OwnVolume) -> Option<Disk> {

@@ -108,6 +108,14 @@ pub fn clear_configuration() {
     assert!(told.contains("not encrypted") && !told.contains("console_log"), "{told}");
     std::fs::remove_dir_all(spec.directory().join("console")).unwrap();
 
+    // An installation image that is gone keeps it from being started, and nobody from what its disks hold.
+    let gone = VmSpec { cdrom: Some("/gone.iso".into()), ..spec.clone() };
+    let export = host.export(&gone, "disk0");
+    assert!(!export.contains("gone.iso"), "{export}");
+    keep(&mut spec, host.import_into(&gone, "seed", &image));
+    let start = OperationKind::Start { spec: Box::new(gone), how: StartOptions::default() };
+    assert!(host.refused(&spec, 1, start).message.contains("/gone.iso"));
+
     // And the VM starts as the control plane says, not as its directory does.
     call_it_clear(&mut host, &spec);
     let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
