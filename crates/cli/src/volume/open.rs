@@ -60,7 +60,7 @@ impl FreshnessArguments {
         self.least_generation > 0 || self.expect_kek.is_some() || self.expect_volume.is_some()
     }
 
-    /// That a volume is the one that is meant, and no older than is known.
+    /// That a volume which nobody opens is the one that is meant, and no older than is known.
     pub fn verify(&self, path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
         descriptor.expect_volume(path, self.expect_volume)?;
         let (found, least) = (descriptor.generation, self.least_generation);
@@ -76,7 +76,7 @@ impl OpenArguments {
     pub fn open(&self, path: &Path, access: Access) -> Result<(OpenVolume, VolumeKey), CliError> {
         let key = self.ask_for_key(path)?;
         let volume = open(path, &self.options(&key, access))?;
-        self.freshness.verify(path, volume.descriptor())?;
+        volume.descriptor().expect_volume(path, self.freshness.expect_volume)?;
         Ok((volume, key))
     }
 
@@ -88,7 +88,7 @@ impl OpenArguments {
     ) -> Result<(VolumeHead, OpenLayer, Deks, VolumeKey), CliError> {
         let key = self.ask_for_key(path)?;
         let (head, layer, deks) = open_apart(path, &self.options(&key, access))?;
-        self.freshness.verify(path, head.descriptor())?;
+        head.descriptor().expect_volume(path, self.freshness.expect_volume)?;
         Ok((head, layer, deks, key))
     }
 
