@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use strongroom_crypto::kdf::Argon2idParams;
 use strongroom_datastore::file::{DatastoreError, Descriptor, KekRecord, Protection};
 use strongroom_keys::{
     Kek, KekSource, KeyError, KeyRequestId, Keyring, PASSPHRASE_BYTES_MAX, ProviderKey, ProviderKeyId,
@@ -89,8 +90,7 @@ impl NewKeyArguments {
             Some(descriptor) => read_passphrase(descriptor)?,
             None => ask_twice(path)?,
         };
-        let source = KekSource::new_passphrase(&passphrase)?;
-        Ok(VolumeKey::Kek(source.kek(&passphrase)?))
+        Ok(VolumeKey::Kek(of_new_passphrase(&passphrase)?))
     }
 
     fn provided(&self, path: &Path, provider: &ProviderName) -> Result<Kek, CliError> {
@@ -363,6 +363,13 @@ fn ask_until_right(path: &Path, record: &KekRecord) -> Result<Kek, CliError> {
         }
     }
     Err(CliError::WrongPassphrase { path: path.to_owned() })
+}
+
+/// The KEK of a passphrase that is set now, at the cost that this machine can bear.
+pub fn of_new_passphrase(passphrase: &SecretBytes) -> Result<Kek, CliError> {
+    check_new_passphrase(passphrase)?;
+    let cost = Argon2idParams::calibrated().map_err(KeyError::from)?;
+    Ok(Kek::of_new_passphrase(passphrase, cost)?)
 }
 
 /// A new passphrase of a person at the terminal, for what is at `path`.

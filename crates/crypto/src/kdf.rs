@@ -1,5 +1,7 @@
 //! Keys from other secrets: HKDF-SHA256 (RFC 5869) from a good key, Argon2id (RFC 9106) from a passphrase.
 
+use std::time::{Duration, Instant};
+
 use argon2::{Argon2, AssociatedData, Block, ParamsBuilder, Version};
 use aws_lc_rs::hkdf;
 use strongroom_memory::secret::{SECRET_MAX_BYTES, SecretBytes};
@@ -58,6 +60,14 @@ const MIN_MEMORY_PER_LANE_KIB: u32 = 8;
 /// Least derived length (RFC 9106, 3.1).
 const MIN_DERIVED_BYTES: usize = 4;
 
+/// Fewest bytes of a passphrase that is set anew. Argon2id makes a guess cost a second, which protects nothing
+/// that is found in a few guesses. What was set before this limit is opened as before.
+pub const NEW_PASSPHRASE_MIN_BYTES: usize = 12;
+/// Most memory that [`Argon2idParams::calibrated`] asks for: a host opens its volumes beside its guests.
+const CALIBRATED_MAX_MEMORY_KIB: u32 = 256 << 10;
+/// What one derivation is calibrated to: what a person waits once for each volume that is opened.
+const CALIBRATED_TIME: Duration = Duration::from_secs(1);
+
 /// The cost of one Argon2id derivation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Argon2idParams {
@@ -72,6 +82,32 @@ pub struct Argon2idParams {
 impl Argon2idParams {
     /// The second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
     pub const RECOMMENDED: Self = Self { memory_kib: 64 << 10, passes: 3, lanes: 4 };
+
+    /// The cost of a passphrase that is set on this machine: about a second of it, at least [`Self::RECOMMENDED`],
+    /// at most 256 MiB and [`ARGON2ID_MAX_PASSES`] passes. Takes one derivation at the least cost.
+    ///
+    /// # Errors
+    /// As [`argon2id`].
+    pub fn calibrated() -> Result<Self, CryptoError> {
+        let passphrase = SecretBytes::zeroed(NEW_PASSPHRASE_MIN_BYTES)?;
+        let start = Instant::now();
+        argon2id(&passphrase, &[0; ARGON2ID_MIN_SALT_BYTES], Self::RECOMMENDED, MIN_DERIVED_BYTES)?;
+        Ok(Self::for_machine(start.elapsed()))
+    }
+
+    /// The cost where [`Self::RECOMMENDED`] takes `least`. Memory is raised before passes: it is what costs an
+    /// attacker's hardware most.
+    fn for_machine(least: Duration) -> Self {
+        let least_us = least.as_micros().max(1);
+        let times = u32::try_from(CALIBRATED_TIME.as_micros() / least_us).unwrap_or(u32::MAX).max(1);
+        let memory_times = times.min(CALIBRATED_MAX_MEMORY_KIB / Self::RECOMMENDED.memory_kib);
+        let passes = Self::RECOMMENDED.passes.saturating_mul(times / memory_times);
+        Self {
+            memory_kib: Self::RECOMMENDED.memory_kib * memory_times,
+            passes: passes.min(ARGON2ID_MAX_PASSES),
+            lanes: Self::RECOMMENDED.lanes,
+        }
+    }
 
     /// Checks every limit.
     ///
@@ -175,6 +211,22 @@ mod tests {
         match outcome {
             Err(CryptoError::Limit { what, .. }) => what,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_cost_follows_the_machine_within_its_bounds() {
+        let cost = |ms| Argon2idParams::for_machine(Duration::from_millis(ms));
+        let (slow, fast) = (cost(900), cost(100));
+        assert_eq!(slow, Argon2idParams::RECOMMENDED);
+        assert_eq!(cost(60_000), Argon2idParams::RECOMMENDED);
+        assert_eq!((fast.memory_kib, fast.passes), (256 << 10, 6));
+        assert_eq!((cost(400).memory_kib, cost(400).passes), (128 << 10, 3));
+        for least_ms in 0..2000 {
+            let cost = cost(least_ms);
+            cost.check().unwrap();
+            assert!(cost.memory_kib >= Argon2idParams::RECOMMENDED.memory_kib, "{least_ms}: {cost:?}");
+            assert!(cost.passes >= Argon2idParams::RECOMMENDED.passes, "{least_ms}: {cost:?}");
         }
     }
 

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use strongroom_crypto::kdf::Argon2idParams;
 use strongroom_datastore::file::*;
 use strongroom_keys::{DescriptorKey, Kek, KekSource, KeyError, ProviderKey};
 use strongroom_memory::secret::SecretBytes;
@@ -116,8 +117,7 @@ fn is_wrong_key<T: std::fmt::Debug>(opened: &Result<T, DatastoreError>) -> bool 
 #[test]
 fn passphrases_and_key_files_become_a_providers_key_and_no_block_is_touched() {
     let new = provided(2);
-    let passphrase =
-        KekSource::new_passphrase(&secret(b"correct horse")).unwrap().kek(&secret(b"correct horse")).unwrap();
+    let passphrase = Kek::of_new_passphrase(&secret(b"correct horse"), Argon2idParams::RECOMMENDED).unwrap();
     for old in [kek(1), passphrase] {
         let volume = Volume::new(&old);
         let (deks, blocks) = (volume.open(&old, 0).unwrap(), volume.blocks());

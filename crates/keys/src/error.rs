@@ -70,14 +70,12 @@ pub enum KeyError {
     /// An empty passphrase, or one that no person types.
     #[error("a passphrase has 1 to {max} bytes; this one has {0}", max = crate::PASSPHRASE_BYTES_MAX)]
     PassphraseLength(usize),
-    /// A new passphrase that is too easily guessed, or that no person types.
+    /// A passphrase that is to be set is too easily guessed.
     #[error(
-        "a new passphrase has {min} to {max} bytes; this one has {0}. Choose a longer one: several words are easier to \
-         remember than signs",
-        min = crate::NEW_PASSPHRASE_BYTES_MIN,
-        max = crate::PASSPHRASE_BYTES_MAX
+        "a new passphrase has at least {least} bytes; this one has {0}: take several words",
+        least = strongroom_crypto::kdf::NEW_PASSPHRASE_MIN_BYTES
     )]
-    NewPassphraseLength(usize),
+    PassphraseTooShort(usize),
     /// A key file cannot be read.
     #[error("cannot read key file {path}: {error}")]
     KeyFileUnreadable {
@@ -130,7 +128,8 @@ impl KeyError {
             Self::ProviderKeyLength { .. } => "key_length",
             Self::Envelope { .. } => "not_authentic",
             Self::NotHandedOver(_) => "key_not_handed_over",
-            Self::PassphraseLength(_) | Self::NewPassphraseLength(_) => "passphrase_length",
+            Self::PassphraseLength(_) => "passphrase_length",
+            Self::PassphraseTooShort(_) => "passphrase_too_short",
             Self::KeyFileUnreadable { .. } | Self::KeyFileMode { .. } | Self::KeyFileForm { .. } => {
                 "key_file"
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use strongroom_crypto::kdf::{self, Argon2idParams};
+use strongroom_crypto::kdf::{self, Argon2idParams, NEW_PASSPHRASE_MIN_BYTES};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::KekId;
 
@@ -16,10 +16,6 @@ pub const KEK_BYTES: usize = 32;
 
 /// The longest passphrase, in bytes: far beyond what a person types, and small enough to lock in memory.
 pub const PASSPHRASE_BYTES_MAX: usize = 1024;
-
-/// The shortest passphrase that is set, in bytes: what NIST SP 800-63B asks of a secret that a person remembers. A shorter one
-/// that was set before opens what it opened.
-pub const NEW_PASSPHRASE_BYTES_MIN: usize = 8;
 
 const SALT_BYTES: usize = 32;
 
@@ -57,26 +53,11 @@ pub struct PassphraseParameters {
     lanes: u32,
 }
 
-/// Whether a passphrase may be set.
-///
-/// # Errors
-/// [`KeyError::NewPassphraseLength`].
-pub fn check_new_passphrase(passphrase: &SecretBytes) -> Result<(), KeyError> {
-    match passphrase.len() {
-        NEW_PASSPHRASE_BYTES_MIN..=PASSPHRASE_BYTES_MAX => Ok(()),
-        bytes => Err(KeyError::NewPassphraseLength(bytes)),
-    }
-}
-
 impl KekSource {
-    /// Parameters with a new salt for a new passphrase: RFC 9106's second recommended option, 64 MiB, three passes, four lanes.
-    ///
-    /// # Errors
-    /// [`KeyError::NewPassphraseLength`].
-    pub fn new_passphrase(passphrase: &SecretBytes) -> Result<Self, KeyError> {
-        check_new_passphrase(passphrase)?;
+    /// Passphrase parameters of this cost, with a new salt.
+    fn new_passphrase(cost: Argon2idParams) -> Result<Self, KeyError> {
         let salt = SecretBytes::random(SALT_BYTES)?.expose().to_vec();
-        let Argon2idParams { memory_kib, passes, lanes } = Argon2idParams::RECOMMENDED;
+        let Argon2idParams { memory_kib, passes, lanes } = cost;
         Ok(Self::Passphrase(PassphraseParameters { salt, memory_kib, passes, lanes }))
     }
 
@@ -120,7 +101,29 @@ impl fmt::Display for KekSource {
     }
 }
 
+/// Refuses a passphrase that may not be set anew. What opens with a shorter one still does.
+///
+/// # Errors
+/// [`KeyError::PassphraseTooShort`]; [`KeyError::PassphraseLength`] for an endless one.
+pub fn check_new_passphrase(passphrase: &SecretBytes) -> Result<(), KeyError> {
+    match passphrase.len() {
+        length if length < NEW_PASSPHRASE_MIN_BYTES => Err(KeyError::PassphraseTooShort(length)),
+        length if length > PASSPHRASE_BYTES_MAX => Err(KeyError::PassphraseLength(length)),
+        _ => Ok(()),
+    }
+}
+
 impl Kek {
+    /// The KEK of a passphrase that is set now, with a new salt; each guess will cost `cost`
+    /// ([`Argon2idParams::calibrated`] outside tests).
+    ///
+    /// # Errors
+    /// As [`check_new_passphrase`], before anything is derived.
+    pub fn of_new_passphrase(passphrase: &SecretBytes, cost: Argon2idParams) -> Result<Self, KeyError> {
+        check_new_passphrase(passphrase)?;
+        KekSource::new_passphrase(cost)?.kek(passphrase)
+    }
+
     /// The KEK that a provider has handed out.
     ///
     /// # Errors
@@ -176,14 +179,14 @@ mod tests {
 
     #[test]
     fn the_same_input_gives_the_same_key_and_another_another() {
-        let source = KekSource::new_passphrase(&secret(b"correct horse")).unwrap();
+        let source = KekSource::new_passphrase(Argon2idParams::RECOMMENDED).unwrap();
         let text = serde_json::to_string(&source).unwrap();
         let reread: KekSource = serde_json::from_str(&text).unwrap();
         let kek = source.kek(&secret(b"correct horse")).unwrap();
         assert_eq!(reread.kek(&secret(b"correct horse")).unwrap().id(), kek.id());
         assert_ne!(source.kek(&secret(b"correct horsf")).unwrap().id(), kek.id());
         assert_ne!(
-            KekSource::new_passphrase(&secret(b"correct horse"))
+            KekSource::new_passphrase(Argon2idParams::RECOMMENDED)
                 .unwrap()
                 .kek(&secret(b"correct horse"))
                 .unwrap()
@@ -199,8 +202,9 @@ mod tests {
     fn hostile_parameters_are_refused_before_memory_is_taken() {
         for change in [r#""memory_kib":4294967295"#, r#""passes":4294967295"#, r#""lanes":16777216"#] {
             let name = change.split(':').next().unwrap();
-            let text = serde_json::to_string(&KekSource::new_passphrase(&secret(b"correct horse")).unwrap())
-                .unwrap();
+            let text =
+                serde_json::to_string(&KekSource::new_passphrase(Argon2idParams::RECOMMENDED).unwrap())
+                    .unwrap();
             let at = text.find(name).unwrap();
             let end = at + text[at..].find([',', '}']).unwrap();
             let edited = format!("{}{change}{}", &text[..at], &text[end..]);
@@ -211,17 +215,24 @@ mod tests {
 
     #[test]
     fn empty_and_endless_passphrases_are_refused() {
-        for refused in [&b""[..], b"x", b"7 bytes", &[b'x'; 1025]] {
-            let error = KekSource::new_passphrase(&secret(refused)).unwrap_err();
-            assert!(
-                matches!(error, KeyError::NewPassphraseLength(bytes) if bytes == refused.len()),
-                "{error}"
-            );
-        }
-        let source = KekSource::new_passphrase(&secret(b"8 bytes.")).unwrap();
-        assert!(source.kek(&secret(b"x")).is_ok(), "a short one that was set before opens still");
+        let source = KekSource::new_passphrase(Argon2idParams::RECOMMENDED).unwrap();
         assert!(matches!(source.kek(&secret(b"")), Err(KeyError::PassphraseLength(0))));
         assert!(matches!(source.kek(&secret(&[b'x'; 1025])), Err(KeyError::PassphraseLength(1025))));
+    }
+
+    #[test]
+    fn a_short_passphrase_opens_what_it_opened_and_is_not_set_anew() {
+        let set = |bytes: &[u8]| Kek::of_new_passphrase(&secret(bytes), Argon2idParams::RECOMMENDED);
+        for short in [&b""[..], b"x", b"eleven byte"] {
+            let refused = set(short).unwrap_err();
+            assert!(matches!(refused, KeyError::PassphraseTooShort(length) if length == short.len()));
+            assert!(refused.to_string().contains("at least 12 bytes"), "{refused}");
+        }
+        assert!(matches!(set(&[b'x'; 1025]), Err(KeyError::PassphraseLength(1025))));
+        let set = set(b"twelve bytes").unwrap();
+        assert_eq!(set.source().kek(&secret(b"twelve bytes")).unwrap().id(), set.id());
+        let former = KekSource::new_passphrase(Argon2idParams::RECOMMENDED).unwrap();
+        assert!(former.kek(&secret(b"x")).is_ok());
     }
 
     #[test]

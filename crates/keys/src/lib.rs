@@ -26,10 +26,7 @@ mod provider;
 pub use descriptor_key::{DESCRIPTOR_TAG_BYTES, DescriptorKey};
 pub use envelope::{Cipher, DEK_BYTES, Envelope, EnvelopeContext, Purpose};
 pub use error::KeyError;
-pub use kek::{
-    KEK_BYTES, Kek, KekSource, NEW_PASSPHRASE_BYTES_MIN, PASSPHRASE_BYTES_MAX, PassphraseParameters,
-    check_new_passphrase,
-};
+pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParameters, check_new_passphrase};
 pub use key_file::read_key_file;
 pub use lease::{LeaseState, LeaseStatus, Leases, OnRevocation, RevokedHow};
 pub use provider::{

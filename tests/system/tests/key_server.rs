@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strongroom_system_tests::key_server::audit_files;
-use strongroom_system_tests::{KeyServerUser, Scratch};
+use strongroom_system_tests::{KeyServerUser, Process, Scratch, Serving};
 use strongroom_test_peers::{CertificateFiles, ClientKind, run_client};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -182,4 +182,65 @@ fn its_audit_log_goes_to_a_collector() {
         assert!(begun.elapsed() < DEADLINE, "{status}");
     }
     assert!(server.terminate(DEADLINE).success());
+}
+
+/// The command between the first pair of backquotes after `before`.
+fn command_after<'a>(text: &'a str, before: &str) -> &'a str {
+    let at = text.find(before).unwrap_or_else(|| panic!("no '{before}' in: {text}"));
+    text[at..].split('`').nth(1).unwrap_or_else(|| panic!("no command in: {text}"))
+}
+
+#[test]
+fn an_unprotected_root_key_is_told_with_the_command_that_seals_it() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    let told = std::fs::read_to_string(scratch.path("serve-1-1.stderr")).unwrap();
+    let command = command_after(&told, "unprotected: ").to_owned();
+    let status = serving.json("keyserver status");
+    assert_eq!(status["root_protection"], "unprotected", "{status}");
+    let warnings = status["warnings"].to_string();
+    assert_eq!(command_after(&warnings, "unprotected: "), command, "{status}");
+    // A machine that tests run on may lack other things, by which doctor's exit status is not 0.
+    let doctor = serving.strongroom.run_shell(&KeyServerUser::script(&["doctor"])).stdout;
+    assert!(doctor.contains(&command), "{doctor}");
+    serving.end();
+
+    // As a person types it, but for the terminal that asks.
+    std::fs::write(scratch.path("words"), "correct horse battery staple\n").unwrap();
+    std::fs::write(scratch.path("short"), "horse\n").unwrap();
+    let arguments = command.strip_prefix("strongroom ").unwrap();
+    let refused = serving.is_refused(&format!("{arguments} --secret-fd 3 3<short"));
+    assert!(refused.contains("a new passphrase has at least 12 bytes; this one has 5"), "{refused}");
+    serving.runs(&format!("{arguments} --secret-fd 3 3<words"));
+    let shown = serving.json("keyserver root show");
+    assert_eq!(shown["protection"], "passphrase", "{shown}");
+}
+
+#[test]
+fn the_first_start_seals_the_root_key_by_the_tpm() {
+    let scratch = Scratch::new();
+    let user = KeyServerUser::new(&scratch);
+    let state = scratch.make_directory("tpm");
+    let socket = scratch.path("tpm/socket");
+    let mut command = std::process::Command::new("swtpm");
+    command
+        .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear", "--tpmstate"])
+        .arg(format!("dir={}", state.display()))
+        .arg("--server")
+        .arg(format!("type=unixio,path={}", socket.display()))
+        .arg("--ctrl")
+        .arg(format!("type=unixio,path={}.ctrl", socket.display()));
+    let tpm = Process::start(&scratch, "swtpm", &command);
+    let begun = Instant::now();
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        assert!(begun.elapsed() < DEADLINE, "swtpm does not listen");
+        std::thread::yield_now();
+    }
+    let server = user.serve_with("keyserver", &["--tpm-device", "tpm/socket"]);
+    let status = user.json(&["keyserver", "status"]);
+    assert_eq!(status["root_protection"], "tpm", "{status}");
+    assert!(server.terminate(DEADLINE).success());
+    let server = user.serve("keyserver-again");
+    assert!(server.terminate(DEADLINE).success());
+    tpm.kill();
 }

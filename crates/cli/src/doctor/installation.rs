@@ -12,6 +12,7 @@ use strongroom_hostd::run_directory::VmRunDirectory;
 use strongroom_hostd::supervisor::state_file::StateFile;
 use strongroom_keys::ProviderKey;
 use strongroom_keyserver::management::protocol::{BrokeredAnswer, Question, StatusAnswer};
+use strongroom_keyserver::root::sealing_command;
 use time::OffsetDateTime;
 
 use crate::api::ApiArguments;
@@ -76,7 +77,7 @@ impl KeyServer {
         match asked() {
             Ok((status, brokered)) => {
                 let brokered = brokered.into_iter().map(|key| (key.id, key.key)).collect();
-                Self { findings: judge(&status), brokered: Some(brokered), is_broker }
+                Self { findings: judge(&status, &directory), brokered: Some(brokered), is_broker }
             }
             Err(error) => Self {
                 findings: vec![Finding::warning(
@@ -92,13 +93,16 @@ impl KeyServer {
     }
 }
 
-fn judge(status: &StatusAnswer) -> Vec<Finding> {
+fn judge(status: &StatusAnswer, directory: &Path) -> Vec<Finding> {
     let root = match status.root_protection.as_str() {
         "unprotected" => Finding::warning(
             "root-key",
             "the key server's root key is not protected",
             "who gets at this machine's disk has all keys, and so all disks under them",
-            "`strongroom keyserver root seal --tpm` (or --token, --credential, --passphrase) protects it",
+            format!(
+                "stop the server, then run `{}`; 'keyserver root seal --help' lists the other ways",
+                sealing_command(directory)
+            ),
         ),
         protection => Finding::ok("root-key", format!("the key server's root key is under {protection}")),
     };

@@ -1,6 +1,7 @@
 //! `strongroom keyserver init`.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -9,7 +10,8 @@ use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientName, Role};
 use strongroom_keyserver::authority::Authority;
 use strongroom_keyserver::process::state::State;
-use strongroom_keyserver::root::{self, Description};
+use strongroom_keyserver::root::tpm::TpmError;
+use strongroom_keyserver::root::{self, Description, RootError};
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
 use time::OffsetDateTime;
 
@@ -73,6 +75,36 @@ impl InitArguments {
 pub fn warn(output: &Output, root: &Description) {
     for warning in &root.warnings {
         output.remark(&format!("Warning: {warning}"));
+    }
+}
+
+/// The same for the server whose state lies in `directory`.
+pub fn warn_of_root(output: &Output, directory: &Path) -> Result<(), CliError> {
+    warn(
+        output,
+        &root::describe(directory, root::Access::of_this_service().credentials_directory.as_deref())?,
+    );
+    Ok(())
+}
+
+/// Makes the state of a key server about which nobody has said what protects its root key: the TPM where one can be
+/// used, otherwise nothing. A TPM that a person named is used or refused.
+pub fn make_unasked(
+    arguments: &DirectoryArguments,
+    tpm_device: Option<&Path>,
+    settings: &SettingsArguments,
+) -> Result<Made, CliError> {
+    match make(arguments, &RootArguments::sealed_by_tpm(tpm_device.map(Path::to_owned)), settings) {
+        Err(CliError::Root(RootError::Tpm(error))) if tpm_device.is_none() => {
+            match &error {
+                TpmError::Unreachable { error, .. } if error.kind() == io::ErrorKind::NotFound => {
+                    tracing::info!("this machine has no TPM to seal the root key by");
+                }
+                error => tracing::warn!("the root key is not sealed by this machine's TPM: {error}"),
+            }
+            make(arguments, &RootArguments::default(), settings)
+        }
+        made => made,
     }
 }
 

@@ -25,7 +25,7 @@ mod upstream;
 pub use administration::{AdministrationArguments, Administrator, Overseer};
 pub use certificates::{ClientFiles, NewKey};
 pub use directory::{DirectoryArguments, ServerSettings, make_directories};
-pub use init::{EMBEDDED, warn};
+pub use init::{EMBEDDED, warn_of_root};
 
 use std::process::ExitCode;
 

@@ -87,6 +87,11 @@ impl RootArguments {
         Ok(root::create(directory, &way, &access(given.as_ref()))?)
     }
 
+    /// A root that the TPM seals in any boot state.
+    pub fn sealed_by_tpm(device: Option<PathBuf>) -> Self {
+        Self { tpm: true, tpm_device: device, ..Self::default() }
+    }
+
     fn way(&self) -> Result<Way, CliError> {
         Ok(match () {
             () if self.tpm => Way::Tpm(TpmWay {
@@ -98,7 +103,7 @@ impl RootArguments {
             }),
             () if self.passphrase => Way::Passphrase(PassphraseWay {
                 source: self.secret.source()?,
-                cost: Argon2idParams::RECOMMENDED,
+                cost: Argon2idParams::calibrated().map_err(root::RootError::from)?,
             }),
             () => match (&self.token, &self.module, &self.credential) {
                 (Some(label), Some(module), _) => Way::Token(TokenWay {

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
 use super::init::{self, EMBEDDED};
-use super::root::{RootArguments, SecretArguments};
+use super::root::SecretArguments;
 use super::syslog::SyslogSettings;
 use super::upstream::BrokeredProviders;
 use crate::datastores::KnownDatastores;
@@ -31,7 +31,7 @@ use crate::output::Output;
     after_help = "Stays in the foreground. The first lines on stdout, printed when clients can connect, say where. SIGTERM, \
 SIGINT (Control-C) and SIGHUP end it: requests under way are answered first.
 
-Where there is no state yet it is made, with an unprotected root key, and this machine becomes the server's administrator \
+Where there is no state yet it is made, with a root key that the TPM seals where one can be used and that is otherwise unprotected, and this machine becomes the server's administrator \
 and client: with nothing to set up, 'volume create --key-provider embedded' works from then on. For anything but trying it, \
 run 'keyserver init' first and choose what protects the root key.
 
@@ -53,6 +53,10 @@ pub struct RunArguments {
 
     #[command(flatten)]
     secret: SecretArguments,
+
+    /// Where there is no state yet: the TPM that seals the root key, instead of /dev/tpmrm0, as a device or a socket
+    #[arg(long, value_name = "PATH")]
+    tpm_device: Option<PathBuf>,
 
     /// Switch a service of KMIP on
     #[arg(long, value_enum, value_name = "SERVICE")]
@@ -90,7 +94,7 @@ impl RunArguments {
         self.settings.check(&self.directory.home)?;
         let home = self.directory.home.path()?;
         if !directory.join("root.json").exists() {
-            init::make(&self.directory, &RootArguments::default(), &self.settings)?;
+            init::make_unasked(&self.directory, self.tpm_device.as_deref(), &self.settings)?;
             output.remark(&format!(
                 "Made {}, and key provider '{EMBEDDED}' for this machine. Next, in another terminal:\n  \
                  strongroom volume create ./ds/vm1 --size 20G --key-provider {EMBEDDED}",

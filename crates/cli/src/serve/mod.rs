@@ -29,7 +29,6 @@ use strongroom_api::{Name, Page};
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
 use strongroom_hostd::daemon::capacity::may_be_used;
 use strongroom_hostd::daemon::config::HostConfig;
-use strongroom_keyserver::root::{self, Access};
 
 use self::alone::Alone;
 use self::children::{Role, RunningRole, keep};
@@ -38,7 +37,7 @@ use self::identity::Identity;
 use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
 use crate::error::CliError;
 use crate::home::HomeArguments;
-use crate::keyserver::{ClientFiles, ServerSettings, warn};
+use crate::keyserver::{ClientFiles, ServerSettings, warn_of_root};
 use crate::output::Output;
 use crate::readiness;
 use crate::signals::Signals;
@@ -64,8 +63,8 @@ SIGINT (Control-C) and SIGHUP end it; VMs run on, and the next 'serve' finds the
 
 Options can also be in a file, /etc/strongroom/strongroom.conf unless --config names another one or a home is named; what is said here wins.
 
-Where there is nothing yet it makes all that it takes: the key server with an unprotected root key (run 'keyserver init' first to \
-choose what protects it), certificates, and a first token, in a file that only its owner can read, by which the other commands \
+Where there is nothing yet it makes all that it takes: the key server with a root key that the TPM seals, or, where none \
+can be used, nothing protects (run 'keyserver init' first to choose what does), certificates, and a first token, in a file that only its owner can read, by which the other commands \
 ask.
 
 Examples:
@@ -221,21 +220,6 @@ impl Places {
     }
 }
 
-/// Says on the terminal, where it is read, what the key server only logs: that whoever copies this disk has all keys.
-fn warn_of_root(output: &Output, home: &Path) {
-    let credentials = Access::of_this_service().credentials_directory;
-    // What cannot be read has kept the key server from starting.
-    if let Ok(root) = root::describe(&home.join("keyserver"), credentials.as_deref())
-        && !root.warnings.is_empty()
-    {
-        warn(output, &root);
-        output.remark(
-            "Then start this again:\n  strongroom keyserver root seal --tpm               with a TPM 2.0\n  \
-             strongroom keyserver root seal --passphrase        asked for at each start",
-        );
-    }
-}
-
 impl ServeArguments {
     /// Serves until a signal comes.
     pub fn run(&self, output: &Output, log: &[OsString]) -> Result<(), CliError> {
@@ -305,6 +289,7 @@ impl ServeArguments {
             }
         };
         let keyserver = RunningRole::start(role(KEYSERVER, self.keyserver(&places.home)), &signals)?;
+        warn_of_root(output, &places.home.join("keyserver"))?;
         self.enrol(places, name)?;
         let own = |role: &str| {
             let mut arguments = vec!["serve".into(), "--role".into(), role.into()];
@@ -333,7 +318,6 @@ impl ServeArguments {
             hostd_pid: hostd.id(),
             control_pid: control.id(),
         })?;
-        warn_of_root(output, &places.home);
         readiness::tell("READY=1");
         // Who depends on another ends before it: they are dropped in this order.
         let mut roles = [control, hostd, keyserver];

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use strongroom_crypto::CryptoError;
+use strongroom_crypto::kdf::NEW_PASSPHRASE_MIN_BYTES;
 use strongroom_memory::secret::SecretError;
 use thiserror::Error;
 
@@ -113,6 +114,14 @@ pub enum RootError {
         /// Fewest bytes.
         least_bytes: usize,
         /// What it has; one that is too long was not read to its end.
+        actual_bytes: usize,
+    },
+    /// A passphrase that is to seal the root is too easily guessed.
+    #[error(
+        "a new passphrase has at least {NEW_PASSPHRASE_MIN_BYTES} bytes; this one has {actual_bytes}: take several words"
+    )]
+    PassphraseTooShort {
+        /// What it has.
         actual_bytes: usize,
     },
     /// The passphrase does not open the root.

@@ -39,7 +39,7 @@ use strongroom_memory::secret::SecretBytes;
 
 pub use error::RootError;
 pub use secret_source::{SECRET_BYTES_MAX, SecretSource, read_descriptor};
-pub use warning::Warning;
+pub use warning::{Warning, sealing_command};
 
 use strongroom_types::hex;
 

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use strongroom_crypto::kdf::{Argon2idParams, argon2id};
-use strongroom_keys::NEW_PASSPHRASE_BYTES_MIN;
+use strongroom_crypto::kdf::{Argon2idParams, NEW_PASSPHRASE_MIN_BYTES, argon2id};
 use strongroom_memory::secret::SecretBytes;
 
 use super::error::RootError;
@@ -49,7 +48,9 @@ pub(super) fn seal(
     access: &Access<'_>,
 ) -> Result<PassphraseSeal, RootError> {
     let passphrase = way.source.read(WAY, access)?;
-    check_length(&passphrase, NEW_PASSPHRASE_BYTES_MIN)?;
+    if passphrase.len() < NEW_PASSPHRASE_MIN_BYTES {
+        return Err(RootError::PassphraseTooShort { actual_bytes: passphrase.len() });
+    }
     let mut salt = [0; SALT_BYTES];
     salt.copy_from_slice(SecretBytes::random(SALT_BYTES)?.expose());
     let key = key(&passphrase, &salt, way.cost)?;

@@ -54,11 +54,23 @@ fn a_passphrase_opens_its_root_and_no_other_does() {
     let refused = open(state.path(), &given(&secret("correct horsf"))).unwrap_err();
     assert!(matches!(&refused, RootError::WrongPassphrase { .. }), "{refused}");
     assert!(matches!(open(state.path(), &Access::default()), Err(RootError::NotGiven { .. })));
-    let one_letter = create(TempDir::new().unwrap().path(), &typed(), &given(&secret("x")));
-    assert!(matches!(one_letter, Err(RootError::SecretLength { least_bytes: 8, actual_bytes: 1 })));
     let empty = secret("");
     assert!(matches!(open(state.path(), &given(&empty)), Err(RootError::SecretLength { .. })));
     assert!(matches!(create(state.path(), &typed(), &given(&right)), Err(RootError::Exists { .. })));
+}
+
+#[test]
+fn a_short_passphrase_seals_no_root_new_or_old() {
+    let state = TempDir::new().unwrap();
+    let (short, long) = (secret("eleven byte"), secret("twelve bytes"));
+    let refused = create(state.path(), &typed(), &given(&short)).unwrap_err();
+    assert!(matches!(refused, RootError::PassphraseTooShort { actual_bytes: 11 }), "{refused}");
+    assert!(refused.to_string().contains("at least 12 bytes"), "{refused}");
+    assert_eq!(names(&state), [""; 0]);
+    let root = create(state.path(), &typed(), &given(&long)).unwrap();
+    let refused = reseal(state.path(), &root, &typed(), &given(&short)).unwrap_err();
+    assert!(matches!(refused, RootError::PassphraseTooShort { actual_bytes: 11 }), "{refused}");
+    assert_eq!(open(state.path(), &given(&long)).unwrap().id(), root.id());
 }
 
 #[test]
@@ -157,10 +169,10 @@ fn a_passphrase_comes_from_a_file_or_a_descriptor() {
 #[test]
 fn what_was_typed_to_open_the_old_seal_is_not_what_the_new_one_is_sealed_with() {
     let (state, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let old = secret("what was typed");
+    let old = secret("typed by a person");
     let root = create(state.path(), &typed(), &given(&old)).unwrap();
     let path = elsewhere.path().join("passphrase");
-    write(&path, b"from a file", 0o600);
+    write(&path, b"from some file", 0o600);
     let way = Way::Passphrase(PassphraseWay { source: SecretSource::File { path }, cost: COST });
     reseal(state.path(), &root, &way, &given(&old)).unwrap();
     assert_eq!(open(state.path(), &Access::default()).unwrap().id(), root.id());

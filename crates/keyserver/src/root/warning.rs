@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use strongroom_crypto::module::IS_FIPS_BUILD;
+use strongroom_types::shell_word;
 
 use super::record::Seal;
 use super::secret_source::SecretSource;
@@ -34,9 +36,10 @@ impl fmt::Display for Warning {
         match self {
             Self::Unprotected { path } => write!(
                 formatter,
-                "unprotected: the root key's file {} lies on the disk that it should protect; whoever copies the disk \
-                 has every key. Seal the root with a TPM, a token, a credential or a passphrase",
-                path.display()
+                "unprotected: the root key's file {} lies on the disk that it should protect; a copy of the disk has \
+                 every key. Stop the server, then run `{}`; 'keyserver root seal --help' lists the other ways",
+                path.display(),
+                sealing_command(path.parent().unwrap_or(path))
             ),
             Self::SameFileSystem { what, path } => write!(
                 formatter,
@@ -50,6 +53,14 @@ impl fmt::Display for Warning {
             ),
         }
     }
+}
+
+/// The command by which a person seals the root of `state_directory` on any machine; in a FIPS build, which derives no
+/// key from a passphrase, on one with a TPM.
+pub fn sealing_command(state_directory: &Path) -> String {
+    let directory = shell_word(&state_directory.to_string_lossy());
+    let way = if IS_FIPS_BUILD { "--tpm" } else { "--passphrase" };
+    format!("strongroom keyserver root seal --directory {directory} {way}")
 }
 
 /// The warnings of `seal`. Files that cannot be looked at give none: opening the root will tell.

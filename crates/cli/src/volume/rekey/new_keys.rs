@@ -15,7 +15,7 @@ use strongroom_types::KekId;
 
 use super::journal::Journal;
 use crate::error::CliError;
-use crate::keys::{ask_twice, read_passphrase};
+use crate::keys::{ask_twice, of_new_passphrase, read_passphrase};
 
 /// Keys that are kept at hand; all are let go of then. Each one locks memory, of which a user has little.
 const AT_HAND_MAX: usize = 64;
@@ -152,10 +152,7 @@ impl<'a> NewKeys<'a> {
                 return Ok(KekRecord { id: made.id(), source: made.source().clone() });
             }
             None if self.target.to_key_file.is_some() => KekSource::KeyFile {}.kek(self.target.secret()?)?,
-            None => {
-                let passphrase = self.target.secret()?;
-                KekSource::new_passphrase(passphrase)?.kek(passphrase)?
-            }
+            None => of_new_passphrase(self.target.secret()?)?,
         };
         let record = KekRecord { id: kek.id(), source: kek.source().clone() };
         self.make_room();
