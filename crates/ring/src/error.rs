@@ -18,8 +18,8 @@ pub enum RingError {
     TooOld(&'static str),
     /// Out of locked memory or file descriptors (ENOMEM, EMFILE, ENFILE).
     #[error(
-        "no room for an io_uring of {entries} entries ({errno}): raise RLIMIT_MEMLOCK (before Linux 5.12) or \
-         RLIMIT_NOFILE, or use a smaller depth"
+        "no room for an io_uring of {entries} entries ({errno}): raise RLIMIT_MEMLOCK (ulimit -l, \
+         LimitMEMLOCK=; all of a user's processes share it) or RLIMIT_NOFILE, or use a smaller depth"
     )]
     NoRoom {
         /// Submission entries that were asked for.

@@ -5,15 +5,20 @@
 //! buffer of theirs is transferred, and stay so until they are gone.
 //!
 //! It is a wish. A kernel that knows no such table, a process that may lock no more memory, a full table: the transfer names its
-//! memory by the address then, as any other does.
+//! memory by the address then, as any other does. What a user may lock is shared by all of his processes, and since Linux 6.14
+//! the rings themselves count too: where that is little, it is left to them.
 
 use std::rc::Weak;
 
 use io_uring::IoUring;
+use rustix::process::{Resource, geteuid, getrlimit};
 use strongroom_memory::{Buffer, CHUNK_BYTES, ChunkId};
 
 /// Chunks that a ring knows at most, 128 MiB of them. A queue at a depth of 128 with pieces of 1 MiB has as many in use.
 const CHUNKS_MAX: usize = 64;
+
+/// The least that a user may lock for a ring to register chunks: two full tables, in bytes.
+const LOCKED_BYTES_MIN: u64 = 2 * (CHUNKS_MAX * CHUNK_BYTES) as u64;
 
 /// A ring's table of registered chunks. A chunk has one place in it that is found by its name, which is never another's.
 #[derive(Debug)]
@@ -32,9 +37,13 @@ struct Registered {
 impl RegisteredChunks {
     /// Makes an empty table in a ring that is not enabled yet, where the kernel has such (5.19).
     pub(crate) fn new(ring: &IoUring) -> Self {
+        let places = || (0..CHUNKS_MAX).map(|_| None).collect();
+        if !may_lock_much() {
+            return Self { places: places(), enabled: false };
+        }
         let made = ring.submitter().register_buffers_sparse(CHUNKS_MAX as u32);
         let enabled = made.inspect_err(|error| tracing::debug!(%error, "buffers are not registered")).is_ok();
-        Self { places: (0..CHUNKS_MAX).map(|_| None).collect(), enabled }
+        Self { places: places(), enabled }
     }
 
     /// The place of the buffer's chunk, which is registered now if it was not; `None` where it cannot be.
@@ -90,4 +99,10 @@ impl RegisteredChunks {
     pub(crate) fn count(&self) -> usize {
         self.places.iter().flatten().count()
     }
+}
+
+/// Whether this process may lock so much memory that rings need not go short. Root's is not counted.
+fn may_lock_much() -> bool {
+    let limit = getrlimit(Resource::Memlock).current;
+    limit.is_none_or(|bytes| bytes >= LOCKED_BYTES_MIN) || geteuid().is_root()
 }

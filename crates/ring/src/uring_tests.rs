@@ -133,7 +133,7 @@ fn memory_is_registered_by_the_chunk_and_let_go_of_with_it() {
     let Uring { ring, chunks, .. } = &mut uring;
     let place = chunks.place_of(ring, &first);
     if place.is_none() {
-        // What an ordinary user's other rings have locked counts too, and the ring does without then.
+        // An ordinary user's limit is left to the rings.
         let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
         assert!(
             limit.is_some() && !rustix::process::geteuid().is_root(),

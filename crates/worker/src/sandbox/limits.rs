@@ -18,7 +18,8 @@ pub const TASKS_MAX: u32 = 4096;
 
 const UNLIMITED: Rlimit = Rlimit { current: None, maximum: None };
 
-/// No core file, a bounded number of descriptors, and no bound on the size of the volume's file.
+/// No core file, a bounded number of descriptors, no bound on the size of the volume's file, and none on locked memory
+/// where that may be lifted.
 pub(super) fn set(report: &mut Report) -> Result<(), SandboxError> {
     limit(Resource::Core, 0).map_err(SandboxError::step("set the limit of core files"))?;
     let allowed =
@@ -30,6 +31,9 @@ pub(super) fn set(report: &mut Report) -> Result<(), SandboxError> {
             "the size of files is limited (ulimit -f); a volume that grows past it fails",
         )?;
     }
+    // As much as may be: rings and registered memory count as locked. Only root raises it above what it was given.
+    let locked = Rlimit { current: getrlimit(Resource::Memlock).maximum, ..getrlimit(Resource::Memlock) };
+    let _ = setrlimit(Resource::Memlock, UNLIMITED).or_else(|_| setrlimit(Resource::Memlock, locked));
     Ok(())
 }
 
@@ -50,10 +54,8 @@ pub(super) fn never_swap(report: &mut Report) -> Result<(), SandboxError> {
         return Ok(());
     }
     // With a finite limit a later mapping of guest memory would fail, which is worse than what is to be prevented.
-    let locked = match setrlimit(Resource::Memlock, UNLIMITED) {
-        Ok(()) => mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_ok(),
-        Err(_) => false,
-    };
+    let locked = getrlimit(Resource::Memlock).current.is_none()
+        && mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_ok();
     if locked || !host_swaps() {
         return Ok(());
     }
