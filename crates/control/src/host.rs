@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use strongroom_hostd::client::{Client, ClientError};
 use strongroom_hostd::protocol::{
-    Changes, Datastore, DatastoreRequest, DiskName, Host as HostState, ObservedVm, ObservedVms, Operation,
-    OperationId, OperationRequest, Problem, Ticket, TicketRequest, VmSpec,
+    Changes, Datastore, DatastoreRequest, DiskName, Host as HostState, JudgeRequest, Judgement, ObservedVm,
+    ObservedVms, Operation, OperationId, OperationRequest, Problem, Ticket, TicketRequest, VmSpec,
 };
 use strongroom_types::{VmId, VolumeId};
 
@@ -39,6 +39,9 @@ pub trait Host: Send + Sync {
 
     /// Whether a VM can be made as it is wanted; nothing is changed.
     fn check(&self, spec: &VmSpec) -> Result<(), HostError>;
+
+    /// What speaks against a configuration being what the VM's supervisor wrote.
+    fn judge(&self, request: &JudgeRequest) -> Result<Judgement, HostError>;
 
     /// Asks for an operation.
     fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, HostError>;
@@ -115,6 +118,10 @@ impl Host for LocalHostd {
 
     fn check(&self, spec: &VmSpec) -> Result<(), HostError> {
         self.wait(self.client.check(spec))
+    }
+
+    fn judge(&self, request: &JudgeRequest) -> Result<Judgement, HostError> {
+        self.wait(self.client.judge(request))
     }
 
     fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, HostError> {

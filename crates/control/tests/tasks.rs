@@ -206,6 +206,7 @@ fn what_could_lead_data_out_of_a_registered_vm_is_listed_and_takes_a_word() {
         RegisterVm { datastore: None, directory: "web1".parse().unwrap(), accept_configuration: false };
     let refused = control.register_vm(&caller(2), &register).unwrap_err();
     assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.message.contains("it is not what was attested"), "{refused}");
     for way in ["disk7 is not encrypted, and the VM starts from it", "nic0 reaches"] {
         assert!(refused.message.contains(way), "{refused}");
     }
@@ -216,6 +217,30 @@ fn what_could_lead_data_out_of_a_registered_vm_is_listed_and_takes_a_word() {
     control.register_vm(&caller(4), &register).unwrap();
     let summary = control.show_vm("web1").unwrap().summary;
     assert!(summary.encrypted && summary.partly_clear);
+}
+
+#[test]
+fn a_vm_whose_keys_vouch_for_it_is_registered_without_a_word() {
+    let (site, control) = site(&["web1"]);
+    let vm = || site.host.lock().vms.values().next().unwrap().clone();
+    assert!(!vm().spec.nics.is_empty() && vm().spec.is_encrypted());
+    control.unregister_vm(&caller(1), "web1").unwrap();
+    let register =
+        RegisterVm { datastore: None, directory: "web1".parse().unwrap(), accept_configuration: false };
+    control.register_vm(&caller(2), &register).unwrap();
+    assert!(control.show_vm("web1").unwrap().summary.encrypted);
+    let vouched = |message: &str| message.contains("as its keys vouch for it");
+    assert!(control.inventory.read().events().iter().any(|event| vouched(&event.message)));
+    // Its policy is in no inventory any more.
+    control.unregister_vm(&caller(3), "web1").unwrap();
+    let policy = Some(uuid::Uuid::from_u128(7));
+    for known in site.host.lock().vms.values_mut() {
+        known.spec.policy = policy;
+        known.attested = Some(known.spec.clone());
+    }
+    site.host.restart();
+    let refused = control.register_vm(&caller(4), &register).unwrap_err();
+    assert!(refused.message.contains("its policy 00000000-0000-0000-0000-000000000007 is not"), "{refused}");
 }
 
 #[test]

@@ -17,13 +17,15 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 
 use crate::protocol::{
-    ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, Ticket, TicketRequest,
-    VmSpec,
+    ANSWER_BYTES_MAX, CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, JudgeRequest,
+    Judgement, ObservedVm, ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody,
+    Ticket, TicketRequest, VmSpec,
 };
 
 /// For what hostd answers at once. It never waits for a key server or a disk before it answers.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// How long it may take to judge a configuration, for which keys are fetched.
+const JUDGES_WITHIN: Duration = Duration::from_secs(90);
 
 /// Why there is no answer.
 #[derive(Debug, Error)]
@@ -100,6 +102,12 @@ impl Client {
     /// Asks for an operation. The answer is how far it is, which is not far.
     pub async fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, ClientError> {
         self.send(Method::POST, &format!("/v1/vms/{vm}/operations"), Some(request), ANSWERS_WITHIN).await
+    }
+
+    /// What speaks against a configuration being what the VM's supervisor wrote.
+    pub async fn judge(&self, request: &JudgeRequest) -> Result<Judgement, ClientError> {
+        let path = format!("/v1/vms/{}/judge", request.spec.id);
+        self.send(Method::POST, &path, Some(request), JUDGES_WITHIN).await
     }
 
     /// Whether a VM can be made as it is wanted; nothing is changed.

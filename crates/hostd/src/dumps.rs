@@ -175,7 +175,7 @@ mod tests {
             r#"{{"id":"{id}","name":"web1","datastore":{datastore},"memory_bytes":33554432,"disks":[{disk}]}}"#
         );
         let spec: VmSpec = serde_json::from_str(&text).unwrap();
-        StagedVm::begin(&spec).unwrap().unwrap().finish(&VmRecord::new(spec.clone())).unwrap();
+        StagedVm::begin(&spec).unwrap().unwrap().finish(&VmRecord::new(spec.clone(), None)).unwrap();
         spec
     }
 

@@ -9,6 +9,7 @@
 //! hostd holds no key and sees no guest data. What needs a key is done by the VM supervisor of that VM, which fetches it.
 #![forbid(unsafe_code)]
 
+pub mod attestation;
 pub mod checks;
 pub mod client;
 pub mod daemon;

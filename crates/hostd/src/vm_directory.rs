@@ -17,9 +17,11 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_datastore::file::storage::HOST;
 use strongroom_datastore::file::{DatastoreError, delete};
+use strongroom_keys::{DESCRIPTOR_TAG_BYTES, ProviderKey};
 use strongroom_types::{STORED_COUNT_MAX, VmId};
 use thiserror::Error;
 
+use crate::attestation::{Attestation, Attested};
 use crate::protocol::{Dump, SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSpec};
 
 /// The configuration's file.
@@ -57,6 +59,9 @@ pub struct VmRecord {
     pub last_dump: u32,
     /// What it is.
     pub spec: VmSpec,
+    /// Who says so, if it has encrypted disks: the supervisor that wrote it, under their keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<Attestation>,
 }
 
 /// Why a VM's directory is none.
@@ -147,7 +152,7 @@ fn is_zero(number: &u32) -> bool {
 
 impl VmRecord {
     /// Of a VM that was never started.
-    pub fn new(spec: VmSpec) -> Self {
+    pub fn new(spec: VmSpec, attestation: Option<Attestation>) -> Self {
         Self {
             format: FORMAT,
             generation: VmGeneration(0),
@@ -156,7 +161,22 @@ impl VmRecord {
             dumps: Vec::new(),
             last_dump: 0,
             spec,
+            attestation,
         }
+    }
+
+    /// The VM is this from now on.
+    ///
+    /// # Errors
+    /// Those of `tag`, as [`Attestation::make`] has it.
+    pub fn become_attested<E>(
+        &mut self,
+        spec: &VmSpec,
+        tag: impl FnMut(&ProviderKey, &Attested<'_>) -> Result<[u8; DESCRIPTOR_TAG_BYTES], E>,
+    ) -> Result<(), E> {
+        self.attestation = Attestation::make(spec, self.generation, tag)?;
+        self.spec = spec.clone();
+        Ok(())
     }
 
     /// What the directory at `path` says; nothing if it is no VM's.
@@ -468,7 +488,7 @@ mod tests {
         assert!(!spec.directory().exists());
         let staged = StagedVm::begin(&spec).unwrap().unwrap();
         add_volume(staged.path());
-        staged.finish(&VmRecord::new(spec.clone())).unwrap();
+        staged.finish(&VmRecord::new(spec.clone(), None)).unwrap();
         assert!(StagedVm::begin(&spec).unwrap().is_none(), "it is there");
         assert_eq!(VmRecord::read_of(&spec.directory(), spec.id).unwrap().spec, spec);
         assert_eq!(entries(scratch.path()), 1);
@@ -487,7 +507,7 @@ mod tests {
         let spec = spec(scratch.path(), "web1");
         let staged = StagedVm::begin(&spec).unwrap().unwrap();
         add_volume(staged.path());
-        staged.finish(&VmRecord::new(spec.clone())).unwrap();
+        staged.finish(&VmRecord::new(spec.clone(), None)).unwrap();
         std::fs::write(spec.directory().join("notes.txt"), "mine").unwrap();
         let error = delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap_err();
         assert_eq!(error.code(), "stranger");
@@ -519,7 +539,7 @@ mod tests {
         for spec in [&target, &spec] {
             let staged = StagedVm::begin(spec).unwrap().unwrap();
             add_volume(staged.path());
-            staged.finish(&VmRecord::new(spec.clone())).unwrap();
+            staged.finish(&VmRecord::new(spec.clone(), None)).unwrap();
         }
         let (theirs, ours) = (target.directory(), spec.directory());
         symlink(&theirs, own.join("web1")).unwrap();
@@ -543,7 +563,7 @@ mod tests {
         std::fs::create_dir(&directory).unwrap();
         assert!(VmRecord::read(&directory).unwrap().is_none());
         let spec = spec(scratch.path(), "web1");
-        let mut counted = VmRecord::new(spec);
+        let mut counted = VmRecord::new(spec, None);
         counted.generation = VmGeneration(u64::MAX);
         let counted = serde_json::to_string(&counted).unwrap();
         for text in ["", "{}", r#"{"format":2}"#, r#"{"format":1}"#, &counted] {

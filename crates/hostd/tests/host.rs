@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         trial("what_a_guest_said_is_kept_sealed", console_log::kept),
         trial("a_configuration_that_says_clear_makes_nothing_clear", attacks::clear_configuration),
         trial("exchanged_volumes_are_refused", attacks::exchanged_volumes),
+        trial("an_edited_configuration_is_not_what_its_supervisor_attested", attacks::edited_configuration),
         trial("whoever_is_killed_a_suspended_vm_loses_nothing_unsaid", suspend::killed),
         trial("a_vm_whose_key_cannot_be_had_waits_and_can_be_given_up", key_unavailable),
     ])

@@ -1,8 +1,8 @@
-//! The key that authenticates a volume's descriptor.
+//! The keys that authenticate what lies in the clear: a volume's descriptor, and the configuration of a VM.
 
 use strongroom_crypto::{kdf, mac};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_types::VolumeId;
+use strongroom_types::{VmId, VolumeId};
 
 use crate::error::KeyError;
 use crate::kek::Kek;
@@ -17,8 +17,11 @@ pub struct DescriptorKey(SecretBytes);
 impl DescriptorKey {
     /// The key of this volume under this KEK.
     pub fn derive(kek: &Kek, volume: VolumeId) -> Result<Self, KeyError> {
-        let label = [b"strongroom descriptor mac v1".as_slice(), volume.as_bytes()].concat();
-        Ok(Self(kdf::hkdf_sha256(kek.secret(), b"", &label, DESCRIPTOR_TAG_BYTES)?))
+        Self::labelled(kek, &[b"strongroom descriptor mac v1".as_slice(), volume.as_bytes()].concat())
+    }
+
+    fn labelled(kek: &Kek, label: &[u8]) -> Result<Self, KeyError> {
+        Ok(Self(kdf::hkdf_sha256(kek.secret(), b"", label, DESCRIPTOR_TAG_BYTES)?))
     }
 
     /// The tag of these bytes.
@@ -34,6 +37,28 @@ impl DescriptorKey {
     /// What stands in a tag's place for a volume without keys: it shows accidents, not intent.
     pub fn checksum(bytes: &[u8]) -> [u8; DESCRIPTOR_TAG_BYTES] {
         mac::sha256(bytes)
+    }
+}
+
+/// Authenticates one VM's configuration: HMAC-SHA256 under a key derived from one of its KEKs and its id.
+#[derive(Debug)]
+pub struct ConfigurationKey(DescriptorKey);
+
+impl ConfigurationKey {
+    /// The key of this VM under this KEK.
+    pub fn derive(kek: &Kek, vm: VmId) -> Result<Self, KeyError> {
+        let label = [b"strongroom vm configuration mac v1".as_slice(), vm.as_bytes()].concat();
+        DescriptorKey::labelled(kek, &label).map(Self)
+    }
+
+    /// The tag of these bytes.
+    pub fn tag(&self, bytes: &[u8]) -> Result<[u8; DESCRIPTOR_TAG_BYTES], KeyError> {
+        self.0.tag(bytes)
+    }
+
+    /// As [`DescriptorKey::verify`].
+    pub fn verify(&self, bytes: &[u8], tag: &[u8; DESCRIPTOR_TAG_BYTES]) -> bool {
+        self.0.verify(bytes, tag)
     }
 }
 
@@ -53,5 +78,7 @@ mod tests {
         assert!(key.verify(b"descriptor", &tag) && !key.verify(b"descriptos", &tag));
         assert!(!DescriptorKey::derive(&kek(2), volume).unwrap().verify(b"descriptor", &tag));
         assert!(!DescriptorKey::derive(&kek(1), other).unwrap().verify(b"descriptor", &tag));
+        let vm = VmId::from_bytes(*volume.as_bytes());
+        assert!(!ConfigurationKey::derive(&kek(1), vm).unwrap().verify(b"descriptor", &tag));
     }
 }

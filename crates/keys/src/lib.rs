@@ -23,7 +23,7 @@ mod key_file;
 mod lease;
 mod provider;
 
-pub use descriptor_key::{DESCRIPTOR_TAG_BYTES, DescriptorKey};
+pub use descriptor_key::{ConfigurationKey, DESCRIPTOR_TAG_BYTES, DescriptorKey};
 pub use envelope::{Cipher, DEK_BYTES, Envelope, EnvelopeContext, Purpose};
 pub use error::KeyError;
 pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParameters, check_new_passphrase};

@@ -242,9 +242,9 @@ pub struct RegisterVm {
     pub datastore: Option<String>,
     /// The directory's name in the datastore.
     pub directory: Name,
-    /// Registers a VM with encrypted disks also if its configuration, for which only the datastore vouches, could lead
-    /// its data out: through disks that are not encrypted, networks, a kernel or a CD-ROM of the host's. Whoever says so
-    /// has compared it with what the VM should be.
+    /// Registers a VM with encrypted disks also if its keys do not vouch for its configuration. Without it the answer lists
+    /// what speaks against the configuration, and what could lead the VM's data out. A person who says so has compared it
+    /// with what the VM should be.
     #[serde(default)]
     pub accept_configuration: bool,
 }

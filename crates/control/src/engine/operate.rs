@@ -182,15 +182,8 @@ fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_keys::Provi
         | OperationKind::Configure { .. }
         | OperationKind::Rekey { .. }
         | OperationKind::ChangeDisk { .. }
+        | OperationKind::ImportDisk { .. }
         | OperationKind::SupplyGrants => vm.hardware.keys(),
-        OperationKind::ImportDisk { disk, .. } => {
-            let found = vm.hardware.disks.iter().find(|known| known.name == *disk);
-            match found {
-                Some(disk) => disk.sealing.key().cloned().into_iter().collect(),
-                // The seed, under the VM's own key, which is the first.
-                None => vm.hardware.keys().into_iter().take(1).collect(),
-            }
-        }
         _ => Vec::new(),
     }
 }

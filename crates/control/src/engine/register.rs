@@ -10,8 +10,11 @@ use strongroom_api::datastore::{Found, RebuildDatastore, Standing};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{DesiredPower, Lifecycle, RegisterVm, RestartPolicy};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
-use strongroom_hostd::protocol::{self, DatastoreRequest, VolumeFacts};
+use strongroom_hostd::attestation;
+use strongroom_hostd::protocol::{self, DatastoreRequest, DiskName, JudgeRequest, VmGeneration, VolumeFacts};
+use strongroom_keys::ProviderKey;
 use strongroom_types::VmId;
+use uuid::Uuid;
 
 use super::advance::{keep_volumes, volume_known};
 use super::alarms::datastore_object;
@@ -19,7 +22,9 @@ use super::observe::Present;
 use super::place::find_datastore;
 use super::wishes::{Caller, name_of};
 use super::{Control, HostSeat};
+use crate::host::HostError;
 use crate::inventory::Row;
+use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::{DatastoreRecord, Hardware, VmRecord};
 
@@ -185,16 +190,39 @@ impl Control {
         };
         let name = name_of(spec.name.as_str())?;
         let hardware = Hardware::found(spec).map_err(problems::invalid)?;
-        let ways_out = hardware.ways_out();
-        if !accept_configuration && !ways_out.is_empty() {
+        let mut accepted = self.doubts(datastore, candidate, spec)?;
+        let is_attested = hardware.encrypted() && accepted.is_empty();
+        if !is_attested {
+            accepted.extend(hardware.ways_out());
+        }
+        let is_known = |policy: &Uuid| self.inventory.read().policies.contains(&policy.to_string());
+        let policy = spec.policy.filter(is_known);
+        if let (Some(lost), None) = (spec.policy, policy) {
+            accepted.push(format!("its policy {lost} is not in this inventory"));
+        }
+        if !accept_configuration && !accepted.is_empty() {
             let message = format!(
-                "only datastore {} vouches for the configuration of VM {name}, and its data could get out: {}",
+                "VM {name} in datastore {} may not be what its owner made it: {}",
                 datastore.name,
-                ways_out.join("; ")
+                accepted.join("; ")
             );
             return Err(problems::conflict(message).next(
                 "compare that with what the VM should be, and register it with --accept-configuration",
             ));
+        }
+        let mut volumes = candidate.volumes.clone();
+        if is_attested {
+            // Those are the VM's, whatever lies there now.
+            let pinned = |disk: &DiskName| spec.disk(disk).and_then(|disk| disk.volume);
+            for facts in &mut volumes {
+                facts.volume = pinned(&facts.disk).unwrap_or(facts.volume);
+            }
+            volumes.extend(spec.own_volumes.iter().map(|own| VolumeFacts {
+                disk: own.name.clone(),
+                volume: own.volume,
+                kek: None,
+                generation: own.least_generation,
+            }));
         }
         let runs = !candidate.present.power.is_off();
         self.wish(caller, |index, id| {
@@ -209,7 +237,7 @@ impl Control {
                 name: name.clone(),
                 datastore: datastore.id,
                 host: datastore.host,
-                policy: None,
+                policy,
                 hardware: hardware.clone(),
                 key_wish: None,
                 lifecycle: Lifecycle::Present,
@@ -220,22 +248,56 @@ impl Control {
                 created_unix_seconds: self.now_unix_ms() / 1000,
                 restarts_unix_ms: Vec::new(),
             };
-            let kept = keep_volumes(index, &mut vm, &candidate.volumes, self.draft())?;
+            let kept = keep_volumes(index, &mut vm, &volumes, self.draft())?;
             let mut draft = kept.create_named(&vm);
             let sealed = match vm.hardware.clear_disks().count() {
                 0 => "all its disks are encrypted".to_owned(),
                 clear => format!("{clear} of its disks are not encrypted"),
             };
-            let message = match ways_out.as_slice() {
-                [] => format!("VM {name} was registered; {sealed}"),
-                ways => {
-                    let (by, ways) = (&caller.name, ways.join("; "));
-                    format!("VM {name} was registered, and {by} accepts its configuration: {ways}; {sealed}")
+            let vouched = if is_attested { ", as its keys vouch for it" } else { "" };
+            let message = match accepted.as_slice() {
+                [] => format!("VM {name} was registered{vouched}; {sealed}"),
+                accepted => {
+                    let (by, accepted) = (&caller.name, accepted.join("; "));
+                    format!("VM {name} was registered, and {by} accepts that {accepted}; {sealed}")
                 }
             };
             draft = draft.event("vm.registered", &vm.object(), message, Some(id));
             Ok((self.task_done(id, TaskKind::VmRegister, vm.object(), caller), draft))
         })
+    }
+
+    /// What speaks against an encrypted VM being what its supervisor made it. Nobody can say that of another one.
+    fn doubts(
+        &self,
+        datastore: &DatastoreRecord,
+        candidate: &Candidate,
+        spec: &protocol::VmSpec,
+    ) -> Result<Vec<String>, Problem> {
+        let keys: Vec<ProviderKey> = attestation::keys(spec).into_iter().cloned().collect();
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let seat = self.seat_of_datastore(datastore)?;
+        let generation = VmGeneration(candidate.present.generation);
+        let mut grants = Vec::new();
+        // Each is good for one key once.
+        for _ in 0..keys.len() {
+            match self.keys.grant(candidate.vm, generation, seat.name.as_str(), &keys) {
+                Ok(more) => grants.extend(more),
+                Err(KeyProblem::Unavailable(reason) | KeyProblem::Refused(reason)) => {
+                    return Ok(vec![format!("its configuration cannot be verified: {reason}")]);
+                }
+            }
+        }
+        let request = JudgeRequest { spec: Box::new(spec.clone()), grants };
+        match seat.host.judge(&request) {
+            Ok(judged) => Ok(judged.doubts),
+            Err(HostError::Refused(problem)) => {
+                Ok(vec![format!("its configuration cannot be verified: {}", problem.message)])
+            }
+            Err(error) => Err(problems::host(seat.name.as_str(), &error)),
+        }
     }
 
     fn unknown_volumes(&self, candidate: &Candidate) -> Result<(), Problem> {

@@ -328,6 +328,7 @@ impl Hardware {
                 }),
             },
             cdrom: self.cdrom.image().map(Path::to_owned),
+            policy: None,
             own_volumes: self.own_volumes.clone(),
         })
     }

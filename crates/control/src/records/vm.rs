@@ -78,7 +78,8 @@ impl VmRecord {
     pub fn told(&self, datastore: &Path) -> Option<VmSpec> {
         // A name of the API is one of the protocol: the same characters, the same length.
         let name = self.name.as_str().parse().ok()?;
-        self.hardware.told(self.id, name, PathBuf::from(datastore))
+        let spec = self.hardware.told(self.id, name, PathBuf::from(datastore))?;
+        Some(VmSpec { policy: self.policy, ..spec })
     }
 }
 

@@ -13,10 +13,10 @@ use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_hostd::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
-    DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, ObservedVm,
-    ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
-    OperationState, PowerState, Problem, Programs, Ticket, TicketId, TicketRequest, Topology, VmGeneration,
-    VmReason, VmSpec, VolumeFacts, WaitingFor,
+    DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, JudgeRequest,
+    Judgement, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
+    OperationRequest, OperationState, PowerState, Problem, Programs, Ticket, TicketId, TicketRequest,
+    Topology, VmGeneration, VmReason, VmSpec, VolumeFacts, WaitingFor,
 };
 use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_store::{Engine, Store};
@@ -158,6 +158,8 @@ pub struct FakeVm {
     pub volumes: BTreeMap<String, VolumeId>,
     pub waiting_for: Vec<WaitingFor>,
     pub dumps: Vec<Dump>,
+    /// What its supervisor has attested.
+    pub attested: Option<VmSpec>,
 }
 
 impl HostInside {
@@ -271,6 +273,7 @@ impl HostInside {
                     let vm = FakeVm {
                         volumes: spec.disks.iter().map(volume).collect(),
                         spec: (**spec).clone(),
+                        attested: Some((**spec).clone()),
                         generation: 0,
                         power: PowerState::Stopped,
                         reason: Some(OffReason::NeverStarted),
@@ -311,7 +314,14 @@ impl HostInside {
                 }
                 let granted = self.take_grants(request, spec);
                 let power = if granted.is_ok() { PowerState::Running } else { PowerState::KeyUnavailable };
-                let started = FakeVm { spec: (**spec).clone(), generation, power, reason: None, ..vm };
+                let started = FakeVm {
+                    spec: (**spec).clone(),
+                    attested: Some((**spec).clone()),
+                    generation,
+                    power,
+                    reason: None,
+                    ..vm
+                };
                 self.vms.insert(id, started);
                 Ok(None)
             }
@@ -330,6 +340,7 @@ impl HostInside {
                 for disk in &spec.disks {
                     vm.volumes.entry(disk.name.to_string()).or_insert_with(VolumeId::random);
                 }
+                vm.attested = Some(spec.clone());
                 vm.spec = spec;
                 let facts = vm.spec.disks.iter().map(|disk| VolumeFacts {
                     disk: disk.name.clone(),
@@ -349,6 +360,7 @@ impl HostInside {
                     return Err(Problem::new("not_found", "there is no such VM"));
                 };
                 vm.spec = (**spec).clone();
+                vm.attested = Some(vm.spec.clone());
                 for disk in &mut vm.spec.disks {
                     if let DiskKey::Provider { key, next: next @ Some(_), .. } = &mut disk.key {
                         *key = next.take().unwrap();
@@ -365,6 +377,7 @@ impl HostInside {
             OperationKind::Configure { spec } => match self.vms.get_mut(&id) {
                 Some(vm) => {
                     vm.spec = (**spec).clone();
+                    vm.attested = Some(vm.spec.clone());
                     Ok(None)
                 }
                 None => Err(Problem::new("not_found", "there is no such VM")),
@@ -509,6 +522,18 @@ impl Host for FakeHost {
         self.call(|inside| match spec.memory_bytes > inside.memory_bytes {
             true => Err(HostError::Refused(Problem::new("too_much_memory", "it has less memory"))),
             false => Ok(()),
+        })
+    }
+
+    fn judge(&self, request: &JudgeRequest) -> Result<Judgement, HostError> {
+        self.call(|inside| {
+            let found = inside.vms.get(&request.spec.id).and_then(|vm| vm.attested.as_ref());
+            let doubt = match found {
+                None => Some("it bears no attestation"),
+                Some(attested) if *attested != *request.spec => Some("it is not what was attested"),
+                Some(_) => None,
+            };
+            Ok(Judgement { doubts: doubt.into_iter().map(str::to_owned).collect() })
         })
     }
 

@@ -19,8 +19,8 @@ use super::vms::no_such_vm;
 use super::{Hostd, operations};
 use crate::proof::check_peer;
 use crate::protocol::{
-    CHANGES_WAIT_MAX_S, DatastoreRequest, OperationRequest, Problem, ProblemBody, REQUEST_BYTES_MAX,
-    TicketRequest, VmSpec,
+    CHANGES_WAIT_MAX_S, DatastoreRequest, JudgeRequest, OperationRequest, Problem, ProblemBody,
+    REQUEST_BYTES_MAX, TicketRequest, VmSpec,
 };
 
 /// Connections at once: a control plane's, and a few people's.
@@ -143,6 +143,11 @@ async fn route(hostd: &Arc<Hostd>, request: Request<Incoming>) -> Result<Answer,
             let vm = id(vm)?;
             let spec: VmSpec = body(request).await?;
             Answer::ok(&operations::check(hostd, vm, spec).await?)
+        }
+        (Method::POST, ["v1", "vms", vm, "judge"]) => {
+            let vm = id(vm)?;
+            let wanted: JudgeRequest = body(request).await?;
+            Answer::ok(&operations::judge(hostd, vm, wanted).await?)
         }
         (Method::POST, ["v1", "vms", vm, "tickets"]) => {
             let vm = id(vm)?;

@@ -15,8 +15,8 @@ use super::{Hostd, boot_files, capacity, fits, link};
 use crate::checks::{Root, crypto_safe};
 use crate::dumps;
 use crate::protocol::{
-    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, ObservedVm, OperationKind, OperationOutcome, PowerState,
-    Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, JudgeRequest, Judgement, ObservedVm, OperationKind,
+    OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
 };
 use crate::supervisor::job::facts;
 use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
@@ -40,6 +40,9 @@ const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// What giving a console's log may take: its key is fetched, and its client reads it.
 pub const LOG_WITHIN: Duration = Duration::from_secs(120);
+
+/// What judging a configuration may take: its keys are fetched.
+const JUDGED_WITHIN: Duration = Duration::from_secs(60);
 
 type Outcome = Result<Option<OperationOutcome>, Failure>;
 
@@ -472,6 +475,18 @@ async fn do_job(
     .await?
 }
 
+/// What speaks against a configuration being what the VM's supervisor attested last. A process of its own has the keys.
+pub async fn judge(hostd: &Arc<Hostd>, vm: VmId, request: JudgeRequest) -> Result<Judgement, Problem> {
+    hostd.check_spec(vm, &request.spec)?;
+    hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
+    let hostd = Arc::clone(hostd);
+    let (task, grants) = (Task::Judge(request.spec), request.grants);
+    match blocking(move || told_by(&hostd, task, grants, &[], Some(JUDGED_WITHIN))).await?? {
+        Report::Judged(doubts) => Ok(Judgement { doubts }),
+        _ => Err(Problem::new("internal", "its configuration was not judged")),
+    }
+}
+
 /// Has a supervisor of its own give something of a VM that is off to a client. What takes as long as it does has
 /// times of its own instead of `within`.
 pub fn give_while_off(
@@ -483,6 +498,17 @@ pub fn give_while_off(
     within: Option<Duration>,
 ) -> Result<(), Problem> {
     off(hostd, vm)?;
+    told_by(hostd, task, grants, files, within).map(drop)
+}
+
+/// What a supervisor of its own says to a task that it ends with.
+fn told_by(
+    hostd: &Hostd,
+    task: Task,
+    grants: Vec<Grant>,
+    files: &[OwnedFd],
+    within: Option<Duration>,
+) -> Result<Report, Problem> {
     let birth = Birth {
         home: hostd.home.clone(),
         run: hostd.run.path().to_owned(),
@@ -501,7 +527,7 @@ pub fn give_while_off(
     let _ = child.wait();
     match told {
         Ok((Report::Failed(problem), _)) => Err(problem),
-        Ok(_) => Ok(()),
+        Ok((report, _)) => Ok(report),
         Err(error) => Err(Problem::new("job_died", format!("the process that reads it ended: {error}"))),
     }
 }

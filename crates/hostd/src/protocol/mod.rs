@@ -27,6 +27,7 @@ mod disk_change;
 mod dump;
 mod grant;
 mod host;
+mod judge;
 mod names;
 mod observed;
 mod operation;
@@ -43,6 +44,7 @@ pub use host::{
     Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Programs,
     QemuFound, Topology,
 };
+pub use judge::{JudgeRequest, Judgement};
 pub use names::{DiskName, OperationId, VmGeneration, VmName};
 pub use observed::{
     ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SuspendedMemory, VmReason, VolumeState,

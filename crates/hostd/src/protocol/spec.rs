@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use strongroom_keys::ProviderKey;
 use strongroom_types::{KekId, VmId, VolumeId, VolumeSize};
 use thiserror::Error;
+use uuid::Uuid;
 
 use super::names::{DiskName, VmName};
+use super::operation::VolumeFacts;
 use super::own_volume::is_reserved;
 
 /// The most disks: each is a worker, a socket and a PCI device, and q35 has slots for some thirty.
@@ -74,6 +76,10 @@ pub struct VmSpec {
     /// What is in its CD-ROM drive, from which it boots before its disks; no drive without. A file of the host's, taken as a kernel's is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdrom: Option<PathBuf>,
+    /// The policy that it is under, which the control plane has. Here only so that it is known again when the VM is
+    /// registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Uuid>,
     /// Those of its own volumes that are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own_volumes: Vec<KnownVolume>,
@@ -348,6 +354,31 @@ impl VmSpec {
     /// Whether something of it is sealed.
     pub fn is_encrypted(&self) -> bool {
         self.disks.iter().any(|disk| disk.key.provider_key().is_some())
+    }
+
+    /// With what is known of its volumes now, as the control plane keeps it.
+    #[must_use]
+    pub fn with_facts(mut self, facts: &[VolumeFacts]) -> Self {
+        for facts in facts {
+            let VolumeFacts { disk: name, volume, kek, generation } = facts.clone();
+            match self.disks.iter_mut().find(|disk| disk.name == name) {
+                Some(disk) => {
+                    (disk.volume, disk.least_generation) =
+                        (Some(volume), disk.least_generation.max(generation));
+                    // While it moves, which of its keys it is under is not to be relied on.
+                    if let DiskKey::Provider { kek: known, next: None, .. } = &mut disk.key {
+                        *known = kek.or(*known);
+                    }
+                }
+                None => {
+                    let before = self.own_volumes.iter().find(|own| own.name == name);
+                    let least_generation = before.map_or(0, |own| own.least_generation).max(generation);
+                    self.own_volumes.retain(|own| own.name != name);
+                    self.own_volumes.push(KnownVolume { name, volume, least_generation });
+                }
+            }
+        }
+        self
     }
 
     /// Whether a VM can be made of it, as far as that can be told without looking at a host.

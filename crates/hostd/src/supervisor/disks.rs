@@ -15,7 +15,7 @@ use strongroom_datastore::file::{Access, DatastoreError, OpenOptions, Protection
 use strongroom_types::VolumeSize;
 use strongroom_worker::control::{Answer, Client, Request};
 
-use super::job::{Makers, facts, staged_path};
+use super::job::{Makers, facts, key_problem, staged_path};
 use super::keys::VmKeys;
 use super::volumes::VolumeError;
 use crate::protocol::{Disk, DiskChange, DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
@@ -38,14 +38,14 @@ pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec
     }
     match change {
         DiskChange::Add { disk } => drop(make(keys, vm, disk)?),
-        DiskChange::Remove { disk } => remove(vm, disk)?,
+        DiskChange::Remove { disk } => remove(&keys, vm, disk)?,
         DiskChange::Resize { disk, size_bytes } => {
             let found = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
             // One for swap is made at the start.
             if found.kind == DiskKind::Data {
                 grow(&keys, vm, found, *size_bytes)?;
             }
-            note_size(vm, disk, *size_bytes)?;
+            note_size(&keys, vm, disk, *size_bytes)?;
         }
     }
     facts(&change.applied_to(vm)?)
@@ -64,14 +64,18 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
         return Err(Problem::new("volume_exists", message).with_next_step(next));
     }
     // What `vm.json` says of the disk is replaced: it decides nothing about what is made.
-    record.spec = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(vm)?;
+    let mut spec = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(vm)?;
+    record.spec = spec.clone();
     write(&record)?;
-    let named = record.spec.disks.iter_mut().find(|known| known.name == disk.name);
+    let mut makers = Makers::with(keys);
+    let named = spec.disks.iter_mut().find(|known| known.name == disk.name);
     let named = named.ok_or_else(|| no_such_disk(vm, &disk.name))?;
     if named.kind == DiskKind::Data && path.symlink_metadata().is_err() {
-        Makers::with(keys).make(&path, named)?;
+        makers.make(&path, named)?;
     }
     let made = named.clone();
+    let facts = facts(&spec)?;
+    makers.attest(&mut record, spec.with_facts(&facts))?;
     write(&record)?;
     Ok(made)
 }
@@ -80,7 +84,7 @@ pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem
 ///
 /// # Errors
 /// If the VM needs it, or the volume is in use.
-pub fn remove(vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
+pub fn remove(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
     let mut record = record(vm)?;
     let without = DiskChange::Remove { disk: disk.clone() }.applied_to(vm)?;
     if record.spec.disk(disk).is_none() && vm.disk(disk).is_none() {
@@ -92,18 +96,24 @@ pub fn remove(vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
             delete(&path, LOCK_WAIT).map_err(|error| datastore_problem(&error))?;
         }
     }
-    record.spec = without;
+    attest(keys, &mut record, &without)?;
     write(&record)
 }
 
 /// Has `vm.json` say that a disk has this size.
 ///
 /// # Errors
-/// If it cannot be written.
-pub fn note_size(vm: &VmSpec, disk: &DiskName, size_bytes: VolumeSize) -> Result<(), Problem> {
+/// If it cannot be written, and while a key of the VM cannot be had.
+pub fn note_size(keys: &VmKeys, vm: &VmSpec, disk: &DiskName, size_bytes: VolumeSize) -> Result<(), Problem> {
     let mut record = record(vm)?;
-    record.spec = DiskChange::Resize { disk: disk.clone(), size_bytes }.applied_to(vm)?;
+    let larger = DiskChange::Resize { disk: disk.clone(), size_bytes }.applied_to(vm)?;
+    attest(keys, &mut record, &larger)?;
     write(&record)
+}
+
+fn attest(keys: &VmKeys, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Problem> {
+    let attested = record.become_attested(spec, |key, what| keys.attest(key, what));
+    attested.map_err(key_problem)
 }
 
 /// Makes a volume larger that nobody serves.

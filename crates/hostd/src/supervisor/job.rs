@@ -26,6 +26,7 @@ use super::own_volume::create_with;
 use super::rekey::rekey;
 use super::served::fillable;
 use super::{console_log, disks, dump, export, own_volume, vtpm};
+use crate::attestation::Attested;
 use crate::protocol::{
     Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem, Progress,
     ProgressUnit, VmSpec, VolumeFacts,
@@ -79,7 +80,7 @@ pub fn run(
             export_disk(granted(home, grants, spec)?, (spec, disk, *format), files, lock)
         }
         Task::Dump { spec, number } => give_dump(home, grants, (spec, *number), files, lock),
-        Task::Run(_) => Err(Problem::new("internal", "that is no job")),
+        Task::Run(_) | Task::Judge(_) => Err(Problem::new("internal", "that is no job")),
     }
 }
 
@@ -96,8 +97,11 @@ fn create(home: &Path, grants: Vec<Grant>, spec: &VmSpec, wire: &Wire) -> Result
         makers.make(&staged.path().join(disk.name.as_str()), disk)?;
     }
     makers.make_own(staged.path(), &spec)?;
-    staged.finish(&VmRecord::new(spec.clone())).map_err(directory_problem)?;
-    facts(&spec)
+    let made = facts_in(staged.path(), &spec)?;
+    let mut record = VmRecord::new(spec.clone(), None);
+    makers.attest(&mut record, spec.with_facts(&made))?;
+    staged.finish(&record).map_err(directory_problem)?;
+    Ok(made)
 }
 
 /// Writes another configuration into a VM's directory, and makes the volumes that it names and that are not there.
@@ -120,10 +124,11 @@ fn configure(
         }
     }
     makers.make_own(&directory, &spec)?;
+    let made = facts(&spec)?;
     let mut record = before;
-    record.spec = spec.clone();
+    makers.attest(&mut record, spec.with_facts(&made))?;
     record.write(&directory).map_err(directory_problem)?;
-    facts(&spec)
+    Ok(made)
 }
 
 /// Fills a disk with an image. It is filled beside its place, so that what it held is there until the image is complete.
@@ -161,7 +166,28 @@ fn import(
         delete(&place, LOCK_WAIT).map_err(datastore_problem)?;
     }
     rename(&staged, &place).map_err(datastore_problem)?;
-    facts(spec).map(|facts| facts.into_iter().filter(|facts| facts.disk == *disk).collect())
+    let facts = facts(spec)?.into_iter().filter(|facts| facts.disk == *disk).collect::<Vec<_>>();
+    let mut record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    makers.attest(&mut record, spec.clone().with_facts(&facts))?;
+    record.write(&spec.directory()).map_err(directory_problem)?;
+    Ok(facts)
+}
+
+/// What speaks against a configuration of a VM with encrypted disks being what its supervisor attested last. Nothing is
+/// changed, and the VM may run meanwhile.
+pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<String>, Problem> {
+    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    let Some(attestation) = record.attestation else {
+        return Ok(vec![
+            "its configuration bears no attestation: a former release wrote it, or somebody took it away"
+                .to_owned(),
+        ]);
+    };
+    let keys = granted(home, grants, spec)?;
+    Ok(attestation.doubts(spec, record.generation, |key, what, tag| {
+        let kek = keys.hold(key).map_err(|error| error.to_string())?;
+        what.verify(&kek, tag).map_err(|error| error.to_string())
+    }))
 }
 
 /// Moves all volumes of a VM that is off to another key.
@@ -268,6 +294,21 @@ impl Makers {
             }
         };
         Ok(&self.fetched[found].1)
+    }
+
+    /// Has a record say that the VM is this, under its keys.
+    ///
+    /// # Errors
+    /// While a key cannot be had.
+    pub fn attest(&mut self, record: &mut VmRecord, spec: VmSpec) -> Result<(), Problem> {
+        let tag = |key: &ProviderKey, what: &Attested<'_>| {
+            // One that has been fetched is not fetched once more: that takes another leave.
+            match self.fetched.iter().find(|(fetched, _)| fetched == key) {
+                Some((_, kek)) => what.tag(kek),
+                None => self.keys.attest(key, what),
+            }
+        };
+        record.become_attested(&spec, tag).map_err(key_problem)
     }
 
     /// Makes the volume, and notes under which key.
@@ -385,8 +426,13 @@ fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
 /// # Errors
 /// If a descriptor cannot be read.
 pub fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+    facts_in(&spec.directory(), spec)
+}
+
+/// The same of one whose directory is still being made.
+fn facts_in(directory: &Path, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
     let facts = |name: DiskName| {
-        let descriptor = describe(&spec.volume_path(&name)).map_err(datastore_problem)?.descriptor;
+        let descriptor = describe(&directory.join(name.as_str())).map_err(datastore_problem)?.descriptor;
         Ok(VolumeFacts {
             disk: name,
             volume: descriptor.volume,
@@ -397,7 +443,7 @@ pub fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
     let disks = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data).map(|disk| disk.name.clone());
     let own = spec.lasting_volumes().filter_map(|which| which.name().parse().ok());
     // One that a former version made lacks what only this one makes.
-    let own = own.filter(|name| spec.volume_path(name).symlink_metadata().is_ok());
+    let own = own.filter(|name: &DiskName| directory.join(name.as_str()).symlink_metadata().is_ok());
     disks.chain(own).map(facts).collect()
 }
 
@@ -420,6 +466,7 @@ fn image_problem(error: ImageError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }
 
-fn key_problem(error: KeyError) -> Problem {
+/// A key cannot be had, or is not the one that is meant.
+pub fn key_problem(error: KeyError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }

@@ -10,12 +10,14 @@ use std::time::{Duration, SystemTime};
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_datastore::file::Descriptor;
 use strongroom_keys::{
-    Kek, KekSource, KeyError, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation, ProviderKey,
+    DESCRIPTOR_TAG_BYTES, Kek, KekSource, KeyError, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation,
+    ProviderKey,
 };
 use strongroom_providers::{
     GrantSource, GrantWallet, HolderEvent, KeyGrant, ProviderKeyring, ProviderLeases, SourceConfig,
 };
 
+use crate::attestation::Attested;
 use crate::protocol::{DiskKey, Grant, VmName, WaitingFor};
 
 /// The keys of a VM.
@@ -89,6 +91,18 @@ impl VmKeys {
             reason: "it was revoked as it came".to_owned(),
             may_come_back: false,
         })
+    }
+
+    /// The VM's tag of its configuration under one of its keys, which is held from now on.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold).
+    pub fn attest(
+        &self,
+        key: &ProviderKey,
+        what: &Attested<'_>,
+    ) -> Result<[u8; DESCRIPTOR_TAG_BYTES], KeyError> {
+        what.tag(&*self.hold(key)?)
     }
 
     /// The key that opens a volume, held from now on; of a volume that is not there yet, the one that it is to be made under.

@@ -112,6 +112,11 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
             let cdrom = files.into_iter().next().map(CdromImage::new);
             return live(&home, run, grants, (task, cdrom), wire, (programs, qemu));
         }
+        Task::Judge(spec) => {
+            let judged = job::judge(&home, grants, &spec);
+            let sent = wire.send(&judged.map_or_else(Report::Failed, Report::Judged), &[]);
+            return Ok(sent?);
+        }
         job => job::run(&home, &run, grants, job, files, &wire),
     };
     let report = match &told {

@@ -68,6 +68,8 @@ pub enum Task {
         /// What is written.
         format: ImageFormat,
     },
+    /// Says what speaks against this being what the VM's supervisor attested last ([`Report::Judged`]), and ends.
+    Judge(Box<VmSpec>),
     /// Gives a dump of a VM that is off to a client, whose socket comes beside, and ends.
     Dump {
         /// Of which VM.
@@ -194,6 +196,8 @@ pub enum Report {
     Progress(Progress),
     /// A job is done: what the volumes are that it made.
     Done(Vec<VolumeFacts>),
+    /// A configuration was judged: what speaks against it.
+    Judged(Vec<String>),
     /// A job, or the birth, has failed.
     Failed(Problem),
 }

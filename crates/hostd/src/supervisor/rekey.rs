@@ -19,6 +19,7 @@ use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
 use strongroom_worker::control::{Answer, Client, NewKek, Request};
 
 use super::console_log::LogSender;
+use super::job::{facts, key_problem};
 use super::keys::VmKeys;
 use crate::protocol::{DiskKey, OwnVolume, Problem, Progress, ProgressUnit, VmSpec};
 use crate::vm_directory::{VmDirectoryError, VmRecord};
@@ -43,11 +44,10 @@ pub fn rekey(
 ) -> Result<VmSpec, Problem> {
     let Some((to, from)) = spec.moving() else { return Ok(spec.clone()) };
     let from: Vec<ProviderKey> = from.into_iter().cloned().collect();
-    write_down(spec)?;
-    let kek = keys.begin_move(&from, to).map_err(|error| key_problem(&error))?;
+    let kek = keys.begin_move(&from, to).map_err(key_problem)?;
     let left = from.iter().map(|key| OldKey { key, kek: OnceCell::new() }).collect();
     let moving = Moving { spec, keys, log, left, to: &kek };
-    let moved = moving.all(tell).and_then(|()| moving.finish(to));
+    let moved = moving.begin().and_then(|()| moving.all(tell)).and_then(|()| moving.finish(to));
     keys.end_move(moved.is_ok());
     moved
 }
@@ -112,13 +112,7 @@ impl Moving<'_> {
         }
         let is_console = path == self.spec.own_volume_path(OwnVolume::Console);
         let _let_go = is_console.then(|| self.log.and_then(LogSender::let_go));
-        let from = match old.kek.get() {
-            Some(kek) => kek,
-            None => {
-                let kek = self.keys.hold_to_leave(old.key).map_err(|error| key_problem(&error))?;
-                old.kek.get_or_init(|| kek)
-            }
-        };
+        let from = self.kek(old).map_err(key_problem)?;
         let (to, lock_wait, least_generation) = (self.to, LOCK_WAIT, self.least_generation(path));
         match rewrap(path, &RewrapOptions { from, to, lock_wait, least_generation }) {
             // What the guest was suspended with, and swap, go when they are used up.
@@ -150,6 +144,38 @@ impl Moving<'_> {
         known.unwrap_or(0)
     }
 
+    fn kek<'old>(&self, old: &'old OldKey<'_>) -> Result<&'old Arc<Kek>, KeyError> {
+        match old.kek.get() {
+            Some(kek) => Ok(kek),
+            None => {
+                let kek = self.keys.hold_to_leave(old.key)?;
+                Ok(old.kek.get_or_init(|| kek))
+            }
+        }
+    }
+
+    /// Both keys are the VM's until it is done.
+    fn begin(&self) -> Result<(), Problem> {
+        let record = read(self.spec)?;
+        // What was interrupted has said so, and the old keys may be needed for nothing else.
+        if record.spec == *self.spec && record.attestation.is_some() {
+            Ok(())
+        } else {
+            self.write_down(record, self.spec)
+        }
+    }
+
+    fn write_down(&self, mut record: VmRecord, spec: &VmSpec) -> Result<(), Problem> {
+        let attested =
+            record.become_attested(spec, |key, what| match self.left.iter().find(|old| old.key == key) {
+                Some(old) => what.tag(self.kek(old)?),
+                None if self.to.source() == &KekSource::Provider(key.clone()) => what.tag(self.to),
+                None => self.keys.attest(key, what),
+            });
+        attested.map_err(key_problem)?;
+        record.write(&spec.directory()).map_err(directory_problem)
+    }
+
     /// Nothing needs the old keys any more.
     fn finish(&self, to: &ProviderKey) -> Result<VmSpec, Problem> {
         let mut spec = self.spec.clone();
@@ -158,16 +184,19 @@ impl Moving<'_> {
                 disk.key = DiskKey::provider(to.clone(), Some(self.to.id()));
             }
         }
-        write_down(&spec)?;
+        let facts = facts(&spec)?;
+        let spec = spec.with_facts(&facts);
+        self.write_down(read(&spec)?, &spec)?;
         Ok(spec)
     }
 }
 
-fn write_down(spec: &VmSpec) -> Result<(), Problem> {
-    let failed = |error: VmDirectoryError| Problem::new(error.code(), error.to_string());
-    let mut record = VmRecord::read_of(&spec.directory(), spec.id).map_err(failed)?;
-    record.spec = spec.clone();
-    record.write(&spec.directory()).map_err(failed)
+fn read(spec: &VmSpec) -> Result<VmRecord, Problem> {
+    VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)
+}
+
+fn directory_problem(error: VmDirectoryError) -> Problem {
+    Problem::new(error.code(), error.to_string())
 }
 
 /// Every volume in the VM's directory, and what an interrupted job has left of one.
@@ -192,10 +221,6 @@ fn volumes(spec: &VmSpec) -> Result<Vec<DescribedVolume>, Problem> {
         }
     }
     Ok(volumes)
-}
-
-fn key_problem(error: &KeyError) -> Problem {
-    Problem::new(error.code(), error.to_string())
 }
 
 fn datastore_problem(error: &DatastoreError) -> Problem {

@@ -209,7 +209,9 @@ impl Starting {
         let failed = |error: VmDirectoryError| Problem::new(error.code(), error.to_string());
         let directory = self.task.spec.directory();
         let mut record = VmRecord::read_of(&directory, self.task.spec.id).map_err(failed)?;
-        (record.spec, record.generation) = (self.task.spec.as_ref().clone(), self.task.generation);
+        record.generation = self.task.generation;
+        let attested = record.become_attested(&self.task.spec, |key, what| self.keys.attest(key, what));
+        attested.map_err(|error| Problem::new("key_unavailable", error.to_string()))?;
         record.write(&directory).map_err(failed)
     }
 

@@ -112,7 +112,8 @@ pub fn clear_configuration() {
     let gone = VmSpec { cdrom: Some("/gone.iso".into()), ..spec.clone() };
     let export = host.export(&gone, "disk0");
     assert!(!export.contains("gone.iso"), "{export}");
-    keep(&mut spec, host.import_into(&gone, "seed", &image));
+    let filled = host.import_into(&gone, "seed", &image);
+    keep(&mut spec, filled);
     let start = OperationKind::Start { spec: Box::new(gone), how: StartOptions::default() };
     assert!(host.refused(&spec, 1, start).message.contains("/gone.iso"));
 
@@ -167,4 +168,82 @@ pub fn exchanged_volumes() {
     assert_eq!(host.await_operation(request.operation).state, OperationState::Done);
     host.done(&spec, 4, FORCED);
     host.assert_nobody_left();
+}
+
+/// A configuration is what its supervisor attested, or something is said against it: every leaf of `vm.json` edited.
+pub fn edited_configuration() {
+    let mut host = Host::start();
+    let site = KeySite::start(&host);
+    let mut spec = sealed_vm(&host, &site, "edited1", 2);
+    let path = spec.directory().join("vm.json");
+    assert_eq!(host.judged(&spec), [""; 0], "as it was made");
+    let filled = host.import_into(&spec, "disk0", &boot_sector());
+    keep(&mut spec, filled);
+    let spec = host.read(&spec);
+    assert_eq!(host.judged(&spec), [""; 0], "with a disk that was filled");
+    assert!(spec.disks.iter().all(|disk| disk.volume.is_some()), "{spec:?}");
+    let attested: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut edits = 0;
+    for pointer in leaves(&attested["spec"], "/spec") {
+        // Where it lies is not part of it, and what it is called is looked at first.
+        if ["/spec/datastore", "/spec/id", "/spec/name"].contains(&pointer.as_str()) {
+            continue;
+        }
+        let mut edited = attested.clone();
+        let leaf = edited.pointer_mut(&pointer).unwrap();
+        *leaf = match leaf {
+            serde_json::Value::Bool(is) => (!*is).into(),
+            serde_json::Value::Number(number) => (number.as_u64().unwrap() + (1 << 20)).into(),
+            serde_json::Value::String(text) if text.contains("0") => text.replacen('0', "1", 1).into(),
+            serde_json::Value::String(text) => format!("{text}0").into(),
+            _ => continue,
+        };
+        let Ok(found) = serde_json::from_value::<VmSpec>(edited["spec"].clone()) else { continue };
+        if found.check().is_err() {
+            continue;
+        }
+        std::fs::write(&path, serde_json::to_vec(&edited).unwrap()).unwrap();
+        let doubts = host.judged(&found);
+        assert!(!doubts.is_empty(), "{pointer} was edited, and nothing is said of it");
+        edits += 1;
+    }
+    assert!(edits > 10, "{edits} edits");
+    // Without its attestation, and with that of another VM under the same key.
+    let mut without = attested.clone();
+    without.as_object_mut().unwrap().remove("attestation");
+    std::fs::write(&path, serde_json::to_vec(&without).unwrap()).unwrap();
+    assert!(host.judged(&spec)[0].contains("bears no attestation"));
+    let other = sealed_vm(&host, &site, "edited2", 2);
+    let theirs = std::fs::read(other.directory().join("vm.json")).unwrap();
+    let theirs: serde_json::Value = serde_json::from_slice(&theirs).unwrap();
+    let mut exchanged = attested.clone();
+    exchanged["attestation"] = theirs["attestation"].clone();
+    std::fs::write(&path, serde_json::to_vec(&exchanged).unwrap()).unwrap();
+    assert!(host.judged(&spec)[0].contains("not authentic"));
+    // As it was, it still is; and a start, which writes it anew, attests it.
+    std::fs::write(&path, serde_json::to_vec(&attested).unwrap()).unwrap();
+    assert_eq!(host.judged(&spec), [""; 0]);
+    let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+    assert_eq!(host.done(&spec, 1, start), None);
+    assert_eq!(host.judged(&host.read(&spec)), [""; 0], "while it runs");
+    host.done(&spec, 1, FORCED);
+    host.kill_hostd();
+    host.start_hostd();
+    assert_eq!(host.judged(&host.read(&spec)), [""; 0]);
+    host.assert_nobody_left();
+}
+
+/// JSON pointers to everything in a value that has no parts.
+fn leaves(value: &serde_json::Value, at: &str) -> Vec<String> {
+    match value {
+        serde_json::Value::Object(parts) => {
+            parts.iter().flat_map(|(name, part)| leaves(part, &format!("{at}/{name}"))).collect()
+        }
+        serde_json::Value::Array(parts) => parts
+            .iter()
+            .enumerate()
+            .flat_map(|(index, part)| leaves(part, &format!("{at}/{index}")))
+            .collect(),
+        _ => vec![at.to_owned()],
+    }
 }

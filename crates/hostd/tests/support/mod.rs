@@ -17,8 +17,8 @@ use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
 use strongroom_hostd::process::ProcessIdentity;
 use strongroom_hostd::protocol::{
     Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat,
-    ObservedVm, ObservedVms, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest,
-    OperationState, Problem, Ticket, TicketRequest, VmGeneration, VmSpec,
+    JudgeRequest, ObservedVm, ObservedVms, Operation, OperationId, OperationKind, OperationOutcome,
+    OperationRequest, OperationState, Problem, Ticket, TicketRequest, VmGeneration, VmSpec,
 };
 use strongroom_hostd::supervisor::{self, Programs};
 use strongroom_hostd::vm_directory::{StagedVm, VmRecord};
@@ -207,6 +207,7 @@ impl Host {
             guest_agent: false,
             kernel: None,
             cdrom: None,
+            policy: None,
             own_volumes: Vec::new(),
         }
     }
@@ -228,7 +229,7 @@ impl Host {
             integrity: false,
         };
         create(&staged.path().join("disk0"), &options).unwrap();
-        staged.finish(&VmRecord::new(spec.clone())).unwrap();
+        staged.finish(&VmRecord::new(spec.clone(), None)).unwrap();
         // It is found when the datastore is looked through again.
         self.add_datastore();
         spec
@@ -268,6 +269,17 @@ impl Host {
 
     pub fn refused(&self, spec: &VmSpec, generation: u64, kind: OperationKind) -> Problem {
         self.ended(spec, generation, kind).error.unwrap()
+    }
+
+    /// What speaks against a configuration.
+    pub fn judged(&self, spec: &VmSpec) -> Vec<String> {
+        let request = JudgeRequest { spec: Box::new(spec.clone()), grants: Vec::new() };
+        self.runtime.block_on(self.client.judge(&request)).unwrap().doubts
+    }
+
+    /// What a VM's directory says that it is.
+    pub fn read(&self, spec: &VmSpec) -> VmSpec {
+        VmRecord::read_of(&spec.directory(), spec.id).unwrap().spec
     }
 
     pub fn vms(&self) -> ObservedVms {

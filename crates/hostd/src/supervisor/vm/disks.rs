@@ -252,14 +252,14 @@ impl Work {
                     self.unplug(&place.device().map_err(|error| plug_problem(&error))?, disk)?;
                     self.tell(DiskStep::Leaves { disk: disk.clone() })?;
                 }
-                disks::remove(spec, disk)
+                disks::remove(&self.keys, spec, disk)
             }
             DiskChange::Resize { disk, size_bytes } => {
                 let found =
                     spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", format!("no disk {disk}")))?;
                 disks::grow_served(spec, found, *size_bytes)?;
                 self.tell(DiskStep::Resized { disk: disk.clone(), size_bytes: *size_bytes })?;
-                disks::note_size(spec, disk, *size_bytes)
+                disks::note_size(&self.keys, spec, disk, *size_bytes)
             }
         }
     }
