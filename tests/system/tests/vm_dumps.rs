@@ -75,7 +75,7 @@ fn a_dump_is_sealed_and_opened_whole() {
     open(&serving, 1, "off.core");
     serving.strongroom.peer("cmp", &["off.core", "running.core"]);
     serving.runs("vm unregister web1");
-    serving.runs("datastore rebuild ds --accept-configuration");
+    serving.runs("datastore rebuild ds");
     serving.wait_until("web1", "is found with its dumps", |vm| {
         vm["id"] == id && vm["dumps"].as_array().is_some_and(|all| all.len() == 2)
     });

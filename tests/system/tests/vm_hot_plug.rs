@@ -168,7 +168,7 @@ fn a_disk_comes_grows_and_goes_while_its_vm_is_off() {
     assert_eq!(info["size_bytes"], 32 << 20, "{info}");
     // The inventory is lost: the datastore knows the disks.
     serving.runs("vm unregister web1");
-    serving.runs("vm register web1 --accept-configuration");
+    serving.runs("vm register web1");
     assert!(serving.runs("vm disk list web1").contains("swap0  32M"));
 
     // What is there and is no disk of the VM's is nobody's to take.

@@ -120,7 +120,7 @@ fn a_vm_that_is_off_moves_with_all_that_it_keeps() {
     // The inventory is lost: the datastore knows the new key.
     let second = key(&serving);
     serving.runs("vm unregister web1");
-    serving.runs("vm register web1 --accept-configuration");
+    serving.runs("vm register web1");
     assert_eq!(key(&serving), second);
     serving.end();
 }
