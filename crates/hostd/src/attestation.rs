@@ -260,16 +260,17 @@ mod tests {
     fn every_edit_of_a_configuration_or_of_its_attestation_is_noticed() {
         let spec = spec(&["1", ""]);
         let attestation = attest(&spec, 3);
-        let edits: [(&str, fn(&mut VmSpec)); 5] = [
-            ("disks", |spec| spec.disks.swap(0, 1)),
-            ("disks", |spec| spec.disks[0].key = DiskKey::Unencrypted),
-            ("memory bytes", |spec| spec.memory_bytes *= 2),
-            ("cdrom", |spec| spec.cdrom = Some("/boot.iso".into())),
-            ("tpm", |spec| spec.tpm = true),
+        let exchanged = vec![spec.disks[1].clone(), spec.disks[0].clone()];
+        let mut clear = spec.disks.clone();
+        clear[0].key = DiskKey::Unencrypted;
+        let edits = [
+            ("disks", VmSpec { disks: exchanged, ..spec.clone() }),
+            ("disks", VmSpec { disks: clear, ..spec.clone() }),
+            ("memory bytes", VmSpec { memory_bytes: 1 << 30, ..spec.clone() }),
+            ("cdrom", VmSpec { cdrom: Some("/boot.iso".into()), ..spec.clone() }),
+            ("tpm", VmSpec { tpm: true, ..spec.clone() }),
         ];
-        for (named, edit) in edits {
-            let mut edited = spec.clone();
-            edit(&mut edited);
+        for (named, edited) in edits {
             let doubts = judged(&attestation, &edited, 3, &["1"]);
             assert_eq!(doubts, [format!("its {named} is not what was attested")]);
             // With the attested text edited likewise.
