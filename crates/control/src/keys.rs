@@ -49,6 +49,12 @@ pub trait VmKeys: Send + Sync {
     /// [`KeyProblem`].
     fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem>;
 
+    /// Puts on the audit log that somebody gets at what a guest keeps, durably.
+    ///
+    /// # Errors
+    /// [`KeyProblem`]: nothing is on record.
+    fn record_use(&self, vm: VmId, what: &str, by: &str) -> Result<(), KeyProblem>;
+
     /// How keys stand, in the order in which they are named.
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding>;
 

@@ -244,6 +244,27 @@ fn a_vm_whose_keys_vouch_for_it_is_registered_without_a_word() {
 }
 
 #[test]
+fn whoever_gets_at_what_a_guest_keeps_is_on_the_audit_log_first() {
+    let (site, control) = site(&["web1"]);
+    control.ticket(&caller(1), "web1", &TicketUse::ConsoleLog {}).unwrap();
+    control.ticket(&caller(2), "web1", &TicketUse::Console { read_only: true }).unwrap();
+    let by = caller(1).name;
+    let expected = [
+        format!("the console's log of VM web1 is opened, by {by}"),
+        format!("the console, to be read only, of VM web1 is opened, by {by}"),
+    ];
+    assert_eq!(site.keys.lock().uses, expected);
+    // Without a record an encrypted VM's console stays closed, and none of its events says otherwise.
+    site.keys.lock().unavailable = true;
+    let refused = control.ticket(&caller(4), "web1", &TicketUse::Vnc {}).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::KeyUnavailable);
+    assert!(refused.message.contains("cannot be put on record"), "{refused}");
+    assert!(!control.inventory.read().events().iter().any(|event| event.kind == "vm.screen_opened"));
+    // What is removed is nobody's then.
+    control.delete_vm(&caller(5), "web1").unwrap();
+}
+
+#[test]
 fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
     let (site, control) = site(&["web1"]);
     let original = site.host.lock().vms.values().next().unwrap().clone();
@@ -442,11 +463,14 @@ fn expiry_and_a_missing_backup_are_told_before_they_hurt() {
         keys.last_backup_unix_seconds = Some(0);
     }
     control.ask_providers();
+    // An answer about a key is believed for a minute.
+    site.pass(Duration::from_secs(61));
     assert!(settle_down(&site, &control));
     assert_eq!(alarms(&control), [AlarmKind::KeyExpiry, AlarmKind::KeyServerUnbacked]);
     let mut keys = site.keys.lock();
     (keys.expires_unix_seconds, keys.last_backup_unix_seconds) = (None, Some(control.now_unix_ms() / 1000));
     drop(keys);
+    site.pass(Duration::from_secs(61));
     control.ask_providers();
     assert!(settle_down(&site, &control));
     assert_eq!(alarms(&control), []);

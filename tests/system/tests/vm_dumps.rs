@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
+use strongroom_system_tests::key_server::audit_lines;
 use strongroom_system_tests::{Console, Scratch, Serving, datastore};
 
 /// What the guest has in its memory alone: the command that makes it has it in two pieces.
@@ -66,6 +67,16 @@ fn a_dump_is_sealed_and_opened_whole() {
     assert!(!scratch.path("no.core").exists());
     drop(console);
     serving.runs("vm stop web1 --force");
+
+    // Who got at what the guest keeps is on the key server's log.
+    let lines = audit_lines(&scratch.path("home/keyserver/audit"));
+    let uses: Vec<_> = lines.iter().filter(|line| line["action"] == "use of guest data").collect();
+    for used in
+        ["a dump of VM web1 is asked for", "dump 1 of VM web1 is opened", "the console of VM web1 is opened"]
+    {
+        let named = |line: &&&Value| line["fields"]["use"] == used && line["objects"][0] == id;
+        assert!(uses.iter().any(|line| named(&line)), "'{used}' is not on record: {uses:?}");
+    }
 
     // While it is off, by somebody who starts anew, and by an inventory that has lost it.
     serving.kill();

@@ -249,6 +249,10 @@ impl VmKeys for KeyServerKeys {
         provider.revoke(key, providers::Revocation::Superseded).map_err(problem)
     }
 
+    fn record_use(&self, vm: VmId, what: &str, by: &str) -> Result<(), KeyProblem> {
+        self.ask(&Question::RecordUse { vm, what: what.to_owned(), by: by.to_owned() })
+    }
+
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding> {
         keys.iter().map(|key| self.standing(key)).collect()
     }

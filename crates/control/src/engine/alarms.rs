@@ -25,8 +25,6 @@ const BACKUP_AGE_MAX_S: u64 = 30 * 86_400;
 const FREE_PART: u64 = 20;
 /// Alarms that change in one transaction: each is two entries.
 const CHANGED_AT_A_TIME: usize = 50;
-/// Most VMs whose keys are asked after in one review.
-const KEYS_AT_A_TIME: usize = 256;
 
 /// The certificate of the API.
 #[derive(Clone, Debug)]
@@ -177,26 +175,26 @@ impl Control {
                 users.extend(vm.hardware.keys().into_iter().map(|key| (key, vm.object())));
             }
         }
-        for some in users.chunks(KEYS_AT_A_TIME) {
-            let keys: Vec<_> = some.iter().map(|(key, _)| key.clone()).collect();
-            for (standing, (key, object)) in self.keys.states(&keys).into_iter().zip(some) {
-                if let Some(end) = standing.expires_unix_seconds {
-                    let message = format!("the cryptoperiod of {key} of VM {} ends", object.name);
-                    let step = format!("`strongroom vm key rotate {}`", object.name);
-                    expiry(wanted, AlarmKind::KeyExpiry, object.clone(), end, now, message, step);
-                }
-                if matches!(standing.state, KeyState::Destroyed | KeyState::Compromised) {
-                    wanted.raise(
-                        AlarmKind::KeyUnavailable,
-                        Severity::Critical,
-                        object.clone(),
-                        format!("VM {}: {key} was revoked or destroyed", object.name),
-                        format!(
-                            "`strongroom vm key rotate {}` while it runs, or restore it from a backup",
-                            object.name
-                        ),
-                    );
-                }
+        let keys: Vec<_> = users.iter().map(|(key, _)| key.clone()).collect();
+        let standings = self.standings.of(&*self.keys, &keys, self.now_unix_ms());
+        for (key, object) in &users {
+            let Some(standing) = standings.get(key) else { continue };
+            if let Some(end) = standing.expires_unix_seconds {
+                let message = format!("the cryptoperiod of {key} of VM {} ends", object.name);
+                let step = format!("`strongroom vm key rotate {}`", object.name);
+                expiry(wanted, AlarmKind::KeyExpiry, object.clone(), end, now, message, step);
+            }
+            if matches!(standing.state, KeyState::Destroyed | KeyState::Compromised) {
+                wanted.raise(
+                    AlarmKind::KeyUnavailable,
+                    Severity::Critical,
+                    object.clone(),
+                    format!("VM {}: {key} was revoked or destroyed", object.name),
+                    format!(
+                        "`strongroom vm key rotate {}` while it runs, or restore it from a backup",
+                        object.name
+                    ),
+                );
             }
         }
     }

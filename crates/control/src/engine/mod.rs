@@ -23,6 +23,7 @@ mod register;
 mod rotate;
 mod schedule;
 mod settle;
+mod standings;
 mod tickets;
 pub mod views;
 mod wishes;
@@ -36,6 +37,7 @@ use strongroom_api::{Name, ObjectRef, Problem};
 use strongroom_store::Store;
 use uuid::Uuid;
 
+use self::standings::Standings;
 use crate::host::Host;
 use crate::inventory::{Draft, Failure, Inventory};
 use crate::keys::VmKeys;
@@ -63,6 +65,7 @@ pub struct Control {
     pub inventory: Inventory,
     hosts: Vec<HostSeat>,
     keys: Arc<dyn VmKeys>,
+    standings: Standings,
     clock: Clock,
     /// When which task is due.
     pub schedule: Schedule,
@@ -104,7 +107,18 @@ impl Control {
             schedule.wake(task.task.id);
         }
         let (progress, certificate, providers) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self { inventory, hosts: seats, keys, clock, schedule, progress, certificate, providers })
+        let standings = Standings::default();
+        Ok(Self {
+            inventory,
+            hosts: seats,
+            keys,
+            standings,
+            clock,
+            schedule,
+            progress,
+            certificate,
+            providers,
+        })
     }
 
     /// Now, in milliseconds since 1970.

@@ -13,6 +13,15 @@ use crate::keys::KeyProblem;
 use crate::problems;
 use crate::records::VmRecord;
 
+/// Whether something is done only if it is on the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MustRecord {
+    /// If the VM is encrypted.
+    OfEncrypted,
+    /// A try is enough.
+    Never,
+}
+
 impl Control {
     /// A ticket for a connection to a guest. It is handed through and kept nowhere.
     ///
@@ -44,9 +53,11 @@ impl Control {
             }
         };
         let seat = self.seat_of(&vm)?;
+        let (kind, what) = use_of(wanted, vm.name.as_str());
+        self.put_on_record(caller, &vm, &what, MustRecord::OfEncrypted)?;
         let told = seat.host.ticket(vm.id, &request);
         let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;
-        if let Some((kind, what)) = taken_out(wanted, vm.name.as_str()) {
+        if let Some(kind) = kind {
             // In the history before anybody can use it.
             let message = format!("{what}, by {}", caller.name);
             let event = || self.draft().event(kind, &vm.object(), message.clone(), None);
@@ -58,6 +69,29 @@ impl Control {
             socket: told.socket.display().to_string(),
             host: seat.name.to_string(),
         })
+    }
+
+    /// Has the key server put on its audit log that somebody gets at what the guest keeps.
+    pub(super) fn put_on_record(
+        &self,
+        caller: &Caller,
+        vm: &VmRecord,
+        what: &str,
+        must: MustRecord,
+    ) -> Result<(), Problem> {
+        match self.keys.record_use(vm.id, what, &caller.name) {
+            Ok(()) => Ok(()),
+            Err(problem) if must == MustRecord::Never || !vm.hardware.encrypted() => {
+                tracing::warn!(vm = %vm.name, %problem, what, "not on the audit log");
+                Ok(())
+            }
+            Err(problem) => {
+                let message =
+                    format!("VM {} is encrypted, and this cannot be put on record: {problem}", vm.name);
+                Err(Problem::new(ErrorCode::KeyUnavailable, message)
+                    .next("see to it that the key server runs, and that its disk is not full"))
+            }
+        }
     }
 
     /// What its host is asked for a copy of one of its disks.
@@ -133,8 +167,8 @@ impl Control {
 }
 
 /// The event of a ticket that lets guest data out: its kind, and what happens.
-fn taken_out(wanted: &TicketUse, vm: &str) -> Option<(&'static str, String)> {
-    Some(match wanted {
+fn use_of(wanted: &TicketUse, vm: &str) -> (Option<&'static str>, String) {
+    let (kind, what) = match wanted {
         TicketUse::Console { read_only: false } => {
             ("vm.console_opened", format!("the console of VM {vm} is opened"))
         }
@@ -145,6 +179,8 @@ fn taken_out(wanted: &TicketUse, vm: &str) -> Option<(&'static str, String)> {
         TicketUse::Vnc {} => ("vm.screen_opened", format!("the screen of VM {vm} is opened")),
         TicketUse::Dump { number } => ("vm.dump_opened", format!("dump {number} of VM {vm} is opened")),
         TicketUse::Export { disk, .. } => ("vm.disk_exported", format!("{disk} of VM {vm} is exported")),
-        TicketUse::Upload { .. } => return None,
-    })
+        // The import that follows is among the events.
+        TicketUse::Upload { disk } => return (None, format!("an image is brought for {disk} of VM {vm}")),
+    };
+    (Some(kind), what)
 }

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::advance::done;
 use super::alarms::datastore_object;
 use super::place::{addressed, check};
+use super::tickets::MustRecord;
 use super::{Control, Stop};
 use crate::inventory::{Draft, Index, Row, by_name_or_id};
 use crate::problems;
@@ -411,6 +412,12 @@ impl Control {
                 }
                 judge(&index, id)?
             };
+            if let Some((what, must)) = use_of(task.kind()) {
+                let vm = self.inventory.read().find_vm(&task.task.object.name).cloned();
+                if let Some(vm) = vm {
+                    self.put_on_record(caller, &vm, &format!("{what} of VM {} is asked for", vm.name), must)?;
+                }
+            }
             if let Some(request) = &caller.request {
                 draft = draft.create(&RequestRecord {
                     key: request.key.clone(),
@@ -595,4 +602,18 @@ pub(super) fn policy_object(policy: &PolicyRecord) -> ObjectRef {
 /// A name from a text that was found, not asked for.
 pub(super) fn name_of(text: &str) -> Result<Name, Problem> {
     Name::new(text).map_err(|error| problems::invalid(format!("{text:?} is no name: {error}")))
+}
+
+/// What a task does with what a guest keeps, if it does, and whether it must be on record. What is removed gives nobody
+/// anything, and a key server that is lost keeps nobody from that.
+fn use_of(kind: TaskKind) -> Option<(&'static str, MustRecord)> {
+    Some(match kind {
+        TaskKind::VmDump => ("a dump", MustRecord::OfEncrypted),
+        TaskKind::VmImportDisk => ("the filling of a disk", MustRecord::OfEncrypted),
+        TaskKind::VmSuspend => ("the suspension", MustRecord::OfEncrypted),
+        TaskKind::VmDumpDelete => ("the deletion of a dump", MustRecord::Never),
+        TaskKind::VmRemoveDisk => ("the removal of a disk", MustRecord::Never),
+        TaskKind::VmDelete => ("the deletion", MustRecord::Never),
+        _ => return None,
+    })
 }

@@ -640,6 +640,8 @@ pub struct KeysInside {
     pub last_backup_unix_seconds: Option<u64>,
     /// Keys that were taken out of use.
     pub retired: BTreeSet<String>,
+    /// What is on the audit log of uses of guest data.
+    pub uses: Vec<String>,
 }
 
 impl FakeKeys {
@@ -697,6 +699,10 @@ impl VmKeys for FakeKeys {
         self.call(|inside| {
             inside.retired.insert(key.key.to_string());
         })
+    }
+
+    fn record_use(&self, _: VmId, what: &str, by: &str) -> Result<(), KeyProblem> {
+        self.call(|inside| inside.uses.push(format!("{what}, by {by}")))
     }
 
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding> {

@@ -27,6 +27,7 @@ use self::backup::Backups;
 pub use self::brokering::Brokering;
 use self::protocol::{
     AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer,
+    USE_TEXT_BYTES_MAX,
 };
 use crate::access::{ClientId, Identity, OperationClass, Scope, scope};
 use crate::authority::enrol::server::Unanswered;
@@ -197,6 +198,20 @@ impl Management {
                 let head = self.audit.head().wait().map_err(|error| refused_by_server("audit", &error))?;
                 Ok((json(&AuditAnswer { head })?, Vec::new()))
             }
+            Question::RecordUse { vm, what, by } => {
+                for text in [&what, &by] {
+                    if text.is_empty()
+                        || text.len() > USE_TEXT_BYTES_MAX
+                        || text.chars().any(char::is_control)
+                    {
+                        let message = format!(
+                            "a use is named in 1 to {USE_TEXT_BYTES_MAX} bytes without control characters"
+                        );
+                        return Err(refused("malformed", message));
+                    }
+                }
+                Ok((Value::Null, vec![vm.to_string()]))
+            }
             Question::MakeBackup { threshold, custodians, change_custodians } => {
                 let answer = self.backups.make(threshold, &custodians, change_custodians)?;
                 Ok((json(&answer)?, vec![answer.backup.id.to_string()]))
@@ -272,7 +287,9 @@ fn class_of(question: &Question) -> OperationClass {
         Question::ConfirmDestruction { .. } => OperationClass::ConfirmDestroy,
         Question::Destructions => OperationClass::ReadMetadata,
         Question::KeyHistory { .. } | Question::AuditHead => OperationClass::ReadAudit,
-        Question::Hosts { .. } | Question::FenceVm { .. } => OperationClass::IssueGrants,
+        Question::Hosts { .. } | Question::FenceVm { .. } | Question::RecordUse { .. } => {
+            OperationClass::IssueGrants
+        }
         Question::BrokerAdd { .. } | Question::BrokerCreate { .. } => OperationClass::BrokerKey,
         Question::BrokeredKeys => OperationClass::ReadMetadata,
         Question::MakeBackup { .. } | Question::ReadBackup { .. } | Question::KeepBackup { .. } => {
@@ -287,6 +304,10 @@ fn record_of(question: &Question, actor: Actor, outcome: Outcome) -> Record {
     match question {
         Question::MakeBackup { threshold, custodians, .. } => {
             backup::custody_on_record(record, *threshold, custodians)
+        }
+        // Of one that was refused, nothing that it says is believed.
+        Question::RecordUse { what, by, .. } if outcome == Outcome::Done => {
+            record.field("use", what.clone()).field("by", by.clone())
         }
         _ => record,
     }

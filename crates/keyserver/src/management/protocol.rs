@@ -105,6 +105,16 @@ pub enum Question {
     },
     /// A signed head of the audit log, to be kept elsewhere: [`AuditAnswer`].
     AuditHead,
+    /// Puts on record that somebody gets at what a guest keeps, by way of a control plane, which says who. Answered when
+    /// it is durable.
+    RecordUse {
+        /// Of which VM.
+        vm: VmId,
+        /// What is done, in words; at most [`USE_TEXT_BYTES_MAX`].
+        what: String,
+        /// By whom, as the control plane calls them; as long at most.
+        by: String,
+    },
     /// A backup is made, and waits on the server to be fetched: [`BackupAnswer`].
     MakeBackup {
         /// How many custodians it takes to open it.
@@ -149,6 +159,7 @@ impl Question {
             Self::Destructions => "list destructions",
             Self::KeyHistory { .. } => "show history",
             Self::AuditHead => "sign audit head",
+            Self::RecordUse { .. } => "use of guest data",
             Self::MakeBackup { .. } => "make backup",
             Self::ReadBackup { .. } => "read backup",
             Self::KeepBackup { .. } => "keep backup",
@@ -181,6 +192,9 @@ impl Question {
         }
     }
 }
+
+/// The longest text about a use of guest data, in bytes.
+pub const USE_TEXT_BYTES_MAX: usize = 256;
 
 /// What a server is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@
 //! last head and is closed; then the store.
 
 pub(crate) mod record;
+mod repeated;
 pub mod state;
 mod sweep;
 mod upkeep;

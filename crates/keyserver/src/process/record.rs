@@ -8,6 +8,7 @@ use strongroom_audit::{Actor, AuditError, AuditLog, Outcome, Record};
 use strongroom_kmip::protocol::Operation;
 use strongroom_kmip::server::{Observer as KmipObserver, Refusal as KmipRefusal};
 
+use super::repeated::{Line, Repeated};
 use crate::access::{CertificateSha256, Identity};
 use crate::authority::enrol::server::{EnrolmentEvent, EnrolmentRecord, NotRecorded};
 use crate::authority::{self, Refusal, Revoked};
@@ -20,6 +21,7 @@ use crate::observer::{Event, EventOutcome, Observer, RecordError, Recording, Sho
 pub(super) struct AuditRecord {
     log: Arc<AuditLog>,
     strangers: Arc<Mutex<Strangers>>,
+    repeated: Arc<Mutex<Repeated>>,
 }
 
 /// Most refusals of strangers that are put on record one by one in a second. Whoever can reach the port can be refused as
@@ -54,7 +56,7 @@ impl Strangers {
 impl AuditRecord {
     pub fn new(log: Arc<AuditLog>) -> Self {
         let strangers = Strangers { since: Instant::now(), recorded: 0, withheld: 0 };
-        Self { log, strangers: Arc::new(Mutex::new(strangers)) }
+        Self { log, strangers: Arc::new(Mutex::new(strangers)), repeated: Arc::default() }
     }
 
     /// Puts on record what the server did by itself.
@@ -179,7 +181,16 @@ fn line(event: &Event) -> Record {
 impl Observer for AuditRecord {
     fn record<'a>(&'a self, events: &'a [Event]) -> Recording<'a> {
         // In their order; all wait for the same sync.
-        let appended: Vec<_> = events.iter().map(|event| self.log.append(&line(event))).collect();
+        let lines = {
+            let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+            let one = |event| match repeated.line(event) {
+                Line::None => None,
+                Line::One { unrecorded: 0 } => Some(line(event)),
+                Line::One { unrecorded } => Some(line(event).field("asked_before", unrecorded.to_string())),
+            };
+            events.iter().filter_map(one).collect::<Vec<_>>()
+        };
+        let appended: Vec<_> = lines.iter().map(|line| self.log.append(line)).collect();
         Box::pin(async move {
             for pending in appended {
                 pending.await.map_err(|error| RecordError(error.to_string()))?;
