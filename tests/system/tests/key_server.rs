@@ -83,8 +83,8 @@ fn a_client_is_enrolled_by_a_token_once_and_let_in_until_it_is_revoked() {
     let scratch = Scratch::new();
     let user = KeyServerUser::new(&scratch);
     let server = user.serve("keyserver");
-    let made = user.json(&["keyserver", "token", "create", "host1", "--role", "client"]);
-    std::fs::write(user.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
+    // As a person does: what goes to the file is the token alone.
+    user.runs(&["keyserver", "token", "create", "host1", "--role", "client", ">token"]);
     let enrol = |into| {
         ["keyserver", "enrol", "--server", &user.enrolment, "--token-fd", "3", "--into", into, "3<token"]
             .map(str::to_owned)
@@ -142,6 +142,30 @@ fn others_clients_use_it() {
         runs(ClientKind::KmipGo, &["--version", version, "life-cycle"]);
     }
     assert!(server.terminate(DEADLINE).success());
+}
+
+#[test]
+fn where_it_listens_is_remembered() {
+    let scratch = Scratch::new();
+    let user = KeyServerUser::new(&scratch);
+    let server = user.serve("keyserver");
+    user.runs(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "embedded"]);
+    assert!(server.terminate(DEADLINE).success());
+    let serves = |name: &str, arguments: &[&str]| {
+        let mut server = user.start(name, &[&["keyserver", "run"], arguments].concat());
+        server.wait_for_line("that it serves", DEADLINE, |line| line.contains("serves keys until"));
+        user.runs(&["keyserver", "status"]);
+        user.runs(&["volume", "info", "ds/vm1", "--key-provider", "embedded"]);
+        assert!(server.terminate(DEADLINE).success());
+    };
+    serves("as-before", &[]);
+    // It moves, and this machine's client with it.
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (kmip, enrolment) = (free(), free());
+    serves("elsewhere", &["--listen", &kmip, "--listen-enrolment", &enrolment]);
+    serves("elsewhere-again", &[]);
+    let settings = std::fs::read_to_string(user.strongroom.path("home/keyserver/server.json")).unwrap();
+    assert!(settings.contains(&kmip) && settings.contains(&enrolment), "{settings}");
 }
 
 #[test]

@@ -80,11 +80,11 @@ pub struct ServerSettings {
 /// The same on the command line.
 #[derive(Debug, Args)]
 pub struct SettingsArguments {
-    /// Where to serve KMIP; by default 127.0.0.1:5696
+    /// Where to serve KMIP, from now on; at first 127.0.0.1:5696
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
 
-    /// Where to serve enrolment and administration; by default 127.0.0.1:5697
+    /// Where to serve enrolment and administration, from now on; at first 127.0.0.1:5697
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen_enrolment: Option<SocketAddr>,
 

@@ -173,6 +173,36 @@ fn register(
     Ok(Some(EMBEDDED.to_owned()))
 }
 
+/// Writes down where the server listens from now on: the next `run` and this machine's clients find it there. A port that
+/// the kernel chose is not for the next time.
+pub fn remember(
+    home: &Path,
+    directory: &Path,
+    before: &ServerSettings,
+    now: &ServerSettings,
+) -> Result<(), CliError> {
+    let (listen, listen_enrolment) = (now.listen, now.listen_enrolment);
+    let is_same = (before.listen, before.listen_enrolment) == (listen, listen_enrolment);
+    if is_same || listen.port() == 0 || listen_enrolment.port() == 0 {
+        return Ok(());
+    }
+    let mut settings = before.clone();
+    (settings.listen, settings.listen_enrolment) = (listen, listen_enrolment);
+    settings.write(directory)?;
+    let registry = Registry::of_home(home);
+    let name: ProviderName = EMBEDDED.parse().map_err(strongroom_keys_name)?;
+    let Ok(mut config) = registry.get(&name) else { return Ok(()) };
+    // One that was set up for another server is left alone.
+    if let SourceConfig::Embedded(kmip) = &mut config.source
+        && kmip.servers == [before.listen.to_string()]
+    {
+        kmip.servers = vec![listen.to_string()];
+        registry.remove(&name)?;
+        registry.add(&name, &config)?;
+    }
+    Ok(())
+}
+
 fn strongroom_keys_name(error: strongroom_keys::ProviderNameError) -> CliError {
     CliError::Usage(error.to_string())
 }

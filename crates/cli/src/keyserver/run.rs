@@ -101,7 +101,8 @@ impl RunArguments {
                 directory.display()
             ));
         }
-        let settings = self.settings.over(ServerSettings::read(&directory)?)?;
+        let before = ServerSettings::read(&directory)?;
+        let settings = self.settings.over(before.clone())?;
         let key = self.secret.open(&directory)?;
         let description =
             root::describe(&directory, root::Access::of_this_service().credentials_directory.as_deref())?;
@@ -121,6 +122,7 @@ impl RunArguments {
             let dependents = Arc::new(KnownDatastores::of_home(&home));
             let service = KeyServerProcess::bind(state, self.service(&settings)?, dependents).await?;
             let Addresses { kmip, enrolment } = service.addresses();
+            init::remember(&home, &directory, &before, &settings)?;
             let (root, pid) = (description.protection, std::process::id());
             output.answer(&Serving { directory, kmip, enrolment, authority, root, pid })?;
             let told = async {

@@ -31,8 +31,9 @@ the machine, and there: strongroom keyserver enrol --server HOST:PORT --token-fd
 Roles: host (runs VMs; gets a key under a grant alone), client (has keys of its own), control (makes keys without seeing \
 them, signs grants), admin, auditor, custodian.
 
-Example:
-  strongroom keyserver token create host1 --role host"
+Examples:
+  strongroom keyserver token create host1 --role host
+  umask 077; strongroom keyserver token create host1 --role host > token"
 )]
 pub struct CreateArguments {
     /// The client's name
@@ -98,7 +99,12 @@ impl TokenCommand {
                     valid_seconds: *valid,
                     public_key: *public_key,
                 };
-                output.answer(&Created(server.administrator()?.ask(&question)?))
+                let created: NewTokenAnswer = server.administrator()?.ask(&question)?;
+                let expires = utc(seconds(created.expires_unix_seconds));
+                output.answer(&Created(created))?;
+                // Not beside the token, which goes to a file as it is.
+                output.remark(&format!("good once, until {expires}"));
+                Ok(())
             }
             Self::List(ListArguments { server }) => {
                 output.answer(&Listed { items: server.administrator()?.ask(&Question::Tokens)? })
@@ -118,8 +124,7 @@ fn seconds(unix_seconds: i64) -> u64 {
 
 impl fmt::Display for Created {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NewTokenAnswer { token, expires_unix_seconds, .. } = &self.0;
-        write!(f, "{}\n\ngood once, until {}", token.as_str(), utc(seconds(*expires_unix_seconds)))
+        f.write_str(self.0.token.as_str())
     }
 }
 
