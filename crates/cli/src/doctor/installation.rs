@@ -124,6 +124,7 @@ pub fn certificates(places: &Places) -> Vec<Finding> {
     const CHECK: &str = "certificates";
     let directories = [
         places.home.join("keyserver/admin"),
+        places.home.join("key-providers/embedded"),
         places.control.join("identity"),
         places.control.join("auditor"),
         places.hostd.join("identity"),
@@ -132,7 +133,8 @@ pub fn certificates(places: &Places) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (directory, files) in there.filter(|(_, files)| files.are_there()) {
         let name = directory.display();
-        let next = "`strongroom serve` renews its own while it runs; `strongroom keyserver enrol --renew` renews another";
+        let next = "start `strongroom serve` (or `strongroom keyserver run`) again with this home: the key server renews what is its \
+                    machine's own when it starts, also what has ended";
         let why = "its holder is refused by the key server from then on: no VM starts";
         let now = OffsetDateTime::now_utc();
         match files.not_after() {

@@ -136,7 +136,12 @@ pub fn make(
 }
 
 /// Has a certificate issued for a key that is made here.
-fn issue(authority: &Authority, role: Role, name: &str, files: &ClientFiles) -> Result<(), CliError> {
+pub(super) fn issue(
+    authority: &Authority,
+    role: Role,
+    name: &str,
+    files: &ClientFiles,
+) -> Result<(), CliError> {
     if files.are_there() {
         return Ok(());
     }

@@ -14,6 +14,7 @@ mod enrol;
 mod fence;
 mod grant;
 mod init;
+mod own_certificates;
 mod restore;
 mod root;
 mod run;
@@ -26,6 +27,7 @@ pub use administration::{AdministrationArguments, Administrator, Overseer};
 pub use certificates::{ClientFiles, NewKey};
 pub use directory::{DirectoryArguments, ServerSettings, make_directories};
 pub use init::{EMBEDDED, warn_of_root};
+pub use own_certificates::RENEW_BEFORE;
 
 use std::process::ExitCode;
 

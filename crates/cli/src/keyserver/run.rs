@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -13,10 +14,12 @@ use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings
 use strongroom_keyserver::root::{self, Protection};
 use strongroom_keyserver::settings::Settings;
 use strongroom_kmip::server::ServerLimits;
+use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
 use super::init::{self, EMBEDDED};
+use super::own_certificates::OwnCertificates;
 use super::root::SecretArguments;
 use super::syslog::SyslogSettings;
 use super::upstream::BrokeredProviders;
@@ -24,6 +27,9 @@ use crate::datastores::KnownDatastores;
 use crate::duration::parse_seconds;
 use crate::error::CliError;
 use crate::output::Output;
+
+/// How often it is looked whether a certificate of this machine ends soon.
+const RENEWAL_LOOKED_AT_EVERY: Duration = Duration::from_secs(3600);
 
 /// Which key server, and where.
 #[derive(Debug, Args)]
@@ -111,6 +117,8 @@ impl RunArguments {
         let authority = state.authority.fingerprint().to_string();
         // What is derived from it is all that is needed from here on.
         drop(key);
+        let own = OwnCertificates::new(&state.authority, &state.audit, &home, &directory);
+        own.renew(OffsetDateTime::now_utc());
         let runtime = tokio::runtime::Runtime::new().map_err(CliError::Runtime)?;
         runtime.block_on(async {
             let (mut interrupt, mut terminate, mut hang_up) = (
@@ -125,6 +133,15 @@ impl RunArguments {
             init::remember(&home, &directory, &before, &settings)?;
             let (root, pid) = (description.protection, std::process::id());
             output.answer(&Serving { directory, kmip, enrolment, authority, root, pid })?;
+            let own = own.of_nobody_else();
+            let renewing = tokio::spawn(async move {
+                let mut hours = tokio::time::interval(RENEWAL_LOOKED_AT_EVERY);
+                loop {
+                    hours.tick().await;
+                    let own = own.clone();
+                    let _ = tokio::task::spawn_blocking(move || own.renew(OffsetDateTime::now_utc())).await;
+                }
+            });
             let told = async {
                 tokio::select! {
                     _ = interrupt.recv() => {}
@@ -132,7 +149,9 @@ impl RunArguments {
                     _ = hang_up.recv() => {}
                 }
             };
-            Ok(service.run(told).await?)
+            let served = service.run(told).await;
+            renewing.abort();
+            Ok(served?)
         })
     }
 

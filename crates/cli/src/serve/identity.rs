@@ -20,13 +20,10 @@ use strongroom_providers::{KmipConfig, ProviderConfig, Registry, RegistryError, 
 use time::OffsetDateTime;
 
 use crate::error::CliError;
-use crate::keyserver::{Administrator, ClientFiles, EMBEDDED, NewKey, ServerSettings};
+use crate::keyserver::{Administrator, ClientFiles, EMBEDDED, NewKey, RENEW_BEFORE, ServerSettings};
 
 /// For how long a token lies between the key server and this process, in seconds.
 const TOKEN_SECONDS: u32 = 300;
-
-/// How long before its end a certificate is renewed.
-const RENEW_BEFORE: time::Duration = time::Duration::days(30);
 
 /// How long a key server may take to answer one request, in milliseconds: it is on this machine.
 const REQUEST_TIMEOUT_MS: u64 = 2000;

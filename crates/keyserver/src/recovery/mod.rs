@@ -28,7 +28,7 @@ pub mod restored;
 pub mod source;
 pub mod target;
 
-pub use recertify::{RecertifyError, recertify};
+pub use recertify::{RecertifyError, recertify, renew_own};
 pub use source::ServerSource;
 pub use target::ServerTarget;
 
