@@ -109,7 +109,11 @@ pub(crate) fn launch(isolation: &Isolation<'_>, plan: &Plan, files: &Files) -> R
         }
     }
     for shortfall in &process.shortfalls {
-        tracing::warn!("{} runs without {shortfall}", plan.becomes);
+        // Nothing can be done about it by who is not root, and no process of his has one.
+        match shortfall.measure == Measure::OwnUser && !rustix::process::geteuid().is_root() {
+            true => tracing::info!("{} runs without {shortfall}", plan.becomes),
+            false => tracing::warn!("{} runs without {shortfall}", plan.becomes),
+        }
     }
     process.child = child.0.take();
     Ok(process)
