@@ -1,7 +1,7 @@
 # The few things one does here. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu test-fresh-clones measure measure-first-writes measure-kmip measure-vms prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems rekey-volumes soak
+.PHONY: help demo package test-package test-upgrade build fips test test-full test-newer-qemu test-fresh-clones test-fresh-clones-quick measure measure-first-writes measure-kmip measure-vms prove kill-vms fuzz fuzz-slice power-cuts power-cuts-file-systems attacks mutants rekey-volumes soak
 
 # Tests that are compiled together are compiled with the program (crates/cli has tests of it): so it is not compiled twice.
 tested_program = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/strongroom
@@ -50,8 +50,18 @@ test-full: ## the same, the long whole-system tests, libvirt and systemd, and ev
 	scripts/test-file-systems
 	STRONGROOM_BIN=$(tested_program) scripts/test-libvirt-service
 
-power-cuts: ## 100,000 power cuts beneath volumes and 20,000 each beneath the store and the audit log on a simulated file system; some three minutes
+power-cuts: ## 100,000 power cuts beneath volumes, 50,000 after kills, and 40,000 each beneath the store and the audit log, simulated; some ten minutes
 	cargo test -p strongroom-sim --features full --test power_cuts --test store_cuts --test audit_cuts -- --nocapture
+
+attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of volume, and the attacks on a whole host; an hour. ATTACK_ROUNDS=, ATTACK_SEED=
+	scripts/install-packages test
+	ATTACK_ROUNDS=$(or $(ATTACK_ROUNDS),10000) ATTACK_SEED=$(or $(ATTACK_SEED),1) \
+	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
+	cargo test --package strongroom-hostd --test host -- refused attested clear
+
+mutants: ## mistakes on purpose, each with the test that has to notice it, and cargo-mutants on the rooms of custody and durability; hours
+	scripts/mutants mistakes
+	for room in files keys crypto audit store; do scripts/mutants room strongroom-$$room || exit; done
 
 rekey-volumes: ## 1,000 volumes move to other keys by a job that is killed at random; some minutes
 	scripts/install-packages test
@@ -76,6 +86,12 @@ test-fresh-clones: ## this page's two commands in clones that were never built: 
 	scripts/test-fresh-clone --first test --umask 077 --user root
 	scripts/test-fresh-clone --first demo --umask 077 --user ordinary
 	scripts/test-fresh-clone --first test --umask 022 --user ordinary
+
+test-fresh-clones-quick: ## the same with the compiled dependencies of this directory's target; its output says so; as root
+	scripts/test-fresh-clone --first demo --umask 022 --user root --dependencies $(or $(CARGO_TARGET_DIR),target)
+	scripts/test-fresh-clone --first test --umask 077 --user root --dependencies $(or $(CARGO_TARGET_DIR),target)
+	scripts/test-fresh-clone --first demo --umask 077 --user ordinary --dependencies $(or $(CARGO_TARGET_DIR),target)
+	scripts/test-fresh-clone --first test --umask 022 --user ordinary --dependencies $(or $(CARGO_TARGET_DIR),target)
 
 test-newer-qemu: ## guests again, under the newest QEMU that Debian 12 has
 	scripts/install-packages test

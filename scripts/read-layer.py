@@ -3,6 +3,8 @@
 
     read-layer.py VOLUME (--key-file FILE | --passphrase-fd N) > plain.img
 
+Of a volume with tags every block is compared with its own, and one that does not fit ends it with an error.
+
 It follows docs/ON_DISK.md with standard libraries alone (OpenSSL through python3-cryptography; Argon2's reference
 implementation through python3-argon2): the way back to the data if this project were gone, and the proof that the
 format is what the page says. What it writes is the guest's plain data: mind where it goes.
@@ -32,8 +34,8 @@ def read_descriptor(volume):
     with open(os.path.join(volume, "descriptor"), "rb") as file:
         content = file.read()
     magic, version, length = struct.unpack_from("<8sII", content)
-    if magic != b"STRGROOM" or version not in (1, 2, 3) or len(content) not in (16 + length + 32, 16 + length + 64):
-        sys.exit(f"{volume}: not a descriptor of format version 1, 2 or 3")
+    if magic != b"STRGROOM" or version not in (1, 2, 3, 4) or len(content) not in (16 + length + 32, 16 + length + 64):
+        sys.exit(f"{volume}: not a descriptor of format version 1 to 4")
     # The first tag is under `kek`, which opens the volume also while a re-wrap brings in another one.
     return json.loads(content[16 : 16 + length]), content[: 16 + length], content[16 + length : 16 + length + 32]
 
@@ -118,6 +120,7 @@ class Layer:
         self.blocks = -(-(record.get("size_bytes") or descriptor["size_bytes"]) // BLOCK_BYTES)
         self.file = open(os.path.join(volume, f"layer-{record['id']}"), "rb")
         self.discards = set()
+        self.tags = None
 
     def read_block(self, number):
         """The plain block, or None where the layer has nothing."""
@@ -125,6 +128,8 @@ class Layer:
             return None
         self.file.seek(number * BLOCK_BYTES)
         block = self.file.read(BLOCK_BYTES)
+        if self.tags:
+            self.tags.expect(number, block)
         if not any(block):
             return None
         decryptor = Cipher(algorithms.AES(self.dek), modes.XTS(number.to_bytes(16, "little"))).decryptor()
@@ -157,6 +162,71 @@ class Layer:
                 self.discards.update(first + n for n in range(len(bits) * 8) if bits[n // 8] >> n % 8 & 1)
 
 
+class Tags:
+    """Says of each block of a layer whether it is the one that was last written there."""
+
+    # The tags of one page, which vouch for 1 MiB of the layer.
+    PAGE_TAGS = BLOCK_BYTES // 16
+    SECTOR_BITS = (SECTOR_BYTES - 16) * 8
+
+    def __init__(self, volume, descriptor, layer, deks):
+        (epoch,) = layer.record["epochs"]
+        ids = uuid.UUID(descriptor["volume"]).bytes + uuid.UUID(layer.record["id"]).bytes
+        self.header = lambda purpose, epoch, place: struct.pack("<16s32sIIQ", purpose, ids, epoch, 0, place)
+        self.epoch = epoch["epoch"]
+        self.key = hkdf(layer.dek, b"strongroom block tag key v1", 32)
+        self.keys = [hkdf(dek, b"strongroom block tag key v1", 32) for dek in deks]
+        vouches_for_absence = layer.record["integrity"] == "hmac-sha256-128-absence"
+        name = ("tags2-" if vouches_for_absence else "tags-") + layer.record["id"]
+        self.path = os.path.join(volume, name)
+        self.file = open(self.path, "rb")
+        self.first = (16 if vouches_for_absence else 1) << 20
+        for number, bits in self.sectors(b"strongroom marks", 4096, 1 << 20):
+            if bits and any(bits):
+                sys.exit(f"{self.path}: was not closed in order; let strongroom open and close the volume first")
+        self.pages = self.read_presence(layer.blocks) if vouches_for_absence else None
+
+    def sectors(self, purpose, start, end):
+        """The bits of each sector, or None for one that no key of the volume vouches for."""
+        self.file.seek(start)
+        for number in range((end - start) // SECTOR_BYTES):
+            sector = self.file.read(SECTOR_BYTES)
+            tag, bits = sector[:16], sector[16:]
+            if not any(sector):
+                yield number, None
+                continue
+            vouched_for = tag in [tag_of(key, self.header(purpose, 0, number) + bits) for key in self.keys]
+            yield number, bits if vouched_for else None
+
+    def read_presence(self, blocks):
+        """Which pages of tags are there; all of those of which a sector that is damaged or gone speaks."""
+        sectors = -(-(-(-blocks // self.PAGE_TAGS)) // self.SECTOR_BITS)
+        pages = set()
+        for number, bits in self.sectors(b"strongroom there", 1 << 20, (1 << 20) + sectors * SECTOR_BYTES):
+            first = number * self.SECTOR_BITS
+            pages.update(
+                first + n for n in range(self.SECTOR_BITS) if bits is None or bits[n // 8] >> n % 8 & 1
+            )
+        return pages
+
+    def expect(self, number, block):
+        """Refuses a block that is not what its tag says."""
+        self.file.seek(self.first + 16 * number)
+        found = self.file.read(16)
+        if any(block):
+            should = tag_of(self.key, self.header(b"strongroom block", self.epoch, number) + block)
+        elif self.pages is None:
+            should = bytes(16)
+        else:
+            should = tag_of(self.key, self.header(b"strongroom empty", self.epoch, number))
+        if self.pages is not None and number // self.PAGE_TAGS not in self.pages:
+            fits = not any(block)
+        else:
+            fits = found == should
+        if not fits:
+            sys.exit(f"{self.path}: block {number} is damaged, or was put back to an earlier content")
+
+
 def tag_of(key, content):
     tagger = hmac.HMAC(key, hashes.SHA256())
     tagger.update(content)
@@ -182,7 +252,10 @@ def main():
 
     layers = [Layer(arguments.volume, descriptor, record, kek, kek_id) for record in chain_of(descriptor)]
     for layer in layers:
-        layer.read_discards(descriptor, [layer.dek for layer in layers])
+        deks = [layer.dek for layer in layers]
+        layer.read_discards(descriptor, deks)
+        if layer.record.get("integrity"):
+            layer.tags = Tags(arguments.volume, descriptor, layer, deks)
     left = descriptor["size_bytes"]
     for number in range(-(-left // BLOCK_BYTES)):
         block = read_block(layers, number)[:left]

@@ -15,7 +15,8 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
                 .iter()
                 .any(|item| matches!(item.payload, RequestPayload::Undecodable { .. })) => {}
         Ok(mut request) => {
-            // What is written keeps to the version of the header: fields of later ones, which are read, are left out.
+            // What is written keeps to the version of the header: fields of later ones, which are
+            // read, are left out.
             let written =
                 RequestMessage::decode(&request.encode(), &limits).expect("what is written can be read");
             assert_eq!(RequestMessage::decode(&written.encode(), &limits), Ok(written));

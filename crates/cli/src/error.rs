@@ -224,9 +224,9 @@ pub enum CliError {
     /// It is a VM's, whose host alone gets the key.
     #[error(
         "cannot open {}: it is a volume of VM {vm}, and only the VM's host gets its key, under a grant. `strongroom vm export {vm} FILE --format \
-         qcow2` copies a disk out, `strongroom volume check --no-key {}` checks what can be checked without the key, and `strongroom vm key \
-         rotate {vm}` moves the VM to another key",
-        .path.display(), .path.display()
+         qcow2` copies a disk out, `strongroom vm check {vm}` checks the VM's disks, and `strongroom vm key rotate {vm}` moves the VM to another \
+         key",
+        .path.display()
     )]
     VmVolume {
         /// The volume.

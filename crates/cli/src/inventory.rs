@@ -25,16 +25,18 @@ const MOST: u32 = 50;
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
     /// List tasks, the newest first
+    #[command(after_help = "Examples:\n  strongroom task list\n  strongroom task list --most 500 --json")]
     List(MostArguments),
     /// Show a task
+    #[command(after_help = "Example:\n  strongroom task show 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
     Show(TaskArguments),
     /// Ask for a task's end
+    #[command(after_help = "Example:\n  strongroom task cancel 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
     Cancel(TaskArguments),
 }
 
 /// How many.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  strongroom task list\n  strongroom task list --most 500 --json")]
 pub struct MostArguments {
     /// How many at most
     #[arg(long, value_name = "N", default_value_t = MOST)]
@@ -46,7 +48,6 @@ pub struct MostArguments {
 
 /// Which task.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom task show 019ab0f6-0d52-7c55-8e0a-6e5b3f0a3c11")]
 pub struct TaskArguments {
     /// The task's id, as `strongroom task list` shows it
     #[arg(value_parser = parse_id)]
@@ -158,6 +159,7 @@ fn describe(task: &Task) -> String {
 #[derive(Debug, Subcommand)]
 pub enum EventCommand {
     /// List what happened
+    #[command(after_help = "Examples:\n  strongroom event list\n  strongroom event list --most 500 --json")]
     List(MostArguments),
     /// Show what happens, as it happens, until Control-C
     Follow(FollowArguments),
@@ -282,8 +284,10 @@ pub enum DatastoreCommand {
     /// Take a directory into use as a datastore
     Add(DatastoreAddArguments),
     /// Forget a datastore that no VM is in; its files stay
+    #[command(after_help = "Example:\n  strongroom datastore remove ds1")]
     Remove(DatastoreArguments),
     /// Show what lies in a datastore, and how it stands to the inventory
+    #[command(after_help = "Example:\n  strongroom datastore contents ds1")]
     Contents(DatastoreArguments),
     /// Register every VM of a datastore that can be
     Rebuild(RebuildArguments),
@@ -320,7 +324,6 @@ pub struct DatastoreAddArguments {
 
 /// Which datastore.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  strongroom datastore contents ds1")]
 pub struct DatastoreArguments {
     /// The datastore, by name or id
     datastore: String,
@@ -466,6 +469,11 @@ pub struct PolicyCreateArguments {
     #[arg(long)]
     crypto_safe_hosts: bool,
 
+    /// The latency that 99 of 100 requests to its VMs' disks should keep below, in milliseconds; an alarm is raised when they
+    /// do not for five minutes (without it 500; 0: never)
+    #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u32).range(..=60_000))]
+    disk_latency_p99_ms: Option<u32>,
+
     #[command(flatten)]
     api: ApiArguments,
 }
@@ -517,6 +525,7 @@ impl PolicyCommand {
                         tpm_required: false,
                         crypto_safe_hosts: arguments.crypto_safe_hosts,
                         restart: None,
+                        disk_latency_p99_ms: arguments.disk_latency_p99_ms,
                     },
                 };
                 let task = api.post("/v1/policies", &wish)?;

@@ -27,6 +27,7 @@ mod key_provider;
 mod keyring;
 mod keys;
 mod keyserver;
+mod log;
 mod manual;
 #[cfg(test)]
 mod named_commands;

@@ -161,7 +161,7 @@ fn files_under(place: &str, extension: &str) -> Vec<PathBuf> {
 
 /// This file names what is not there; the lab's program is another one.
 fn is_about_others(path: &Path) -> bool {
-    path.ends_with("named_commands.rs") || path.starts_with(repository().join("crates/lab"))
+    path.ends_with("named_commands.rs") || path.starts_with(repository().join("crates/proof/lab"))
 }
 
 /// A source or document without its line breaks: strings go on after a backslash, comments and sentences on the next line.
@@ -216,9 +216,11 @@ fn mentions_of(text: &str) -> Vec<String> {
 
 /// Formats and keys have labels that begin like a command; what is derived or authenticated under them never changes.
 fn is_label(span: &str) -> bool {
-    const LABELS: [&str; 5] = [
+    const LABELS: [&str; 7] = [
         "strongroom block",
+        "strongroom empty",
         "strongroom marks",
+        "strongroom there",
         "strongroom clear",
         "strongroom grant 1",
         "strongroom audit head 1",

@@ -18,6 +18,7 @@ use crate::inventory::{DatastoreCommand, EventCommand, HostCommand, PolicyComman
 use crate::key::KeyCommand;
 use crate::key_provider::KeyProviderCommand;
 use crate::keyserver::KeyserverCommand;
+use crate::log::Lines;
 use crate::manual::ManArguments;
 use crate::output::{Output, printable};
 use crate::serve::ServeArguments;
@@ -166,7 +167,7 @@ impl Program {
         match &self.command {
             Command::Volume(command) => command.run(&output, &log),
             Command::Serve(arguments) => arguments.run(&output, &log).map(|()| ExitCode::SUCCESS),
-            Command::Vm(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
+            Command::Vm(command) => command.run(&output),
             Command::Datastore(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Policy(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
             Command::Task(command) => command.run(&output).map(|()| ExitCode::SUCCESS),
@@ -201,7 +202,7 @@ impl Program {
         alike.extend((0..self.verbose).map(|_| "--verbose".into()));
         let subscriber =
             tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal());
-        let subscriber = subscriber.with_writer(std::io::stderr);
+        let subscriber = subscriber.with_writer(|| Lines(std::io::stderr()));
         // Times are for those who follow a server; a single warning of a short command needs none.
         let started = if self.verbose > 0 {
             subscriber.try_init()
@@ -246,18 +247,26 @@ mod tests {
         Program::command().debug_assert();
     }
 
-    /// Every command that does something shows how to call it.
+    /// Every command that does something shows how to call it, and not another one.
     #[test]
-    fn every_help_has_an_example() {
-        fn visit(command: &mut clap::Command) {
+    fn every_help_has_an_example_of_its_own() {
+        fn visit(command: &mut clap::Command, wrong: &mut Vec<String>) {
             let help = command.render_long_help().to_string();
-            if command.get_subcommands().next().is_none() {
-                assert!(help.contains("Example"), "{}: {help}", command.get_name());
+            // The supervisor's, the worker's and the launcher's are for no person.
+            if command.get_subcommands().next().is_none() && !command.is_hide_set() {
+                let called = command.get_bin_name().unwrap_or_default().to_owned();
+                let examples = help.split_once("Example").map_or("", |(_, examples)| examples);
+                let examples = examples.split_whitespace().collect::<Vec<_>>().join(" ");
+                if !examples.contains(&called) {
+                    wrong.push(format!("{called}: {examples}"));
+                }
             }
-            command.get_subcommands_mut().filter(|command| command.get_name() != "help").for_each(visit);
+            let commands = command.get_subcommands_mut().filter(|command| command.get_name() != "help");
+            commands.for_each(|command| visit(command, wrong));
         }
-        let mut program = Program::command();
+        let (mut program, mut wrong) = (Program::command(), Vec::new());
         program.build();
-        visit(&mut program);
+        visit(&mut program, &mut wrong);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 }

@@ -113,6 +113,14 @@ impl<'test> Serving<'test> {
         self.strongroom.run_shell(&script(arguments)).failure()
     }
 
+    /// What a command says on stdout that ends with exit status 1.
+    #[track_caller]
+    pub fn finds(&self, arguments: &str) -> String {
+        let finished = self.strongroom.run_shell(&script(arguments));
+        assert_eq!(finished.status.code(), Some(1), "{}{}", finished.stdout, finished.stderr);
+        finished.stdout
+    }
+
     /// Puts the test guest where hostd starts kernels from; what `vm create` is told of it.
     #[track_caller]
     pub fn test_guest(&self) -> String {
@@ -235,18 +243,40 @@ impl<'test> Serving<'test> {
 
     /// The workers of a VM that runs.
     pub fn workers_of(&self, vm: &str) -> Vec<Pid> {
+        self.started_for(vm, |word| word == b"worker")
+    }
+
+    /// What connects the network cards of a VM that runs.
+    pub fn passts_of(&self, vm: &str) -> Vec<Pid> {
+        self.started_for(vm, |word| word.starts_with(b"/usr/bin/passt"))
+    }
+
+    /// The processes that speak QMP for the supervisor of a VM that runs: one, unless it is being
+    /// replaced.
+    pub fn monitors_of(&self, vm: &str) -> Vec<Pid> {
+        let name = |pid: &Pid| fs::read(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+        let started = self.started_for(vm, |_| true);
+        started.into_iter().filter(|pid| name(pid).starts_with(b"strongroom-qmp")).collect()
+    }
+
+    /// What the starter of a VM's supervisor has started, of processes with such a word in their command line.
+    fn started_for(&self, vm: &str, is_meant: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
         let supervisor = self.processes_of(vm)[0];
-        let parent = format!("PPid:\t{}\n", supervisor.as_raw_nonzero());
-        let is_worker = |pid: &Pid| {
-            let read =
-                |file: &str| fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default();
-            let words = read("cmdline");
-            String::from_utf8_lossy(&read("status")).contains(&parent)
-                && words.split(|byte| *byte == 0).any(|word| word == b"worker")
+        let read = |pid: Pid, file: &str| {
+            fs::read(format!("/proc/{}/{file}", pid.as_raw_nonzero())).unwrap_or_default()
+        };
+        let parent = |pid: Pid| {
+            let status = String::from_utf8_lossy(&read(pid, "status")).into_owned();
+            let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+            Pid::from_raw(line.trim().parse().ok()?)
+        };
+        let is_one = |pid: &Pid| {
+            parent(*pid).and_then(parent) == Some(supervisor)
+                && read(*pid, "cmdline").split(|byte| *byte == 0).any(&is_meant)
         };
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-        pids.filter(is_worker).collect()
+        pids.filter(is_one).collect()
     }
 }
 

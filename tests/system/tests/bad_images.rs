@@ -95,7 +95,11 @@ fn images_that_are_not_what_they_seem_are_refused() {
             "cannot tell the format of noise.bin for certain: it bears no format's mark, and is not named .raw or .img; \
              say it with --format raw, qcow2, vmdk or vhdx",
         ),
-        ("good.qcow2", "vhdx", "good.qcow2 is not a vhdx image: it starts as a qcow2 image"),
+        (
+            "good.qcow2",
+            "vhdx",
+            "good.qcow2 is not a vhdx image: it starts as a qcow2 image; name its format with --format, or get another copy of it",
+        ),
         (
             "good.vdi",
             "auto",
@@ -144,7 +148,11 @@ fn images_that_are_not_what_they_seem_are_refused() {
              qemu-img convert -f vdi -O qcow2 named-vdi.img named-vdi.qcow2; if it is a disk's own bytes, whose guest wrote \
              that, say --format raw",
         ),
-        ("header.qcow2", "auto", "header.qcow2 is not a qcow2 image: its header is cut off"),
+        (
+            "header.qcow2",
+            "auto",
+            "header.qcow2 is not a qcow2 image: its header is cut off; name its format with --format, or get another copy of it",
+        ),
         (
             "luks.qcow2",
             "auto",

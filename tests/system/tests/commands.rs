@@ -257,5 +257,5 @@ fn completions_and_manual_pages_come_from_the_same_source() {
         assert!(text.contains(".SH NAME"), "{page}");
     }
     let version = strongroom.run(&["--version"]).success();
-    assert!(version.contains("volume format: writes 3, reads up to 3"), "{version}");
+    assert!(version.contains("volume format: writes 4, reads up to 4"), "{version}");
 }

@@ -62,7 +62,7 @@ fn a_vm_that_cannot_be_made_leaves_nothing() {
         let refused = serving.is_refused(&format!("vm create web1 --memory 64M {arguments}"));
         assert!(refused.contains(says), "{arguments}: {refused}");
     }
-    let refused = serving.is_refused("vm create web1 --memory 4T --disk 64M");
+    let refused = serving.is_refused("vm create web1 --memory 1000G --disk 64M");
     assert!(refused.contains("this host has"), "{refused}");
     assert_eq!(serving.json("vm list")["items"].as_array().unwrap().len(), 0);
     let kept: Vec<_> =
@@ -73,7 +73,7 @@ fn a_vm_that_cannot_be_made_leaves_nothing() {
 
     // A change that the host cannot have leaves the VM as it was.
     serving.runs("vm create web1 --memory 64M --disk 16M");
-    let refused = serving.is_refused("vm set web1 --memory 4T");
+    let refused = serving.is_refused("vm set web1 --memory 1000G");
     assert!(refused.contains("this host has"), "{refused}");
     assert_eq!(serving.vm("web1")["memory_bytes"], 64 << 20);
 }

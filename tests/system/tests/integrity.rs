@@ -8,11 +8,12 @@ mod worker_support;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strongroom_lab::vhost_user::front_end::{FrontEnd, Settings};
 use strongroom_lab::vhost_user::verify::{Load, LoadConfig, LoadError, Until};
-use strongroom_system_tests::{CommandLine, Finished, Protection, Scratch, Volume};
+use strongroom_system_tests::{CommandLine, Exposure, Finished, Protection, Scratch, Volume};
 use worker_support::Worker;
 
 const ROUNDS: usize = if cfg!(feature = "full") { 50 } else { 3 };
@@ -88,6 +89,84 @@ fn without_tags_only_reading_is_checked_and_it_says_so() {
         answer["findings"][0]["message"].as_str().is_some_and(|text| text.contains("no tags")),
         "{answer}"
     );
+}
+
+/// Zeroes in the place of a block and of its tag, and of a whole volume and all of its tags.
+#[test]
+fn what_is_erased_is_not_taken_for_what_was_never_there() {
+    let scratch = Scratch::new();
+    let strongroom = CommandLine::new(&scratch);
+    let source = Volume::create(&scratch, "key-of", "1M", Protection::Encrypted);
+    let content = scratch.path("content.raw");
+    fs::write(&content, vec![0x5A; 2 << 20]).expect("a file");
+    let text = |path: &PathBuf| path.to_str().expect("a test's path is text").to_owned();
+    let key = text(&source.key_file());
+    let place = source.datastore().join("vm2");
+    let import = ["volume", "import", &text(&content), &text(&place), "--key-file", &key, "--integrity"];
+    strongroom.json(&import);
+    let info = strongroom.json(&["volume", "info", &text(&place)]);
+    assert_eq!(info["integrity"], "hmac-sha256-128-absence", "{info}");
+    let wrong_blocks = || {
+        let check = ["volume", "check", &text(&place), "--data", "--json", "--key-file", &key];
+        let finished = strongroom.run(&check);
+        let answer: Value = serde_json::from_str(&finished.stdout).expect("the answer is JSON");
+        answer["data"]["wrong_blocks"].as_u64()
+    };
+    assert_eq!(wrong_blocks(), Some(0));
+    let open = |prefix| File::options().write(true).open(file_of(&place, prefix)).expect("it opens");
+    let (layer, tags) = (open("layer-"), open("tags2-"));
+    layer.write_all_at(&[0; 4096], 5 * 4096).expect("it is erased");
+    tags.write_all_at(&[0; 16], (16 << 20) + 5 * 16).expect("its tag is erased");
+    assert_eq!(wrong_blocks(), Some(1));
+    layer.write_all_at(&vec![0; 2 << 20], 0).expect("all is erased");
+    let bytes = tags.metadata().expect("its length").len();
+    tags.set_len(0).and_then(|()| tags.set_len(bytes)).expect("all tags are erased");
+    assert_eq!(wrong_blocks(), Some(512));
+}
+
+/// An old set of marks, put back after an orderly end, has what was changed meanwhile taken as it is. Nobody but whoever
+/// knows that the end was orderly can tell: so it is counted, and told as an alarm.
+#[test]
+fn what_is_taken_as_it_is_is_told_as_an_alarm() {
+    const AREA_BYTES: u64 = 40 << 20;
+    // In the last region that is used, and not one of the blocks that are.
+    const BLOCK: u64 = (44 << 20) / 4096;
+    let scratch = Scratch::new();
+    let volume = Volume::create_with(&scratch, "vm1", "64M", Protection::Encrypted, &["--integrity"]);
+    let exposure = volume.expose_vhost_user();
+    let connect = |exposure: &Exposure| {
+        FrontEnd::connect(exposure.socket(), Settings::new(QUEUES, DEPTH)).expect("a session")
+    };
+    let config = LoadConfig { area_bytes: AREA_BYTES, ..LoadConfig::new(78) };
+    let mut load = Load::new(connect(&exposure), config).expect("load");
+    load.run(Until::Operations(OPERATIONS)).expect("load");
+    let tags = File::options().read(true).write(true).open(file_of(&volume.path(), "tags2-"));
+    let tags = tags.expect("the tags open");
+    let mut marks = vec![0; (1 << 20) - 4096];
+    tags.read_exact_at(&mut marks, 4096).expect("the marks");
+    load.finish().expect("load");
+    assert!(exposure.close().success());
+    let (finished, data) = check_data(&volume);
+    finished.success();
+    assert_eq!(data["unsettled_blocks"], 0, "{data}");
+
+    damage(&volume, BLOCK);
+    tags.write_all_at(&marks, 4096).expect("the marks are put back");
+    let exposure = volume.expose_vhost_user();
+    let _session = connect(&exposure);
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let info: Value =
+            serde_json::from_str(&volume.command("info", &["--json"]).success()).expect("the answer is JSON");
+        let condition = &info["exposure"]["condition"];
+        if condition["adopted_blocks"] == 1 {
+            break;
+        }
+        assert!(Instant::now() < until, "it is never told: {condition}");
+    }
+    let told = volume.command("info", &[]).success();
+    assert!(told.contains("1 blocks did not match their tags") && told.contains("ALARM"), "{told}");
+    assert!(exposure.close().success());
 }
 
 fn check_data(volume: &Volume<'_>) -> (Finished, Value) {

@@ -114,12 +114,34 @@ fn a_lost_key_server_comes_back_by_two_of_three_custodians() {
     let made = user.json(&words(&backup("first")));
     assert_eq!(made["counts"]["objects"], 2, "{made}");
     assert_eq!(status(&user, &[])["changes_since"], 0);
-    // Others would open it: it takes a word more.
+    // Others would open it: it takes another administrator.
     let others = ["--custodian ada=ada.pem", "--custodian mallory=mallory.pem", "--threshold 2"];
     let own = "openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 | openssl pkey -pubout -out mallory.pem";
     user.strongroom.run_shell(own).success();
     let told = user.is_refused(&[&["keyserver", "backup", "theirs"], &others[..]].concat());
     assert!(told.contains("--change-custodians") && !user.strongroom.path("theirs").exists(), "{told}");
+    let asked = user.json(&[&["keyserver", "backup", "theirs", "--change-custodians"], &others[..]].concat());
+    assert!(!user.strongroom.path("theirs").exists());
+    let confirm = ["keyserver", "custody", "confirm", asked["id"].as_str().unwrap()];
+    let told = user.is_refused(&confirm);
+    assert!(told.contains("another administrator confirms them"), "{told}");
+    assert!(
+        user.is_refused(&[&["keyserver", "backup", "theirs"], &others[..]].concat())
+            .contains("two administrators")
+    );
+    assert!(user.runs(&["keyserver", "custody", "show"]).contains("mallory"));
+    // It is withdrawn by asking for what holds.
+    let same = backup("none");
+    let asked = user.json(&[&words(&same)[..], &["--change-custodians"]].concat());
+    let made = user.json(&["keyserver", "token", "create", "bob", "--role", "admin"]);
+    std::fs::write(user.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
+    let into = ["--token-fd", "3", "--into", "bob", "3<token"];
+    user.runs(&[&["keyserver", "enrol", "--server", &user.enrolment], &into[..]].concat());
+    let by_bob = ["--server", &user.enrolment, "--identity", "bob"];
+    let refused = user.is_refused(&[&confirm[..], &by_bob].concat());
+    assert!(refused.contains("others were since"), "{refused}");
+    let confirm = ["keyserver", "custody", "confirm", asked["id"].as_str().unwrap()];
+    assert!(user.runs(&[&confirm[..], &by_bob].concat()).contains("2 of 3"));
 
     // After the backup a key is shredded, whose volume somebody has a copy of, and another one made.
     user.strongroom.run_shell("mkdir copy; cp -r ds/shredded copy/").success();

@@ -52,7 +52,7 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     // While a volume needs it, and while nobody knows whether one does.
     let destroy = ["key", "destroy", &key, "--reason", "'the customer left'", "--delay", "1s"];
     let told = user.is_refused(&destroy);
-    assert!(told.contains("still needed by 1 volume(s): ") && told.contains("/ds/vm1"), "{told}");
+    assert!(told.contains("still needed by 1 volume: ") && told.contains("/ds/vm1"), "{told}");
     user.strongroom.run_shell("mv ds aside; mkdir ds").success();
     let told = user.is_refused(&destroy);
     assert!(told.contains("is it not mounted?") && told.contains("--forget-datastore"), "{told}");
@@ -63,11 +63,11 @@ fn a_key_is_destroyed_when_nothing_needs_it_after_a_delay_and_a_second_persons_w
     // A copy that nobody knows of, to see what becomes of it.
     user.strongroom.run_shell("mkdir kept; cp -a ds/vm1 kept/copy").success();
     let told = user.is_refused(&[&destroy[..], &["--datastore", "kept"]].concat());
-    assert!(told.contains("still needed by 2 volume(s)") && told.contains("/kept/copy"), "{told}");
+    assert!(told.contains("still needed by 2 volumes") && told.contains("/kept/copy"), "{told}");
     user.strongroom.write_key_file("new.key", &[2; 32]);
     user.runs(&["volume", "rekey", "--kek", "ds/vm1", "--to-key-file", "new.key"]);
     let told = user.is_refused(&destroy);
-    assert!(told.contains("still needed by 1 volume(s)") && told.contains("/kept/copy"), "{told}");
+    assert!(told.contains("still needed by 1 volume") && told.contains("/kept/copy"), "{told}");
     let destroy = [&destroy[..], &["--forget-datastore", "kept"]].concat();
 
     // Scheduled, and taken back.
@@ -155,7 +155,8 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
             Some(rotated) => break rotated.success(),
             None => kills += 1,
         }
-        // Killed after all was done, and before it said so: by its volume the new key would be rotated next.
+        // Killed after all was done, and before it said so: by its volume the new key would be
+        // rotated next.
         if state_of(&user, &old) == "deactivated" {
             rotate = KeyServerUser::script(&["--json", "key", "rotate", &old]);
         }
@@ -194,7 +195,7 @@ fn a_key_is_rotated_for_all_its_volumes_by_a_command_that_is_killed_at_random() 
     let history = user.runs(&["key", "history", &old]);
     assert!(["Create", "Get", "Revoke"].iter().all(|what| history.contains(what)), "{history}");
     let told = user.is_refused(&["key", "destroy", &new, "--reason", "wrong"]);
-    assert!(told.contains(&format!("still needed by {VOLUMES} volume(s)")), "{told}");
+    assert!(told.contains(&format!("still needed by {VOLUMES} volumes")), "{told}");
     assert!(server.terminate(DEADLINE).success());
 }
 
@@ -224,7 +225,7 @@ fn another_providers_keys_are_listed_rotated_and_wait_in_the_home_to_be_destroye
     let new = key_of(&user, "ds/vm1");
     assert_ne!(new, old);
     let told = user.is_refused(&["key", "destroy", &new, "--reason", "old"]);
-    assert!(told.contains("still needed by 1 volume(s)"), "{told}");
+    assert!(told.contains("still needed by 1 volume"), "{told}");
     assert!(user.is_refused(&["key", "destroy", &old, "--confirm"]).contains("no destruction"), "{told}");
     let told = user.is_refused(&["key", "destroy", &old, "--reason", "old", "--delay", "30m"]);
     assert!(told.contains("from 1h to 400d"), "{told}");

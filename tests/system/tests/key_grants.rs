@@ -13,7 +13,7 @@ use serde_json::Value;
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration,
+    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
 use strongroom_kmip::client::{Client, ClientError};
 use strongroom_kmip::protocol::{AttributeName, RevocationReasonCode, State};
@@ -41,6 +41,7 @@ impl Site<'_> {
 
 /// A grant as a control plane would write it, but for what a test changes.
 struct Wish {
+    vm: VmId,
     host: PublicKeySha256,
     keys: Vec<String>,
     generation: u64,
@@ -50,7 +51,7 @@ struct Wish {
 
 impl Wish {
     fn new(host: PublicKeySha256, key: &str, generation: u64) -> Self {
-        Self { host, keys: vec![key.to_owned()], generation, good: (0, 1800) }
+        Self { vm: VM, host, keys: vec![key.to_owned()], generation, good: (0, 1800) }
     }
 
     fn signed(&self, signer: &GrantSigner) -> Vec<u8> {
@@ -58,7 +59,7 @@ impl Wish {
         let at = |offset: i64| GrantTime(now.saturating_add_signed(offset));
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let (generation, time) = (VmGeneration(self.generation), (at(self.good.0), at(self.good.1)));
-        let grant = Grant::new(VM, generation, self.host, operations, self.keys.clone(), time).unwrap();
+        let grant = Grant::new(self.vm, generation, self.host, operations, self.keys.clone(), time).unwrap();
         grant.sign(signer).unwrap()
     }
 }
@@ -282,4 +283,118 @@ fn a_grant_is_good_once_for_its_host_its_keys_and_its_time() {
     );
     let verified = site.json("server", &["audit", "verify"]);
     assert_eq!(verified["whole"], true, "{verified}");
+}
+
+#[test]
+fn a_key_that_was_made_for_a_vm_is_granted_to_that_vm_alone() {
+    let scratch = Scratch::new();
+    let site = Site::new(&scratch);
+    let server = site.serve("keyserver", &[]);
+    for (name, role) in [("control", "control"), ("other", "control"), ("host1", "host")] {
+        site.enrol(name, role);
+    }
+    let (key, unbound) = (site.make_key(), site.make_key());
+    let (host, control) = (site.client("host1"), site.signer("control", "control"));
+    let foreign = VmId::from_bytes([6; 16]);
+    let granted = |vm, key: &str| {
+        let grant = Wish { vm, ..Wish::new(site.public_key("host1"), key, 1) }.signed(&control);
+        fetch(&host, key, &grant)
+    };
+    // A key that a person shares among VMs stays so.
+    granted(VM, &unbound).unwrap();
+    granted(foreign, &unbound).unwrap();
+
+    let vm = VM.to_string();
+    let bind = |as_whom: &'static str, vm: &str, key: &str| -> Vec<String> {
+        let words = ["keyserver", "bind", "--identity", as_whom, "--server", &site.enrolment];
+        let words = [&words[..], &["--vm", vm, "--key-id", key]].concat();
+        words.into_iter().map(str::to_owned).collect()
+    };
+    let refused = |machine: &str, words: Vec<String>| {
+        site.is_refused(machine, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    // Who may not: a host, an administrator, a control plane whose key it is not.
+    assert!(refused("host1", bind("host1", &vm, &key)).contains("may not do that"));
+    assert!(refused("server", bind("server/keyserver/admin", &vm, &key)).contains("may not do that"));
+    let told = refused("other", bind("other", &vm, &key));
+    assert!(told.contains("owns no key"), "{told}");
+
+    for _ in 0..2 {
+        let words = bind("control", &vm, &key);
+        let bound = site.json("control", &words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((&bound["key"], &bound["vm"]), (&key.as_str().into(), &vm.as_str().into()), "{bound}");
+    }
+    let told = refused("control", bind("control", &foreign.to_string(), &key));
+    assert!(told.contains("was made for another VM"), "{told}");
+    granted(VM, &key).unwrap();
+    assert_eq!(code(&granted(foreign, &key).unwrap_err()), "grant-other-vm");
+    assert!(site.audit().iter().any(|line| line.to_string().contains("grant-other-vm")));
+    assert!(server.terminate(DEADLINE).success());
+
+    // Also after a restart.
+    let _server = site.serve("again", &[]);
+    assert_eq!(code(&granted(foreign, &key).unwrap_err()), "grant-other-vm");
+    let mut next = Wish::new(site.public_key("host1"), &key, 2);
+    next.good = (-10, 1800);
+    fetch(&host, &key, &next.signed(&control)).unwrap();
+}
+
+#[test]
+fn a_client_that_lost_its_certificate_or_keeps_its_own_key_is_enrolled() {
+    let scratch = Scratch::new();
+    let site = Site::new(&scratch);
+    let _server = site.serve("keyserver", &[]);
+    let id = site.enrol("app1", "client");
+    site.enrol("app2", "client");
+    let key = {
+        let made = site.json("app1", &["key-provider", "create-key", "kms"]);
+        made["key"].as_str().unwrap().to_owned()
+    };
+    let secret = site.client("app1").get(&key).unwrap().secret;
+
+    let clients = || site.json("server", &["keyserver", "client", "list"])["items"].as_array().unwrap().len();
+    let before = clients();
+    // Lost: the key that it owns is still its own, and what was lost is let in no more.
+    std::fs::rename(site.strongroom.path("app1"), site.strongroom.path("found-by-a-thief")).unwrap();
+    assert!(
+        site.is_refused("server", &["keyserver", "token", "replace", "nobody"])
+            .contains("no client 'nobody'")
+    );
+    let write_token = |arguments: &[&str]| {
+        let made = site.json("server", &[&["keyserver", "token"], arguments].concat());
+        std::fs::write(site.strongroom.path("token"), made["token"].as_str().unwrap()).unwrap();
+    };
+    write_token(&["replace", "app1"]);
+    assert!(site.client("found-by-a-thief").get(&key).is_ok(), "until the token is used");
+    let enrol = |into: &str, more: &[&str]| {
+        let from = ["keyserver", "enrol", "--server", &site.enrolment, "--token-fd", "3"];
+        site.json("anywhere", &[&from[..], &["--into", into, "3<token"], more].concat())
+    };
+    let enrolled = enrol("app1", &[]);
+    assert_eq!((enrolled["client"].as_str(), enrolled["name"].as_str()), (Some(id.as_str()), Some("app1")));
+    assert_eq!(site.client("app1").get(&key).unwrap().secret, secret);
+    assert!(site.client("found-by-a-thief").get(&key).is_err());
+    assert!(site.client("app2").get(&key).is_err());
+    assert_eq!(clients(), before);
+
+    // A key that never leaves its owner, and a certificate for years.
+    let openssl = "openssl req -new -newkey rsa:3072 -nodes -keyout own.key -subj /CN=anything -out own.csr 2>req.log && \
+                   openssl req -in own.csr -outform DER -out own.der";
+    site.strongroom.run_shell(openssl).success();
+    let told = site.is_refused(
+        "server",
+        &["keyserver", "token", "create", "vc", "--role", "client", "--certificate-days", "826"],
+    );
+    assert!(told.contains("825 days"), "{told}");
+    for (name, request) in [("vc1", "own.csr"), ("vc2", "own.der")] {
+        write_token(&["create", name, "--role", "client", "--certificate-days", "825"]);
+        let enrolled = enrol(name, &["--csr", request]);
+        assert!(enrolled.get("key").is_none(), "{enrolled}");
+        assert!(!site.strongroom.path(&format!("{name}/key.pem")).exists());
+        let days = format!("openssl x509 -in {name}/cert.pem -noout -checkend $((824 * 86400))");
+        site.strongroom.run_shell(&days).success();
+        std::fs::copy(site.strongroom.path("own.key"), site.strongroom.path(&format!("{name}/key.pem")))
+            .unwrap();
+        assert!(site.client(name).locate(Vec::new(), 1).unwrap().is_empty());
+    }
 }

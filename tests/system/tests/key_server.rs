@@ -168,6 +168,124 @@ fn where_it_listens_is_remembered() {
     assert!(settings.contains(&kmip) && settings.contains(&enrolment), "{settings}");
 }
 
+/// The port takes connections and nobody gets through, as in a flood: commands of the server's machine have a way of their own.
+#[test]
+fn this_machine_administers_it_whatever_comes_to_its_port() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let user = KeyServerUser::new(&scratch);
+    let server = user.serve("keyserver");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let settings = user.strongroom.path("home/keyserver/server.json");
+    let text = std::fs::read_to_string(&settings).unwrap();
+    let flooded = text.replace(&user.enrolment, &silent.local_addr().unwrap().to_string());
+    assert_ne!(text, flooded);
+    std::fs::write(&settings, flooded).unwrap();
+
+    user.runs(&["keyserver", "status"]);
+    user.runs(&["keyserver", "token", "create", "host1", "--role", "client", ">token"]);
+    let enrol =
+        ["keyserver", "enrol", "--server", &user.enrolment, "--token-fd", "3", "--into", "host1", "3<token"];
+    let client = user.json(&enrol)["client"].as_str().unwrap().to_owned();
+    user.runs(&["keyserver", "client", "revoke", &client, "--reason", "stolen"]);
+
+    let socket = user.strongroom.path("home/keyserver/administration.sock");
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(server.terminate(DEADLINE).success());
+    assert!(!socket.exists(), "it goes with the server");
+    let audit = user.audit();
+    let revoked = audit.iter().find(|line| line["action"] == "revoke client").unwrap();
+    let address = revoked["actor"]["address"].as_str().unwrap();
+    assert!(address.starts_with("administration socket, uid "), "{revoked}");
+}
+
+#[test]
+fn two_administrators_hand_the_keys_of_a_lost_client_over() {
+    let scratch = Scratch::new();
+    let user = KeyServerUser::new(&scratch);
+    let server = user.serve("keyserver");
+    let enrol = |name: &str, role: &str| {
+        user.runs(&["keyserver", "token", "create", name, "--role", role, ">token"]);
+        let enrol =
+            ["keyserver", "enrol", "--server", &user.enrolment, "--token-fd", "3", "--into", name, "3<token"];
+        user.json(&enrol)["client"].as_str().unwrap().to_owned()
+    };
+    let (lost, heir) = (enrol("lost", "client"), enrol("heir", "client"));
+    let bob = enrol("bob", "admin");
+    let provider_of = |name: &str| {
+        let files = ["ca", "cert", "key"].map(|file| format!("{name}/{file}.pem"));
+        let add = ["key-provider", "add", "kms", "--kmip", &user.kmip, "--server-name", "localhost"];
+        let files = ["--ca", &files[0], "--cert", &files[1], "--key", &files[2]];
+        user.runs(&[&add[..], &files[..]].concat());
+    };
+    provider_of("lost");
+    let created = user.json(&["volume", "create", "ds/vm1", "--size", "64M", "--key-provider", "kms"]);
+    let key = created["encryption"]["provider_key_id"].as_str().unwrap();
+    user.runs(&["keyserver", "client", "revoke", &lost, "--reason", "burnt"]);
+    user.runs(&["key-provider", "remove", "kms", "--yes"]);
+    provider_of("heir");
+    let info = ["volume", "info", "ds/vm1", "--key-provider", "kms"];
+    let told = user.is_refused(&info);
+    assert!(told.contains("belongs to another client"), "{told}");
+
+    let ask = |from: &str, to: &str| {
+        ["keyserver", "hand-over", "ask", "--from", from, "--to", to, "--reason", "burnt"].map(str::to_owned)
+    };
+    let words = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let told = user.is_refused(&[&words(&ask(&lost, &bob))]);
+    assert!(told.contains("go to no other role"), "{told}");
+    let asked = user.json(&[&words(&ask(&lost, &heir))]);
+    assert_eq!((&asked["keys"][0], asked["keys"].as_array().unwrap().len()), (&key.into(), 1), "{asked}");
+    let id = asked["id"].as_str().unwrap();
+    // Who asked is not who agrees, and until then nothing has changed.
+    let confirm = ["keyserver", "hand-over", "confirm", id];
+    let told = user.is_refused(&confirm);
+    assert!(told.contains("another administrator confirms it"), "{told}");
+    user.is_refused(&info);
+    assert!(user.runs(&["keyserver", "hand-over", "list"]).contains(key));
+
+    let as_bob = ["--server", &user.enrolment, "--identity", "bob"];
+    user.runs(&[&confirm[..], &as_bob[..]].concat());
+    user.runs(&info);
+    assert_eq!(user.json(&["keyserver", "hand-over", "list"])["items"].as_array().unwrap().len(), 0);
+    // It is the other's in every respect, and no longer the first one's.
+    let told = user.is_refused(&[&words(&ask(&lost, &heir))]);
+    assert!(told.contains("has no keys"), "{told}");
+    let third = enrol("third", "client");
+    let asked = user.json(&[&words(&ask(&heir, &third))]);
+    assert_eq!(asked["keys"][0], key, "{asked}");
+    user.runs(&["keyserver", "hand-over", "cancel", asked["id"].as_str().unwrap()]);
+    user.runs(&info);
+
+    assert!(server.terminate(DEADLINE).success());
+    let audit = user.audit();
+    let at =
+        |action: &str| audit.iter().position(|line| line["action"] == action && line["outcome"] == "done");
+    assert!(at("propose hand-over") < at("hand over keys") && at("hand over keys") < at("confirm hand-over"));
+    let handed = audit.iter().find(|line| line["action"] == "hand over keys").unwrap();
+    assert_eq!((&handed["objects"][0], handed["objects"].as_array().unwrap().len()), (&key.into(), 1));
+    assert!(handed["fields"]["to"].as_str().unwrap().contains(&heir), "{handed}");
+}
+
+#[test]
+fn its_audit_log_is_kept_within_a_size_from_then_on() {
+    let scratch = Scratch::new();
+    let user = KeyServerUser::new(&scratch);
+    let told = user.is_refused(&["keyserver", "init", "--audit-keep-size", "64M"]);
+    assert!(told.contains("--audit-file-size"), "{told}");
+    let server = user.serve_with("keyserver", &["--audit-file-size", "1M", "--audit-keep-size", "2M"]);
+    assert!(server.terminate(DEADLINE).success());
+    // It is remembered.
+    let server = user.serve("again");
+    let settings = std::fs::read_to_string(user.strongroom.path("home/keyserver/server.json")).unwrap();
+    assert!(settings.contains("\"keep_bytes\": 2097152"), "{settings}");
+    let status = user.json(&["keyserver", "status"]);
+    assert_eq!(status["audit_first_sequence"], 1, "{status}");
+    assert!(status["audit_bytes"].as_u64().unwrap() > 0, "{status}");
+    assert!(server.terminate(DEADLINE).success());
+}
+
 #[test]
 fn its_audit_log_goes_to_a_collector() {
     let scratch = Scratch::new();

@@ -150,3 +150,26 @@ fn keys_of_volumes(serving: &Serving<'_>, scratch: &Scratch) -> BTreeSet<String>
     };
     volumes(scratch).into_iter().map(keys).collect()
 }
+
+/// Without its certificate, and the key to it, the control plane is still who owns the VMs' keys.
+#[test]
+fn a_control_plane_that_lost_its_certificate_starts_its_vms() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create web1 --memory 256M --net none --disk 64M --machine pc {guest}"));
+    let first = key(&serving);
+    serving.end();
+    for lost in ["home/control/identity", "home/keyserver/local"] {
+        std::fs::remove_dir_all(scratch.path(lost)).ok();
+    }
+    serving.start_again();
+    let _place = serving.take_place();
+    assert!(serving.runs("vm start web1").contains("web1 is running"));
+    assert_eq!(key(&serving), first);
+    serving.runs("vm key rotate web1");
+    assert_ne!(key(&serving), first);
+    serving.runs("vm stop web1 --force");
+}

@@ -45,6 +45,7 @@ fn keys_are_listed_shown_and_destroyed_by_the_administrator() {
         let refused = serving.is_refused(command);
         assert!(refused.contains("strongroom vm export web1 FILE --format qcow2"), "{command}: {refused}");
         assert!(refused.contains("strongroom vm key rotate web1"), "{command}: {refused}");
+        assert!(refused.contains("strongroom vm check web1"), "{command}: {refused}");
     }
     assert!(serving.runs("volume check --no-key ds/web1/disk0").contains("no errors"));
     assert!(serving.runs("volume info ds/web1/disk0").contains("16M"));
@@ -109,6 +110,76 @@ fn a_disk_is_exported_whole_or_not_at_all() {
 }
 
 #[test]
+fn the_disks_of_a_vm_are_checked_by_its_host() {
+    let scratch = Scratch::new();
+    let serving = Serving::start(&scratch);
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    let mut content = vec![0; DISK_BYTES];
+    content[4096..4096 + CONTENT.len()].copy_from_slice(CONTENT);
+    fs::write(scratch.path("image.raw"), &content).unwrap();
+    serving.runs("vm create web1 --memory 256M --disk 8M --image image.raw --integrity");
+    serving.runs("vm disk add web1 --size 8M");
+    serving.runs("vm disk add web1 --size 8M --integrity");
+    assert!(serving.runs("vm show web1").contains("8M, with integrity"));
+    let refused = serving.is_refused("vm create web2 --memory 256M --disk 8M --unencrypted --integrity");
+    assert!(refused.contains("--integrity") && refused.contains("--unencrypted"), "{refused}");
+
+    let said = serving.runs("vm check web1");
+    for disk in ["disk0", "disk1", "disk2"] {
+        assert!(
+            said.contains(&format!("{disk} of VM web1: no errors in its descriptor and files")),
+            "{said}"
+        );
+    }
+    let told = serving.json("vm check web1 --data --disk disk0");
+    let disk = &told["disks"][0];
+    assert_eq!((&told["clean"], &disk["disk"]), (&Value::from(true), &Value::from("disk0")), "{told}");
+    assert_eq!(disk["data"]["integrity"], true, "{told}");
+    assert_ne!(disk["data"]["verified_blocks"], 0, "{told}");
+    assert_eq!(denied(&scratch), Vec::<Value>::new());
+    assert!(serving.is_refused("vm check web1 --disk disk7").contains("disk7"));
+    assert!(serving.is_refused("vm check web9").contains("web9"));
+
+    // A block that somebody changed, in the file of blocks.
+    let blocks = blocks_of(&scratch, "ds/web1/disk0");
+    let before = fs::read(&blocks).unwrap();
+    let mut changed = before.clone();
+    changed[4096] ^= 1;
+    fs::write(&blocks, &changed).unwrap();
+    let said = serving.finds("vm check web1 --data");
+    assert!(
+        said.contains("block 1 is damaged or put back") && said.contains("disk0 of VM web1: 1 error"),
+        "{said}"
+    );
+    assert!(
+        said.contains("disk1 of VM web1: no errors") && said.contains("disk2 of VM web1: no errors"),
+        "{said}"
+    );
+    fs::write(&blocks, &before).unwrap();
+    assert!(serving.runs("vm check web1 --data").contains("disk0 of VM web1: no errors"));
+
+    // Another volume under the same key in the disk's place: its own descriptor and files are sound.
+    let [first, other, away] = ["ds/web1/disk0", "ds/web1/disk2", "away"].map(|name| scratch.path(name));
+    fs::rename(&first, &away).unwrap();
+    fs::rename(&other, &first).unwrap();
+    fs::rename(&away, &other).unwrap();
+    let said = serving.finds("vm check web1");
+    assert!(
+        said.contains("disk0 of VM web1: 1 error") && said.contains("disk2 of VM web1: 1 error"),
+        "{said}"
+    );
+}
+
+/// The file that has the blocks of a volume with one layer.
+fn blocks_of(scratch: &Scratch, volume: &str) -> std::path::PathBuf {
+    let entries = fs::read_dir(scratch.path(volume)).unwrap().map(|entry| entry.unwrap().path());
+    let is_layer =
+        |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("layer-");
+    entries.into_iter().find(is_layer).unwrap()
+}
+
+#[test]
 fn a_vm_that_runs_is_not_exported() {
     let scratch = Scratch::new();
     let serving = Serving::start(&scratch);
@@ -121,6 +192,8 @@ fn a_vm_that_runs_is_not_exported() {
     let refused = serving.is_refused("vm export web1 none.raw --format raw");
     assert!(refused.contains("web1 is running") && refused.contains("strongroom vm stop web1"), "{refused}");
     assert!(!scratch.path("none.raw").exists());
+    let refused = serving.is_refused("vm check web1");
+    assert!(refused.contains("web1 is running") && refused.contains("strongroom vm stop web1"), "{refused}");
     serving.runs("vm stop web1 --force");
     serving.runs("vm export web1 out.raw --format raw");
 }
@@ -133,7 +206,7 @@ fn a_provider_that_vms_need_is_removed_on_purpose_and_comes_back() {
     serving.runs("datastore add ds ds");
     serving.runs("vm create web1 --memory 256M --disk 16M");
     let refused = serving.is_refused("key-provider remove embedded");
-    assert!(refused.contains("1 VM(s) (web1)") && refused.contains("--yes"), "{refused}");
+    assert!(refused.contains("1 VM (web1)") && refused.contains("--yes"), "{refused}");
     assert!(serving.runs("key-provider list").contains("embedded"));
     serving.runs("key-provider remove embedded --yes");
     assert!(!serving.runs("key-provider list").contains("embedded"));

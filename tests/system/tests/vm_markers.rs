@@ -44,9 +44,11 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
     serving.runs("vm start web1");
     let needles = needles(&serving, &scratch, &CommandLine::new(&known), &id);
 
-    let trace = scratch.path("qmp.trace");
-    let supervisor = serving.processes_of(&id)[0];
-    let tracer = traces(&scratch, supervisor, &trace);
+    let (supervisor, monitor) = (serving.processes_of(&id)[0], serving.monitors_of(&id)[0]);
+    let traces = [("supervisor", supervisor), ("monitor", monitor)].map(|(name, process)| {
+        let into = scratch.path(&format!("{name}.trace"));
+        (name, traces(&scratch, name, process, &into), into)
+    });
     let mut console = serving.console("web1");
     console.wait_until_ready();
     let (half, rest) = MARKER.split_at(MARKER.len() / 2);
@@ -59,11 +61,14 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
     drop(console);
     serving.runs("vm pause web1");
     serving.runs("vm resume web1");
-    if let Some(tracer) = tracer {
+    for (name, tracer, trace) in traces {
+        let Some(tracer) = tracer else { continue };
         let _ = tracer.terminate(TRACED_WITHIN);
         let traced = fs::read_to_string(&trace).unwrap();
-        assert!(traced.contains(r#"\"execute\":\"stop\""#), "QMP was not seen: {}", trace.display());
-        needles.assert_not_in("what the supervisor says and hears", traced.as_bytes());
+        let speaks_qmp = traced.contains(r#"\"execute\":\"stop\""#);
+        assert_eq!(speaks_qmp, name == "monitor", "{}", trace.display());
+        assert!(traced.contains("Stop"), "its request was not seen: {}", trace.display());
+        needles.assert_not_in(&format!("what the {name} says and hears"), traced.as_bytes());
     }
 
     // What the API answers.
@@ -96,6 +101,7 @@ fn what_a_guest_keeps_and_its_keys_are_nowhere_else() {
             let found = needles.found_in_memory(number(serving.process(words)));
             assert_eq!(found, Vec::new(), "{words:?}");
         }
+        assert_eq!(needles.found_in_memory(number(monitor)), Vec::new(), "what speaks QMP");
         let guest_data = guest_markers();
         let found = guest_data.found_in_memory(number(serving.process(&["keyserver", "run"])));
         assert_eq!(found, Vec::new(), "the key server");
@@ -157,16 +163,16 @@ fn needles(serving: &Serving<'_>, scratch: &Scratch, known: &CommandLine<'_>, vm
     Needles::of_volume(known, &volume, "--key-file kek").and(&guest_markers(), "the VM's")
 }
 
-/// Writes down every byte that a process sends and receives, in clear text, until it is dropped. Nobody but root traces one
-/// that holds keys.
-fn traces(scratch: &Scratch, process: Pid, into: &Path) -> Option<Process> {
+/// Writes down every byte that a process sends and receives, in clear text, until it is dropped.
+/// Nobody but root traces one that holds keys.
+fn traces(scratch: &Scratch, name: &str, process: Pid, into: &Path) -> Option<Process> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }
     let mut strace = Command::new("strace");
     strace.args(["-f", "-s", "1000000", "-e", "trace=%network,read,write,readv,writev", "-p"]);
     strace.arg(number(process).to_string()).arg("-o").arg(into);
-    let tracer = Process::start(scratch, "strace", &strace);
+    let tracer = Process::start(scratch, &format!("strace-{name}"), &strace);
     let until = SystemTime::now() + TRACED_WITHIN;
     let status = format!("/proc/{}/status", number(process));
     while fs::read_to_string(&status).unwrap().contains("TracerPid:\t0\n") {

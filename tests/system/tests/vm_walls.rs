@@ -1,18 +1,23 @@
 //! What a VM whose QEMU obeys an attacker can reach of another VM and of Strongroom: nothing. A program in QEMU's place tries
 //! it, started by the whole stack as QEMU is; and once more as that VM's user outside of its namespaces, as if it had broken
-//! out of them.
+//! out of them. And what it reaches of its own VM's supervisor, which holds the keys: not a word
+//! that it says over QMP.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+mod secret_search;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+use secret_search::Needles;
 use serde_json::{Value, json};
 use strongroom_system_tests::datastore::files_under;
-use strongroom_system_tests::family::family_of;
+use strongroom_system_tests::family::{family_of, runs};
 use strongroom_system_tests::{Scratch, Serving};
 
 /// Of a QEMU that has ended, to the end of its VM's start.
@@ -53,7 +58,7 @@ id -u >"$out.user"; mv "$out.new" "$out"
 #[test]
 fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     if !rustix::process::geteuid().is_root() {
-        // Another user for each VM takes root; without it, namespaces alone are between them (crates/hypervisor, walls.rs).
+        // Another user for each VM takes root; without it, namespaces alone are between them (crates/control-plane/hypervisor, walls.rs).
         return;
     }
     let scratch = Scratch::new();
@@ -72,7 +77,7 @@ fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     // Everybody who is asked for a QEMU from now on is given the attacker.
     serving.end();
     let elsewhere = Scratch::new();
-    replace_qemu(&scratch, &elsewhere, &evil, &objects);
+    replace_qemu(&scratch, &elsewhere, &attacker(&scratch, &evil, &objects));
     serving.start_again();
     let tried = scratch.path(&format!("run/vms/{evil}/qemu/tried"));
     let mut starting = serving.strongroom.start_shell("start-evil", &script("vm start evil"));
@@ -114,6 +119,158 @@ fn a_hostile_qemu_reaches_nothing_of_another_vm() {
     serving.end();
 }
 
+/// What is in each message of a QEMU that talks nonsense.
+const NONSENSE: &str = "strongroom-nonsense-5d0c";
+
+/// A QEMU that is one by its manners, and puts nonsense wherever a newer one may say more; then,
+/// when the file `now` is there, says it without an end.
+const TALKS_NONSENSE: &str = r#"#!/usr/bin/perl
+use IO::Socket::UNIX;
+if ($ARGV[0] eq "--version") { print "QEMU emulator version 7.2.0
+"; exit }
+exit 1 unless "@ARGV" =~ /guest=evil/;
+$SIG{CHLD} = "IGNORE";
+my $listener = IO::Socket::UNIX->new(Type => SOCK_STREAM, Local => "OWN/qmp.sock", Listen => 1) or die;
+while (my $client = $listener->accept) {
+    $client->autoflush(1);
+    print $client qq({"QMP":{"version":{"qemu":{"micro":0,"minor":2,"major":7},"package":"NONSENSE"},"capabilities":["NONSENSE"]}}
+);
+    while (my $line = <$client>) {
+        my ($id) = $line =~ /"id":(\d+)\}$/ or next;
+        print $client qq({"event":"NONSENSE","data":{"NONSENSE":["NONSENSE"]}}
+) for 1..2000;
+        print $client qq({"id":999999,"return":{"running":false,"status":"NONSENSE"}}
+);
+        print $client qq({"return":{"running":true,"status":"running","NONSENSE":{"NONSENSE":[null]}},"id":$id}
+);
+        next unless $line =~ /"cont"/;
+        open(my $said, ">", "OWN/said");
+        next if fork;
+        select(undef, undef, undef, 0.1) until -e "OWN/now";
+        print $client "NONSENSE" while 1;
+    }
+}
+"#;
+
+#[test]
+fn what_a_hostile_qemu_says_does_not_reach_the_process_with_the_keys() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else can look into that process.
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs("vm create evil --memory 128M --net none --disk 16M --machine pc --restart never");
+    let id = serving.vm("evil")["id"].as_str().unwrap().to_owned();
+    serving.end();
+    let elsewhere = Scratch::new();
+    let own = scratch.path(&format!("run/vms/{id}/qemu"));
+    let text = TALKS_NONSENSE.replace("OWN", &own.display().to_string()).replace("NONSENSE", NONSENSE);
+    replace_qemu(&scratch, &elsewhere, &text);
+    serving.start_again();
+    let _place = serving.take_place();
+    serving.runs("vm start evil");
+    wait_for(|| own.join("said").exists(), "it has said it");
+    serving.wait_until("evil", "runs", |vm| vm["power"] == "running");
+
+    let mut nonsense = Needles::default();
+    nonsense.add("nonsense", NONSENSE.as_bytes());
+    let (supervisor, monitor) = (serving.processes_of(&id)[0], serving.monitors_of(&id)[0]);
+    assert!(!nonsense.found_in_memory(number(monitor)).is_empty(), "the search finds what is there");
+    assert_eq!(nonsense.found_in_memory(number(supervisor)), []);
+    assert_eq!(serving.monitors_of(&id), [monitor], "what a newer QEMU may say is no reason to end");
+
+    fs::write(own.join("now"), "").unwrap();
+    let vm = serving.wait_until("evil", "is given up", |vm| vm["power"] == "crashed");
+    let reason = vm["reason"].as_str().unwrap();
+    assert!(reason.contains("nobody could speak with QEMU") && reason.contains("bytes at once"), "{reason}");
+    assert!(!vm.to_string().contains(NONSENSE), "{vm}");
+    serving.end();
+}
+
+#[test]
+fn a_monitor_that_is_killed_or_stands_still_is_replaced_and_its_vm_goes_on() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create web1 --memory 128M --net none --disk 16M --machine pc {guest}"));
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let mut console = serving.console("web1");
+    console.wait_until_ready();
+    console.session.run("mark=before");
+    let processes = serving.processes_of(&id);
+
+    let mut monitor = serving.monitors_of(&id)[0];
+    assert_has_nothing(monitor, &processes);
+    for signal in [Signal::KILL, Signal::ABORT, Signal::STOP] {
+        kill_process(monitor, signal).unwrap();
+        if signal == Signal::STOP {
+            // Nobody sees it before it is asked.
+            serving.is_refused("vm pause web1");
+        }
+        let is_other = || serving.monitors_of(&id).first().is_some_and(|other| *other != monitor);
+        wait_for(is_other, "another monitor is there");
+        monitor = serving.monitors_of(&id)[0];
+        // A moment later it is the one that is asked.
+        serving.wait_until_told("vm pause web1", "");
+        serving.wait_until("web1", "stands still", |vm| vm["power"] == "paused");
+        serving.runs("vm resume web1");
+        serving.wait_until("web1", "goes on", |vm| vm["power"] == "running");
+        assert_eq!(console.session.run("echo $mark").trim(), "before");
+        assert_eq!(serving.processes_of(&id), processes, "nobody else was replaced");
+    }
+    assert_has_nothing(monitor, &processes);
+    drop(console);
+    serving.runs("vm stop web1 --force");
+    wait_for(|| !runs(number(monitor)), "it ends with its QEMU");
+    serving.end();
+}
+
+/// What a monitor is, as the kernel says it: nobody, who can open nothing, and has open two
+/// sockets.
+fn assert_has_nothing(monitor: Pid, others: &[Pid]) {
+    let field = |pid: Pid, name: &str| {
+        let status = fs::read_to_string(format!("/proc/{}/status", number(pid))).unwrap();
+        status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+    };
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(u64::from_str_radix(&field(monitor, set), 16), Ok(0), "{set}");
+    }
+    assert_eq!((field(monitor, "NoNewPrivs:"), field(monitor, "Seccomp:")), ("1".to_owned(), "2".to_owned()));
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    assert!(others.iter().all(|other| field(*other, "Uid:") != field(monitor, "Uid:")));
+    let open = fs::read_dir(format!("/proc/{}/fd", number(monitor))).unwrap();
+    let open: Vec<PathBuf> = open.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect();
+    // Its last words are memory; what holds its user is in the directory of the users.
+    let is_allowed = |file: &&PathBuf| {
+        ["socket:", "/memfd:stderr", "/dev/null", "/run/strongroom/"]
+            .iter()
+            .any(|start| file.to_string_lossy().starts_with(start))
+    };
+    assert!(open.iter().all(|file| is_allowed(&file)) && open.len() <= 7, "{open:?}");
+}
+
+#[track_caller]
+fn wait_for(is_so: impl Fn() -> bool, awaited: &str) {
+    let until = Instant::now() + ENDS_WITHIN;
+    while !is_so() {
+        assert!(Instant::now() < until, "it is not so that {awaited}");
+        std::thread::yield_now();
+    }
+}
+
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().cast_unsigned()
+}
+
 /// What there is to reach.
 fn objects(scratch: &Scratch, serving: &Serving<'_>, victim: &str) -> Vec<String> {
     let mut objects = Vec::new();
@@ -147,19 +304,23 @@ fn objects(scratch: &Scratch, serving: &Serving<'_>, victim: &str) -> Vec<String
     objects
 }
 
-/// Puts the attacker in QEMU's place. A QEMU sees what it is installed with, so that is `elsewhere`.
-fn replace_qemu(scratch: &Scratch, elsewhere: &Scratch, evil: &str, objects: &[String]) {
-    let program = elsewhere.make_directory("bin").join("qemu");
+/// A QEMU that tries what an attacker would.
+fn attacker(scratch: &Scratch, evil: &str, objects: &[String]) -> String {
     let own = scratch.path(&format!("run/vms/{evil}/qemu"));
     let quoted: Vec<String> = objects.iter().map(|object| format!("'{object}'")).collect();
-    let text = format!(
+    format!(
         "#!/usr/bin/bash\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 7.2.0'; exit; fi\n\
          # Others ask it before what it can do; that is no VM's.\n\
          case \"$*\" in *guest=evil*) ;; *) exit 1 ;; esac\n\
          set -- '{own}/tried' 'own={own}' {}\n{ATTEMPTS}\nuntil [ -e '{own}/seen' ]; do sleep 0.1; done; echo 'has tried all' >&2; exit 1\n",
         quoted.join(" "),
         own = own.display(),
-    );
+    )
+}
+
+/// Puts an attacker in QEMU's place. A QEMU sees what it is installed with, so that is `elsewhere`.
+fn replace_qemu(scratch: &Scratch, elsewhere: &Scratch, text: &str) {
+    let program = elsewhere.make_directory("bin").join("qemu");
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     // Temporary directories are their makers' alone, and so are others under a strict umask.

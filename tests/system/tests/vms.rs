@@ -19,6 +19,16 @@ fn a_vm_lives_and_survives_whoever_dies() {
     assert!(serving.runs(&create).contains("sealed under key"), "{}", serving.runs("vm show web1"));
     let vm = serving.vm("web1");
     assert_eq!((vm["power"].as_str(), vm["encrypted"].as_bool()), (Some("stopped"), Some(true)));
+    // The key was made for this VM, and is granted to no other.
+    let key = vm["key"]["key"].as_str().unwrap();
+    let server = std::fs::read_to_string(scratch.path("home/keyserver/server.json")).unwrap();
+    let server: serde_json::Value = serde_json::from_str(&server).unwrap();
+    let other = serving.is_refused(&format!(
+        "keyserver bind --identity home/control/identity --server {} --key-id {key} \
+         --vm 00000000-0000-4000-8000-000000000001",
+        server["listen_enrolment"].as_str().unwrap()
+    ));
+    assert!(other.contains("was made for another VM"), "{other}");
     // The same name again is refused, and says what to do.
     let refused = serving.is_refused(&create);
     assert!(refused.contains("web1"), "{refused}");
@@ -40,7 +50,7 @@ fn a_vm_lives_and_survives_whoever_dies() {
     let qemu = serving.processes_of(&id)[1].as_raw_nonzero();
     let line = std::fs::read(format!("/proc/{qemu}/cmdline")).unwrap();
     let kvm = String::from_utf8_lossy(&line).contains("-accel\0kvm");
-    assert_eq!(serving.json("host list")["items"][0]["accelerator"], if kvm { "kvm" } else { "tcg" });
+    serving.wait_until_told("host list", if kvm { "kvm" } else { "tcg" });
 
     // And its volume's worker. All of it is among the events.
     kill_process(serving.workers_of(&id)[0], Signal::KILL).unwrap();
@@ -79,6 +89,33 @@ fn a_vm_lives_and_survives_whoever_dies() {
     assert!(serving.is_refused("vm show web1").contains("web1"));
     let left = strongroom_system_tests::datastore::files_under(&scratch.path("ds"));
     assert!(left.iter().all(|path| !path.to_string_lossy().contains("web1")), "{left:?}");
+    serving.end();
+}
+
+#[test]
+fn a_vm_whose_network_has_ended_says_so_until_it_starts_again() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    let guest = serving.test_guest();
+    scratch.make_directory("ds");
+    serving.runs("datastore add ds ds");
+    serving.runs(&format!("vm create web1 --memory 256M --net user --disk 16M --machine pc {guest}"));
+    let _place = serving.take_place();
+    serving.runs("vm start web1");
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+    assert_eq!(serving.vm("web1")["reason"], serde_json::Value::Null);
+
+    kill_process(serving.passts_of(&id)[0], Signal::KILL).unwrap();
+    serving.wait_until_told("event list", "the network of VM web1 ended");
+    let vm = serving.wait_until("web1", "says what it lacks", |vm| !vm["reason"].is_null());
+    assert_eq!(vm["power"], "running");
+    assert!(vm["reason"].as_str().unwrap().contains("its guest reaches nothing"), "{vm}");
+    serving.wait_until_told("event alarms", "passt has ended");
+
+    serving.runs("vm restart web1 --force");
+    let vm = serving.wait_until("web1", "has a network", |vm| vm["generation"] == 2);
+    assert_eq!((&vm["reason"], serving.passts_of(&id).len()), (&serde_json::Value::Null, 1));
+    serving.runs("vm stop web1 --force");
     serving.end();
 }
 

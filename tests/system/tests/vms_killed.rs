@@ -36,6 +36,7 @@ seek=$((i%64)) conv=notrunc,fsync 2>/dev/null || { echo failed $i; return 1; }; 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Worker,
+    Monitor,
     Supervisor,
     Qemu,
     Hostd,
@@ -49,8 +50,9 @@ enum Victim {
     Everything,
 }
 
-const VICTIMS: [Victim; 9] = [
+const VICTIMS: [Victim; 10] = [
     Victim::Worker,
+    Victim::Monitor,
     Victim::Supervisor,
     Victim::Qemu,
     Victim::Hostd,
@@ -219,6 +221,7 @@ impl<'test> Rounds<'test> {
         let role = |words: &[&str]| self.serving.process(words);
         match victim {
             Victim::Worker => kill(self.serving.workers_of(&self.id)[0]),
+            Victim::Monitor => kill(self.serving.monitors_of(&self.id)[0]),
             Victim::Supervisor => kill(self.supervisor_and_qemu().0),
             Victim::Qemu => kill(self.supervisor_and_qemu().1),
             Victim::Hostd => kill(role(&["serve", "--role host"])),
@@ -261,12 +264,12 @@ impl<'test> Rounds<'test> {
         assert!(lost.is_empty(), "told and found: {lost:?}");
     }
 
-    /// One supervisor and one QEMU run, and of what was there before only what is theirs.
+    /// One supervisor with its starter and one QEMU run, and of what was there before only what is theirs.
     fn nothing_is_left_of(&self, before: &[u32]) {
         let all = self.serving.processes();
         let count = |word: &str| all.iter().filter(|(_, line)| line.contains(word)).count();
         let counts = (count("vm-supervisor"), count("qemu-system"), count("swtpm socket"));
-        assert_eq!(counts, (1, 1, usize::from(TPM)), "{all:?}");
+        assert_eq!(counts, (2, 1, usize::from(TPM)), "{all:?}");
         let mut family = self.family();
         let known = self.serving.processes_of(&self.id);
         family.extend(known.iter().map(|pid| pid.as_raw_nonzero().get().cast_unsigned()));

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_api::Name;
 use strongroom_api::task::{ProgressUnit, Task, TaskQuery, TaskState};
 
 use super::Api;
@@ -13,6 +14,9 @@ use crate::signals::Signals;
 /// How long the control plane holds an answer back until there is news, in seconds.
 const WAIT_S: u32 = 1;
 
+/// Sends the image of a disk, and says how the task goes on that waits for it.
+pub type Bring<'bring> = dyn FnMut(&Name) -> Result<Task, CliError> + 'bring;
+
 /// Whether to wait.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct WaitArguments {
@@ -23,26 +27,42 @@ pub struct WaitArguments {
 
 /// Waits until the task has ended. Shows how far it is, and fails as it does.
 pub fn follow(api: &Api, output: &Output, verb: &'static str, task: Task) -> Result<Task, CliError> {
-    follow_unless(api, output, verb, task, None)
+    let mut bring = |disk: &Name| {
+        Err(CliError::Usage(format!("the task waits for an image of {disk}, and there is none to bring")))
+    };
+    follow_with_images(api, output, verb, task, (None, &mut bring))
 }
 
-/// The same. A signal cancels the task, and it is waited until that is done.
-pub fn follow_unless(
+/// The same. A signal cancels the task, and it is waited until that is done. Each image that the task waits for is brought:
+/// `bring` sends that of a disk, and says how the task goes on; if it cannot, the task is cancelled.
+pub fn follow_with_images(
     api: &Api,
     output: &Output,
     verb: &'static str,
     task: Task,
-    signals: Option<&Signals>,
+    (signals, bring): (Option<&Signals>, &mut Bring<'_>),
 ) -> Result<Task, CliError> {
     let mut task = task;
     let (mut meter, mut note) = (None, None);
-    let mut cancels = false;
+    let (mut cancels, mut not_brought) = (false, None);
+    // One that has ended meanwhile is not cancelled: the next answer says how it ended.
+    let cancel = |task: &Task| drop(api.delete(&format!("/v1/tasks/{}", task.id)));
     while !task.state.is_over() {
         if !cancels && signals.is_some_and(Signals::came) {
             cancels = true;
-            output.remark(&format!("{verb} is cancelled"));
-            // One that has ended meanwhile is not cancelled: the next answer says how it ended.
-            let _: Result<Task, CliError> = api.delete(&format!("/v1/tasks/{}", task.id));
+            output.remark(&format!("{verb} is cancelled; what was begun is taken back"));
+            cancel(&task);
+        } else if !cancels && let Some(disk) = task.awaits_image.clone() {
+            match bring(&disk) {
+                Ok(gone_on) => {
+                    (task, meter) = (gone_on, None);
+                    continue;
+                }
+                Err(error) => {
+                    (cancels, not_brought) = (true, Some(error));
+                    cancel(&task);
+                }
+            }
         }
         task = api.query(&format!("/v1/tasks/{}", task.id), &TaskQuery { wait_s: Some(WAIT_S) })?;
         if let Some(progress) = task.progress.filter(|progress| progress.unit == ProgressUnit::Bytes) {
@@ -56,10 +76,10 @@ pub fn follow_unless(
     drop(meter);
     match (&task.error, task.state) {
         (Some(problem), _) => Err(CliError::problem(problem)),
-        (None, TaskState::Cancelled) => Err(CliError::Api {
+        (None, TaskState::Cancelled) => Err(not_brought.unwrap_or_else(|| CliError::Api {
             code: "cancelled".to_owned(),
-            message: format!("task {} was cancelled", task.id),
-        }),
+            message: format!("{verb} {} was cancelled", task.object.name),
+        })),
         (None, _) => Ok(task),
     }
 }

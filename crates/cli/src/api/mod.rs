@@ -19,7 +19,7 @@ use strongroom_memory::secret::SecretBytes;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
-pub use self::follow::{Begun, WaitArguments, follow, follow_unless};
+pub use self::follow::{Begun, WaitArguments, follow, follow_with_images};
 use self::http::{Files, Http};
 use crate::error::CliError;
 use crate::home::HomeArguments;

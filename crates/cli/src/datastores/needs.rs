@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use strongroom_keys::ProviderKey;
 use strongroom_keyserver::objects::dependents::Dependents;
 use strongroom_keyserver::objects::id::ObjectId;
+use strongroom_types::counted;
 use thiserror::Error;
 
 use super::KnownDatastores;
@@ -19,8 +20,8 @@ const NAMED_MAX: usize = 20;
 pub enum KeyNeeded {
     /// Volumes need it.
     #[error(
-        "the key is still needed by {} volume(s): {}; move them to another key with `strongroom key rotate` (a VM with `strongroom vm key rotate`), or delete them",
-        .volumes.len(), first(.volumes.iter().map(|volume| volume.display()))
+        "the key is still needed by {}: {}; move them to another key with `strongroom key rotate` (a VM with `strongroom vm key rotate`), or delete them",
+        counted(.volumes.len(), "volume"), first(.volumes.iter().map(|volume| volume.display()))
     )]
     Volumes {
         /// Which.

@@ -13,6 +13,7 @@ use strongroom_hostd::supervisor::state_file::StateFile;
 use strongroom_keys::ProviderKey;
 use strongroom_keyserver::management::protocol::{BrokeredAnswer, Question, StatusAnswer};
 use strongroom_keyserver::root::sealing_command;
+use strongroom_types::counted;
 use time::OffsetDateTime;
 
 use crate::api::ApiArguments;
@@ -68,7 +69,7 @@ impl KeyServer {
         let is_broker = !settings.brokered.is_empty();
         let files = ClientFiles::in_directory(&directory.join("admin"));
         let asked = || {
-            let administrator = Administrator::new(&settings.listen_enrolment.to_string(), &files)?;
+            let administrator = Administrator::new(settings.administration(&directory)?, &files)?;
             let status: StatusAnswer = administrator.ask(&Question::Status)?;
             let brokered: Vec<BrokeredAnswer> =
                 administrator.ask(&Question::BrokeredKeys).unwrap_or_default();
@@ -223,7 +224,10 @@ pub fn old_processes(run: &Path) -> Finding {
     if old.is_empty() {
         return Finding::ok(
             CHECK,
-            format!("all processes of {all} running VMs are of the installed program"),
+            match all {
+                0 => "no VM runs, so none is of an older program".to_owned(),
+                all => format!("the processes of {} are of the installed program", counted(all, "VM")),
+            },
         );
     }
     Finding::warning(

@@ -15,6 +15,7 @@ use strongroom_hostd::checks::{Finding, Root, Verdict, kernel, memory, place, pr
 use strongroom_hostd::daemon::capacity;
 use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_hostd::protocol::CryptoSafe;
+use strongroom_types::counted;
 
 use self::cold_start::Site;
 use self::installation::KeyServer;
@@ -108,7 +109,12 @@ impl DoctorArguments {
         let found = cold_start::vms_of(&datastores);
         if let Some(host) = &host {
             let programs = capacity::programs(None);
-            let stock = Stock { root: &root, programs: &programs, boot_directories: &host.boot_directories };
+            let stock = Stock {
+                root: &root,
+                programs: &programs,
+                boot_directories: &host.boot_directories,
+                interfaces: host.interfaces.as_deref(),
+            };
             findings.extend(vms::findings(&found, &stock));
         }
         let (needs, unknown) = cold_start::gather(&Site {
@@ -157,10 +163,12 @@ impl fmt::Display for Diagnosis {
         match self.verdict {
             Verdict::Ok => write!(f, "\nThis machine is fit for encrypted VMs."),
             Verdict::Warning => {
-                write!(f, "\nThis machine is fit for encrypted VMs, with {warnings} warnings.")
+                let warnings = counted(warnings, "warning");
+                write!(f, "\nThis machine is fit for encrypted VMs, with {warnings}.")
             }
             Verdict::Refused => {
-                write!(f, "\nThis machine is not fit: {refused} refused, {warnings} warnings.")
+                let (errors, warnings) = (counted(refused, "error"), counted(warnings, "warning"));
+                write!(f, "\nThis machine is not fit for encrypted VMs: {errors}, {warnings}.")
             }
         }
     }
@@ -194,6 +202,6 @@ mod tests {
             text.contains("refused  swap  memory is swapped out\n") && text.contains("next: swapoff"),
             "{text}"
         );
-        assert!(text.ends_with("1 refused, 0 warnings."), "{text}");
+        assert!(text.ends_with("1 error, no warnings."), "{text}");
     }
 }

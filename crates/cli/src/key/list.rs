@@ -30,7 +30,7 @@ Exit status: 0 everything is shown; 1 a provider could not be asked, or a datast
 
 Examples:
   strongroom key list
-  strongroom key list --provider corp --json | jq -r '.keys[] | select(.volumes == 0) | .key'"
+  strongroom key list --provider corp --json | jq -r '.items[] | select(.volumes == 0) | .key'"
 )]
 pub struct ListArguments {
     /// Only the keys of key provider NAME

@@ -13,7 +13,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_keys::{KekSource, ProviderKey, ProviderName};
 use strongroom_providers::{KeyState, ProviderError, Revocation};
-use strongroom_types::KekId;
+use strongroom_types::{KekId, counted};
 
 use super::begun::{BegunRotation, BegunRotations};
 use super::inventory::{Broken, Inventory, Key, state_name};
@@ -141,7 +141,7 @@ impl fmt::Display for Rotation {
         if let Some(remark) = &self.remark {
             writeln!(f, "the old key stays in use: {remark}")?;
         }
-        write!(f, "{}: {} volume(s) moved", self.key, self.moved.len())?;
+        write!(f, "{}: {} moved", self.key, counted(self.moved.len(), "volume"))?;
         if let Some(new) = &self.new_key {
             write!(f, " to {new}")?;
         }

@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_keys::ProviderName;
 use strongroom_providers::{Registry, RegistryError};
+use strongroom_types::counted;
 
 use crate::datastores::{KnownDatastores, Scan, vm_of};
 use crate::error::CliError;
@@ -95,13 +96,13 @@ fn needed_by(scan: &Scan, name: &ProviderName) -> Option<String> {
         if !names.is_empty() {
             let shown = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
             let more = if names.len() > NAMED_MAX { ", ..." } else { "" };
-            parts.push(format!("{} {what} ({shown}{more})", names.len()));
+            parts.push(format!("{} ({shown}{more})", counted(names.len(), what)));
         }
     };
-    say("VM(s)", vms.into_iter().collect());
-    say("volume(s) beside VMs", others);
+    say("VM", vms.into_iter().collect());
+    say("volume beside VMs", others);
     say(
-        "datastore(s) that cannot be looked into, perhaps",
+        "datastore that cannot be looked into, perhaps",
         scan.unknown().iter().map(ToString::to_string).collect(),
     );
     (!parts.is_empty()).then(|| parts.join(" and "))

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_keys::ProviderName;
 use strongroom_providers::{Registry, ServerCheck, check};
+use strongroom_types::counted;
 
 use crate::error::{CliError, without_numbers};
 use crate::home::HomeArguments;
@@ -59,7 +60,7 @@ impl fmt::Display for Report {
         let verdict = match (failed, self.servers.len()) {
             (0, 1) => "the server is well".to_owned(),
             (0, all) => format!("all {all} servers are well"),
-            (failed, all) => format!("{failed} of {all} servers failed"),
+            (failed, all) => format!("{failed} of {} failed", counted(all, "server")),
         };
         write!(f, "{}\n{}: {verdict}", Table { head, rows }, self.name)
     }

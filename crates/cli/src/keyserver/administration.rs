@@ -21,7 +21,7 @@ pub struct AdministrationArguments {
     #[command(flatten)]
     directory: DirectoryArguments,
 
-    /// The server's enrolment port; by default that of the key server in the home
+    /// The server's enrolment port; by default the key server in the home is asked by its socket
     #[arg(long, value_name = "HOST:PORT", requires = "identity")]
     server: Option<String>,
 
@@ -67,11 +67,14 @@ impl AdministrationArguments {
     /// Reads what it takes to ask. Nothing is asked yet.
     pub fn administrator(&self) -> Result<Administrator, CliError> {
         let files = self.files()?;
-        let server = match &self.server {
-            Some(server) => server.clone(),
-            None => ServerSettings::read(&self.directory.path()?)?.listen_enrolment.to_string(),
+        let client = match &self.server {
+            Some(server) => enrol::Client::new(server)?,
+            None => {
+                let directory = self.directory.path()?;
+                ServerSettings::read(&directory)?.administration(&directory)?
+            }
         };
-        Administrator::new(&server, &files)
+        Administrator::new(client, &files)
     }
 
     /// What signs grants: the key of a control client's certificate. Nobody is asked.
@@ -117,9 +120,9 @@ impl Overseer {
 
 impl Administrator {
     /// Whoever has these files, at this server.
-    pub fn new(server: &str, files: &ClientFiles) -> Result<Self, CliError> {
+    pub fn new(client: enrol::Client, files: &ClientFiles) -> Result<Self, CliError> {
         Ok(Self {
-            client: enrol::Client::new(server)?,
+            client,
             authorities: read_certificates(&files.ca)?,
             certificate: files.read_certificate()?,
             key: files.read_key()?,

@@ -9,7 +9,9 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 use strongroom_keyserver::backup::{Arrival, Custodian, CustodianName, Custody, LastBackup};
-use strongroom_keyserver::management::protocol::{BackupAnswer, BackupPart, CustodianText, Question};
+use strongroom_keyserver::management::protocol::{
+    BackupAnswer, BackupPart, CustodianText, NamedCustody, Question,
+};
 
 use super::administration::{AdministrationArguments, Administrator};
 use crate::error::CliError;
@@ -44,7 +46,7 @@ pub struct BackupArguments {
     #[arg(long, value_name = "M")]
     threshold: u8,
 
-    /// The custodians are others than those of the last backup, or fewer are needed; without this it is refused
+    /// Make no backup; ask for these custodians, or this number, from now on. Another administrator confirms it
     #[arg(long)]
     change_custodians: bool,
 
@@ -68,6 +70,11 @@ struct Made {
     backup: LastBackup,
 }
 
+/// Custodians who were asked for.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Proposed(NamedCustody);
+
 impl BackupArguments {
     /// Makes it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
@@ -77,14 +84,16 @@ impl BackupArguments {
         }
         let custodians =
             self.custodians.iter().map(CustodianArgument::read).collect::<Result<Vec<_>, _>>()?;
-        let question = Question::MakeBackup {
-            threshold: self.threshold,
-            custodians: custodians.iter().map(as_text).collect(),
-            change_custodians: self.change_custodians,
-        };
+        let (threshold, texts) = (self.threshold, custodians.iter().map(as_text).collect());
         // The server would say the same, after it has worked.
-        Custody::new(usize::from(self.threshold), custodians)?;
+        Custody::new(usize::from(threshold), custodians)?;
         let administrator = self.server.administrator()?;
+        if self.change_custodians {
+            let question = Question::ProposeCustodians { threshold, custodians: texts };
+            let proposed: NamedCustody = administrator.ask(&question)?;
+            return output.answer(&Proposed(proposed));
+        }
+        let question = Question::MakeBackup { threshold, custodians: texts };
         let answer: BackupAnswer = administrator.ask(&question)?;
         fetch(&administrator, &answer, &file)?;
         // Only now is there a backup.
@@ -138,6 +147,16 @@ fn as_text(custodian: &Custodian) -> CustodianText {
 fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> CliError {
     let path = path.to_owned();
     move |error| CliError::File { action, path: path.clone(), error }
+}
+
+impl fmt::Display for Proposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "no backup was made: another administrator has to agree to these custodians first, with"
+        )?;
+        write!(f, "  strongroom keyserver custody confirm {}", self.0.id)
+    }
 }
 
 impl fmt::Display for Made {

@@ -80,6 +80,13 @@ impl ClientFiles {
         self.take_next_key()
     }
 
+    /// Writes what comes with a certificate whose key is elsewhere.
+    pub fn write_without_key(&self, certificate: &str, authorities: &str) -> Result<(), CliError> {
+        make_directories(strongroom_files::directory_of(&self.certificate))?;
+        write_whole(&self.ca, authorities.as_bytes())?;
+        write_whole(&self.certificate, certificate.as_bytes())
+    }
+
     /// Puts the new key of a writer that was killed in its place, if its certificate is there.
     pub fn settle(&self) -> Result<(), CliError> {
         let next = self.next_key();

@@ -4,6 +4,7 @@
 //! <home>/keyserver/              the state directory (strongroom_keyserver::process::state)
 //!     server.json                where it listens and what it is called
 //!     admin/{ca,cert,key}.pem    the first administrator's certificate
+//!     administration.sock        where a server that runs takes questions of this machine
 //! <home>/key-providers/embedded.json, embedded/{ca,cert,key}.pem     this machine as its client
 //! ```
 
@@ -14,10 +15,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::module;
+use strongroom_frontend::listen::{Address, ListenError, Listener};
 use strongroom_keys::ProviderName;
+use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::authority::{KeyTypes, Settings};
 use strongroom_keyserver::process::state::make_directory;
 
+use super::audit_settings::{AuditArguments, AuditSettings};
 use super::syslog::{SyslogArguments, SyslogSettings};
 use super::upstream::BrokeredProviders;
 use crate::error::CliError;
@@ -32,6 +36,8 @@ const SETTINGS_FORMAT: u32 = 1;
 const KMIP_PORT: u16 = 5696;
 /// The one after it, for enrolment and administration.
 const ENROLMENT_PORT: u16 = 5697;
+/// The name of the socket for administration by this machine, in the state directory.
+const ADMINISTRATION_SOCKET: &str = "administration.sock";
 
 /// Which key server.
 #[derive(Debug, Args)]
@@ -75,17 +81,31 @@ pub struct ServerSettings {
     /// The external providers that it is the broker of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub brokered: Vec<ProviderName>,
+    /// How large its audit log becomes.
+    #[serde(default, skip_serializing_if = "AuditSettings::is_default")]
+    pub audit: AuditSettings,
+}
+
+/// An address that a server listens on from now on. Its clients keep it, so the port is not one that the system chooses.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| format!("'{text}' is no ADDRESS:PORT, as in 10.0.0.5:5690 or [fd00::5]:5690"))?;
+    match address.port() {
+        0 => Err(format!("port 0 of '{text}' is any port; name the one that clients are to use")),
+        _ => Ok(address),
+    }
 }
 
 /// The same on the command line.
 #[derive(Debug, Args)]
 pub struct SettingsArguments {
     /// Where to serve KMIP, from now on; at first 127.0.0.1:5696
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen: Option<SocketAddr>,
 
     /// Where to serve enrolment and administration, from now on; at first 127.0.0.1:5697
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_enrolment: Option<SocketAddr>,
 
     /// A name or address by which clients reach the server, for its certificate; once for each. By default localhost
@@ -94,6 +114,9 @@ pub struct SettingsArguments {
 
     #[command(flatten)]
     syslog: SyslogArguments,
+
+    #[command(flatten)]
+    audit: AuditArguments,
 
     /// Be the broker of key provider NAME of this machine: hosts get its keys here, under grants; once for each
     #[arg(long = "broker", value_name = "NAME")]
@@ -133,6 +156,7 @@ impl SettingsArguments {
             listen_enrolment: self.listen_enrolment.unwrap_or(settings.listen_enrolment),
             names,
             syslog: self.syslog.settings()?.or(settings.syslog),
+            audit: self.audit.over(settings.audit)?,
             ..settings
         })
     }
@@ -148,6 +172,7 @@ impl Default for ServerSettings {
             names: ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec(),
             syslog: None,
             brokered: Vec::new(),
+            audit: AuditSettings::default(),
         }
     }
 }
@@ -162,9 +187,31 @@ impl ServerSettings {
         })
     }
 
+    /// How commands of this machine ask the server whose state lies in `directory`: by its socket, and by its port where there is
+    /// none.
+    pub fn administration(&self, directory: &Path) -> Result<Client, CliError> {
+        let client = Client::new(&self.listen_enrolment.to_string())?;
+        Ok(match self.names.first() {
+            Some(name) => client.by_socket(&directory.join(ADMINISTRATION_SOCKET), name)?,
+            None => client,
+        })
+    }
+
     /// Writes them.
     pub fn write(&self, directory: &Path) -> Result<(), CliError> {
         state_file::replace(&directory.join(SETTINGS_FILE), self)
+    }
+}
+
+/// The socket for administration by this machine. A path that is too long for one leaves the port.
+pub fn listen_for_administration(directory: &Path) -> Result<Option<Listener>, CliError> {
+    match Listener::bind(&Address::Unix(directory.join(ADMINISTRATION_SOCKET))) {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error @ ListenError::PathTooLong(_)) => {
+            tracing::warn!("{error}; this machine is administered by way of the enrolment port");
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,12 +1,13 @@
 //! `strongroom keyserver enrol`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
 use strongroom_keyserver::authority::enrol::{CertificateResponse, Client};
+use strongroom_keyserver::authority::limits::SIGNING_REQUEST_MAX_BYTES;
 use strongroom_keyserver::root::read_descriptor;
 
 use super::administration::Administrator;
@@ -22,6 +23,7 @@ token is shown to it.
 
 Examples:
   strongroom keyserver enrol --server kms1:5697 --token-fd 3 --into /etc/strongroom/kms 3<token
+  strongroom keyserver enrol --server kms1:5697 --token-fd 3 --csr vcenter.csr --into vcenter 3<token
   strongroom keyserver enrol --server kms1:5697 --renew --into /etc/strongroom/kms"
 )]
 pub struct EnrolArguments {
@@ -37,6 +39,10 @@ pub struct EnrolArguments {
     #[arg(long, conflicts_with = "token_fd")]
     renew: bool,
 
+    /// A signing request (PKCS #10, PEM or DER) of a client that keeps its own key: no key is made or written
+    #[arg(long, value_name = "FILE", conflicts_with = "renew")]
+    csr: Option<PathBuf>,
+
     /// The directory for ca.pem, cert.pem and key.pem
     #[arg(long, value_name = "DIR")]
     into: PathBuf,
@@ -48,7 +54,8 @@ struct Enrolled {
     name: String,
     role: String,
     certificate: PathBuf,
-    key: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<PathBuf>,
     authorities: PathBuf,
     not_after_unix_seconds: i64,
 }
@@ -57,18 +64,31 @@ impl EnrolArguments {
     /// Enrols.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let files = ClientFiles::in_directory(&self.into);
-        let key = NewKey::generate()?;
-        let response = match self.token_fd {
-            Some(number) => self.by_token(number, &files, &key)?,
-            None => Administrator::new(&self.server, &files)?.renew(&key.signing_request)?,
+        let (response, key) = match (&self.csr, self.token_fd) {
+            (Some(request), number) => {
+                let request = read_request(request)?;
+                let response = self.by_token(number.unwrap_or_default(), &files, &request)?;
+                files.write_without_key(&response.certificate, &response.authorities)?;
+                (response, None)
+            }
+            (None, number) => {
+                let key = NewKey::generate()?;
+                let response = match number {
+                    Some(number) => self.by_token(number, &files, &key.signing_request)?,
+                    None => {
+                        Administrator::new(Client::new(&self.server)?, &files)?.renew(&key.signing_request)?
+                    }
+                };
+                files.write(&key, &response.certificate, &response.authorities)?;
+                (response, Some(files.key))
+            }
         };
-        files.write(&key, &response.certificate, &response.authorities)?;
         output.answer(&Enrolled {
             client: response.client.to_string(),
             name: response.name.to_string(),
             role: response.role.to_string(),
             certificate: files.certificate,
-            key: files.key,
+            key,
             authorities: files.ca,
             not_after_unix_seconds: response.not_after.unix_timestamp(),
         })
@@ -78,9 +98,9 @@ impl EnrolArguments {
         &self,
         number: u32,
         files: &ClientFiles,
-        key: &NewKey,
+        signing_request: &str,
     ) -> Result<CertificateResponse, CliError> {
-        if files.are_there() {
+        if files.are_there() || (self.csr.is_some() && files.certificate.exists()) {
             return Err(CliError::Usage(format!(
                 "{} has a certificate already; renew it with --renew, or choose another directory",
                 self.into.display()
@@ -90,7 +110,18 @@ impl EnrolArguments {
         let malformed = |_| CliError::Usage("the token is no text; copy it again, whole".to_owned());
         let text = std::str::from_utf8(text.expose()).map_err(malformed)?;
         let token = EnrolmentToken::read(text).map_err(|error| CliError::Usage(error.to_string()))?;
-        Ok(Client::new(&self.server)?.enrol(&token, &key.signing_request)?)
+        Ok(Client::new(&self.server)?.enrol(&token, signing_request)?)
+    }
+}
+
+/// A signing request as the server takes it: PEM.
+fn read_request(path: &Path) -> Result<String, CliError> {
+    let unreadable = |error| CliError::File { action: "read", path: path.to_owned(), error };
+    let bytes = strongroom_files::read(path, SIGNING_REQUEST_MAX_BYTES as u64).map_err(unreadable)?;
+    match String::from_utf8(bytes) {
+        Ok(text) if text.contains("-----BEGIN") => Ok(text),
+        Ok(text) => Ok(pem::encode(&pem::Pem::new("CERTIFICATE REQUEST", text.into_bytes()))),
+        Err(der) => Ok(pem::encode(&pem::Pem::new("CERTIFICATE REQUEST", der.into_bytes()))),
     }
 }
 
@@ -99,7 +130,9 @@ impl fmt::Display for Enrolled {
         let until = u64::try_from(self.not_after_unix_seconds).unwrap_or_default();
         writeln!(f, "{} is enrolled as {} ({}) until {}", self.name, self.role, self.client, utc(until))?;
         writeln!(f, "  certificate  {}", self.certificate.display())?;
-        writeln!(f, "  key          {}", self.key.display())?;
+        if let Some(key) = &self.key {
+            writeln!(f, "  key          {}", key.display())?;
+        }
         write!(f, "  authorities  {}", self.authorities.display())
     }
 }

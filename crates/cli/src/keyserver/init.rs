@@ -87,8 +87,8 @@ pub fn warn_of_root(output: &Output, directory: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Makes the state of a key server about which nobody has said what protects its root key: the TPM where one can be
-/// used, otherwise nothing. A TPM that a person named is used or refused.
+/// Makes the state of a key server about which nobody has said what protects its root key: the TPM
+/// where one can be used, otherwise nothing. A TPM that a person named is used or refused.
 pub fn make_unasked(
     arguments: &DirectoryArguments,
     tpm_device: Option<&Path>,
@@ -121,7 +121,7 @@ pub fn make(
     let settings = settings.over(ServerSettings::default())?;
     settings.write(&directory)?;
     let key = root.create(&directory)?;
-    let state = State::open(&directory, &key, settings.authority())?;
+    let state = State::open(&directory, &key, settings.authority(), settings.audit.options())?;
     let administrator = ClientFiles::in_directory(&directory.join("admin"));
     issue(&state.authority, Role::Admin, "admin", &administrator)?;
     let home = arguments.home.path()?;
@@ -178,8 +178,8 @@ fn register(
     Ok(Some(EMBEDDED.to_owned()))
 }
 
-/// Writes down where the server listens from now on: the next `run` and this machine's clients find it there. A port that
-/// the kernel chose is not for the next time.
+/// Writes down where the server listens from now on, and how large its audit log becomes: the next `run` and this
+/// machine's clients find it there. A port that the kernel chose is not for the next time.
 pub fn remember(
     home: &Path,
     directory: &Path,
@@ -187,13 +187,18 @@ pub fn remember(
     now: &ServerSettings,
 ) -> Result<(), CliError> {
     let (listen, listen_enrolment) = (now.listen, now.listen_enrolment);
-    let is_same = (before.listen, before.listen_enrolment) == (listen, listen_enrolment);
-    if is_same || listen.port() == 0 || listen_enrolment.port() == 0 {
+    let mut settings = before.clone();
+    settings.audit = now.audit;
+    if listen.port() != 0 && listen_enrolment.port() != 0 {
+        (settings.listen, settings.listen_enrolment) = (listen, listen_enrolment);
+    }
+    if settings == *before {
         return Ok(());
     }
-    let mut settings = before.clone();
-    (settings.listen, settings.listen_enrolment) = (listen, listen_enrolment);
     settings.write(directory)?;
+    if settings.listen == before.listen {
+        return Ok(());
+    }
     let registry = Registry::of_home(home);
     let name: ProviderName = EMBEDDED.parse().map_err(strongroom_keys_name)?;
     let Ok(mut config) = registry.get(&name) else { return Ok(()) };

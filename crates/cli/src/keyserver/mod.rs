@@ -4,15 +4,19 @@
 //! others ask a server that runs, under the administrator's certificate, or that of a control plane.
 
 mod administration;
+mod audit_settings;
 mod backup;
+mod bind;
 mod broker;
 mod certificates;
 mod client;
 mod custodian;
+mod custody;
 mod directory;
 mod enrol;
 mod fence;
 mod grant;
+mod hand_over;
 mod init;
 mod own_certificates;
 mod restore;
@@ -25,7 +29,7 @@ mod upstream;
 
 pub use administration::{AdministrationArguments, Administrator, Overseer};
 pub use certificates::{ClientFiles, NewKey};
-pub use directory::{DirectoryArguments, ServerSettings, make_directories};
+pub use directory::{DirectoryArguments, ServerSettings, make_directories, parse_address};
 pub use init::{EMBEDDED, warn_of_root};
 pub use own_certificates::RENEW_BEFORE;
 
@@ -54,11 +58,17 @@ pub enum KeyserverCommand {
     /// List the clients, and let one in no longer
     #[command(subcommand)]
     Client(client::ClientCommand),
+    /// For administrators: keys of one client become another's, as two of them agree
+    #[command(subcommand)]
+    HandOver(hand_over::HandOverCommand),
     /// Make a backup that several custodians together can open
     Backup(backup::BackupArguments),
     /// For custodians: see whose shares a backup has, and open one's own
     #[command(subcommand)]
     Custodian(custodian::CustodianCommand),
+    /// For administrators: who opens backups, which two of them change
+    #[command(subcommand)]
+    Custody(custody::CustodyCommand),
     /// Make a key server what it was when a backup was made
     Restore(Box<restore::RestoreArguments>),
     /// Get a certificate for a token, or the next one for the present one
@@ -70,6 +80,8 @@ pub enum KeyserverCommand {
     Broker(broker::BrokerCommand),
     /// Make void what was granted for a VM, as a client of role control
     Fence(fence::FenceArguments),
+    /// Have a key granted to one VM alone
+    Bind(bind::BindArguments),
 }
 
 impl KeyserverCommand {
@@ -83,13 +95,16 @@ impl KeyserverCommand {
             Self::Root(command) => command.run(output),
             Self::Token(command) => command.run(output),
             Self::Client(command) => command.run(output),
+            Self::HandOver(command) => command.run(output),
             Self::Backup(arguments) => arguments.run(output),
             Self::Custodian(command) => command.run(output),
+            Self::Custody(command) => command.run(output),
             Self::Restore(arguments) => arguments.run(output),
             Self::Enrol(arguments) => arguments.run(output),
             Self::Grant(arguments) => arguments.run(output),
             Self::Broker(command) => command.run(output),
             Self::Fence(arguments) => arguments.run(output),
+            Self::Bind(arguments) => arguments.run(output),
         }?;
         Ok(ExitCode::SUCCESS)
     }

@@ -1,8 +1,10 @@
-//! The certificates of this machine's own clients, which the server renews itself, before they end and afterwards.
+//! The certificates of this machine's own clients, which the server renews itself, before they end
+//! and afterwards.
 //!
-//! A client renews its own certificate while that is good. A machine that was off for longer than a certificate lasts would
-//! otherwise be locked out of its own keys, its administrator too. Who starts the server opens the root key and reads the
-//! files of its home, so that is enough; each is on record. Clients of other machines are not helped by this.
+//! A client renews its own certificate while that is good. A machine that was off for longer than a
+//! certificate lasts would otherwise be locked out of its own keys, its administrator too. Who
+//! starts the server opens the root key and reads the files of its home, so that is enough; each is
+//! on record. Clients of other machines are not helped by this.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,7 +49,8 @@ impl OwnCertificates {
         self
     }
 
-    /// Renews those that have ended at `now`, or will soon. What cannot be renewed is told, and is as it was.
+    /// Renews those that have ended at `now`, or will soon. What cannot be renewed is told, and is
+    /// as it was.
     pub fn renew(&self, now: OffsetDateTime) {
         for (directory, role) in &self.places {
             match self.renew_one(&ClientFiles::in_directory(directory), *role, now) {
@@ -100,7 +103,8 @@ mod tests {
         let directory = home.path().join("keyserver");
         std::fs::create_dir(&directory).unwrap();
         let key = root::create(&directory, &Way::PlainFile, &Access::default()).unwrap();
-        let state = State::open(&directory, &key, ServerSettings::default().authority()).unwrap();
+        let settings = ServerSettings::default();
+        let state = State::open(&directory, &key, settings.authority(), settings.audit.options()).unwrap();
         let own = OwnCertificates::new(&state.authority, &state.audit, home.path(), &directory);
         let files: Vec<_> = own.places.iter().map(|(path, _)| ClientFiles::in_directory(path)).collect();
         for (files, (_, role)) in files.iter().zip(&own.places).take(4) {
@@ -111,7 +115,8 @@ mod tests {
         let now = OffsetDateTime::now_utc();
         own.renew(now);
         assert_eq!(files[..4].iter().map(identity).collect::<Vec<_>>(), before, "they are good for long");
-        // After a quarter in a drawer. The auditor was revoked meanwhile, and another's file lies where the control plane's was.
+        // After a quarter in a drawer. The auditor was revoked meanwhile, and another's file lies
+        // where the control plane's was.
         state.authority.revoke_client(before[3].client, "left", now).unwrap();
         std::fs::copy(&files[1].certificate, &files[2].certificate).unwrap();
         let later = now + Duration::days(120);

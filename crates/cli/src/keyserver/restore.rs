@@ -96,7 +96,7 @@ impl RestoreArguments {
         let key = self.secret.open(&directory)?;
         let restored = session.restore(&mut ServerTarget::open(&directory, &key)?, self.replace)?;
         // Puts it on record.
-        let state = State::open(&directory, &key, settings.authority())?;
+        let state = State::open(&directory, &key, settings.authority(), settings.audit.options())?;
         let recertified = self.recertify(&state, &settings)?;
         let authority = state.authority.fingerprint().to_string();
         output.answer(&Answer { directory, restored, authority, recertified })

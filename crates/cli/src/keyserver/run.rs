@@ -2,22 +2,23 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_keyserver::Settings;
 use strongroom_keyserver::broker::Upstream;
 use strongroom_keyserver::process::state::State;
 use strongroom_keyserver::process::{Addresses, KeyServerProcess, ProcessSettings};
 use strongroom_keyserver::root::{self, Protection};
-use strongroom_keyserver::settings::Settings;
 use strongroom_kmip::server::ServerLimits;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments};
+use super::directory::{DirectoryArguments, ServerSettings, SettingsArguments, listen_for_administration};
 use super::init::{self, EMBEDDED};
 use super::own_certificates::OwnCertificates;
 use super::root::SecretArguments;
@@ -47,6 +48,7 @@ Keys come out under certificates alone. What the server does for a client beyond
 Examples:
   strongroom keyserver run
   strongroom keyserver run --syslog logs.example.org --syslog-ca /etc/ssl/logs-ca.pem
+  strongroom keyserver run --audit-keep-size 10G
   strongroom keyserver run --broker corp
   strongroom keyserver run --directory /srv/kms --listen 10.0.0.5:5696 --secret-fd 3 3<passphrase"
 )]
@@ -60,7 +62,8 @@ pub struct RunArguments {
     #[command(flatten)]
     secret: SecretArguments,
 
-    /// Where there is no state yet: the TPM that seals the root key, instead of /dev/tpmrm0, as a device or a socket
+    /// Where there is no state yet: the TPM that seals the root key, instead of /dev/tpmrm0, as a
+    /// device or a socket
     #[arg(long, value_name = "PATH")]
     tpm_device: Option<PathBuf>,
 
@@ -113,7 +116,7 @@ impl RunArguments {
         let description =
             root::describe(&directory, root::Access::of_this_service().credentials_directory.as_deref())?;
         init::warn(output, &description);
-        let state = State::open(&directory, &key, settings.authority())?;
+        let state = State::open(&directory, &key, settings.authority(), settings.audit.options())?;
         let authority = state.authority.fingerprint().to_string();
         // What is derived from it is all that is needed from here on.
         drop(key);
@@ -128,7 +131,12 @@ impl RunArguments {
             );
             // Whatever is noted while it serves counts.
             let dependents = Arc::new(KnownDatastores::of_home(&home));
-            let service = KeyServerProcess::bind(state, self.service(&settings)?, dependents).await?;
+            // Its file goes when the server has ended.
+            let administration = listen_for_administration(&directory)?;
+            let socket = administration.as_ref().map(|socket| socket.as_fd().try_clone_to_owned());
+            let socket = socket.transpose().map_err(CliError::Runtime)?;
+            let service = self.service(&settings, socket)?;
+            let service = KeyServerProcess::bind(state, service, dependents).await?;
             let Addresses { kmip, enrolment } = service.addresses();
             init::remember(&home, &directory, &before, &settings)?;
             let (root, pid) = (description.protection, std::process::id());
@@ -155,7 +163,11 @@ impl RunArguments {
         })
     }
 
-    fn service(&self, settings: &ServerSettings) -> Result<ProcessSettings, CliError> {
+    fn service(
+        &self,
+        settings: &ServerSettings,
+        administration: Option<OwnedFd>,
+    ) -> Result<ProcessSettings, CliError> {
         let is_on = |offer| self.offer.contains(&offer);
         let collector = settings.syslog.as_ref().map(SyslogSettings::collector).transpose()?;
         let upstream = match settings.brokered.as_slice() {
@@ -168,8 +180,10 @@ impl RunArguments {
         Ok(ProcessSettings {
             collector,
             upstream,
+            retention: settings.audit.retention(),
             kmip: settings.listen,
             enrolment: settings.listen_enrolment,
+            administration,
             offered: Settings {
                 encrypt: is_on(Offer::Encrypt),
                 mac: is_on(Offer::Mac),

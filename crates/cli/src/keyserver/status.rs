@@ -6,6 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_keyserver::management::protocol::{CollectorAnswer, Question, StatusAnswer};
 
+use strongroom_types::display_bytes;
+
 use super::administration::AdministrationArguments;
 use crate::error::CliError;
 use crate::output::{Output, utc};
@@ -51,6 +53,8 @@ impl fmt::Display for Shown {
             clients,
             backup,
             audit_sequence,
+            audit_first_sequence,
+            audit_bytes,
             collector,
             ..
         } = &self.0;
@@ -63,7 +67,10 @@ impl fmt::Display for Shown {
             }
             None => writeln!(f, "backup     none")?,
         }
-        write!(f, "audit log  {audit_sequence} lines")?;
+        write!(f, "audit log  {audit_sequence} lines, {}", display_bytes(*audit_bytes))?;
+        if *audit_first_sequence > 1 {
+            write!(f, " from line {audit_first_sequence} on")?;
+        }
         match collector {
             None => Ok(()),
             Some(CollectorAnswer { confirmed_sequence, trouble: None, .. }) => {

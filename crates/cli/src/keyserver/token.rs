@@ -5,9 +5,9 @@ use std::fmt;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_keyserver::access::{ClientName, PublicKeySha256, Role};
-use strongroom_keyserver::management::protocol::{NewTokenAnswer, Question, TokenAnswer};
+use strongroom_keyserver::management::protocol::{ClientAnswer, NewTokenAnswer, Question, TokenAnswer};
 
-use super::administration::AdministrationArguments;
+use super::administration::{AdministrationArguments, Administrator};
 use crate::error::CliError;
 use crate::output::{Output, Table, utc};
 
@@ -16,6 +16,8 @@ use crate::output::{Output, Table, utc};
 pub enum TokenCommand {
     /// Make a token, by which one client gets its first certificate
     Create(CreateArguments),
+    /// Make a token, by which a client that lost its certificate or key gets another certificate
+    Replace(ReplaceArguments),
     /// List the tokens
     List(ListArguments),
     /// Cancel a token that was not used
@@ -50,6 +52,40 @@ pub struct CreateArguments {
     /// Only for the key whose public half has this SHA-256
     #[arg(long, value_name = "SHA256")]
     public_key: Option<PublicKeySha256>,
+
+    /// How long its certificate is good, in days, at most 825; by default as the server says
+    #[arg(long, value_name = "DAYS")]
+    certificate_days: Option<u32>,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+/// For which client.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The client stays who it is, with its name and role, and owns the keys that it owned. The certificates that it had end when the \
+token is used. A client that is revoked gets none.
+
+Examples:
+  strongroom keyserver client list
+  umask 077; strongroom keyserver token replace vcenter --certificate-days 825 > token"
+)]
+pub struct ReplaceArguments {
+    /// The client's name, or its id
+    client: String,
+
+    /// How long it can be used, in seconds; by default an hour
+    #[arg(long, value_name = "SECONDS")]
+    valid: Option<u32>,
+
+    /// Only for the key whose public half has this SHA-256
+    #[arg(long, value_name = "SHA256")]
+    public_key: Option<PublicKeySha256>,
+
+    /// How long its certificate is good, in days, at most 825; by default as the server says
+    #[arg(long, value_name = "DAYS")]
+    certificate_days: Option<u32>,
 
     #[command(flatten)]
     server: AdministrationArguments,
@@ -92,19 +128,30 @@ impl TokenCommand {
     /// Does it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
-            Self::Create(CreateArguments { name, role, valid, public_key, server }) => {
+            Self::Create(wish) => {
+                let CreateArguments { name, role, valid, public_key, certificate_days, server } = wish;
                 let question = Question::CreateToken {
+                    client: None,
                     name: name.clone(),
                     role: *role,
                     valid_seconds: *valid,
                     public_key: *public_key,
+                    certificate_days: *certificate_days,
                 };
-                let created: NewTokenAnswer = server.administrator()?.ask(&question)?;
-                let expires = utc(seconds(created.expires_unix_seconds));
-                output.answer(&Created(created))?;
-                // Not beside the token, which goes to a file as it is.
-                output.remark(&format!("good once, until {expires}"));
-                Ok(())
+                create(&server.administrator()?, &question, output)
+            }
+            Self::Replace(ReplaceArguments { client, valid, public_key, certificate_days, server }) => {
+                let administrator = server.administrator()?;
+                let known = the_client(administrator.ask(&Question::Clients)?, client)?;
+                let question = Question::CreateToken {
+                    client: Some(known.id),
+                    name: known.name,
+                    role: known.role,
+                    valid_seconds: *valid,
+                    public_key: *public_key,
+                    certificate_days: *certificate_days,
+                };
+                create(&administrator, &question, output)
             }
             Self::List(ListArguments { server }) => {
                 output.answer(&Listed { items: server.administrator()?.ask(&Question::Tokens)? })
@@ -115,6 +162,32 @@ impl TokenCommand {
                 output.answer(&Cancelled { id: id.clone() })
             }
         }
+    }
+}
+
+fn create(administrator: &Administrator, question: &Question, output: &Output) -> Result<(), CliError> {
+    let created: NewTokenAnswer = administrator.ask(question)?;
+    let expires = utc(seconds(created.expires_unix_seconds));
+    output.answer(&Created(created))?;
+    // Not beside the token, which goes to a file as it is.
+    output.remark(&format!("good once, until {expires}"));
+    Ok(())
+}
+
+/// The client that is called so, by its id or its name.
+fn the_client(clients: Vec<ClientAnswer>, called: &str) -> Result<ClientAnswer, CliError> {
+    let is_meant = |client: &ClientAnswer| client.id.to_string() == called || client.name.as_str() == called;
+    let mut meant: Vec<_> =
+        clients.into_iter().filter(|client| !client.is_revoked && is_meant(client)).collect();
+    match (meant.pop(), meant.len()) {
+        (Some(client), 0) => Ok(client),
+        (None, _) => Err(CliError::Usage(format!(
+            "the key server has no client '{called}' that is not revoked; `strongroom keyserver client list` shows them"
+        ))),
+        (Some(_), others) => Err(CliError::Usage(format!(
+            "{} clients are called '{called}'; name one by its id: `strongroom keyserver client list`",
+            others + 1
+        ))),
     }
 }
 

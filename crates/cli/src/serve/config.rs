@@ -20,6 +20,7 @@ use strongroom_keys::ProviderName;
 
 use super::{NamedDatastore, parse_crypto_safe, parse_datastore};
 use crate::error::CliError;
+use crate::keyserver::parse_address;
 
 /// Where it is looked for when nobody says where.
 const DEFAULT_PATH: &str = "/etc/strongroom/strongroom.conf";
@@ -97,9 +98,9 @@ impl ServeConfig {
             return Err(format!("'{name}' has no value; give it one, or take the line out"));
         }
         let taken = match name {
-            "listen" => once(&mut self.listen, value, address),
-            "listen-kmip" => once(&mut self.listen_kmip, value, address),
-            "listen-enrolment" => once(&mut self.listen_enrolment, value, address),
+            "listen" => once(&mut self.listen, value, parse_address),
+            "listen-kmip" => once(&mut self.listen_kmip, value, parse_address),
+            "listen-enrolment" => once(&mut self.listen_enrolment, value, parse_address),
             "name" => once(&mut self.name, value, |text| Name::new(text).map_err(text_of)),
             "run" => once(&mut self.run, value, absolute),
             "crypto-safe" => once(&mut self.crypto_safe, value, parse_crypto_safe),
@@ -138,10 +139,6 @@ fn text_of(error: impl Display) -> String {
     error.to_string()
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("'{text}' is no ADDRESS:PORT, as in 10.0.0.5:5690 or [fd00::5]:5690"))
-}
-
 fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err(format!("'{text}' is not an absolute path")) }
@@ -168,6 +165,7 @@ mod tests {
     fn what_is_wrong_is_told_with_its_line_and_what_would_be_right() {
         for (text, line, says) in [
             ("listen = 1.2.3.4", 1, "'listen': '1.2.3.4' is no ADDRESS:PORT"),
+            ("listen-kmip = 1.2.3.4:0", 1, "'listen-kmip': port 0 of '1.2.3.4:0' is any port"),
             ("\n\nlisen = 1.2.3.4:5", 3, "there is no setting 'lisen'"),
             ("name = a\nname = b", 2, "said twice"),
             ("datastore = /srv", 1, "NAME=DIR"),

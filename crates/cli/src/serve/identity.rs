@@ -12,10 +12,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use strongroom_keys::ProviderName;
-use strongroom_keyserver::access::{ClientName, Role};
-use strongroom_keyserver::authority::enrol::Client;
+use strongroom_keyserver::access::{ClientId, ClientName, Role};
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
-use strongroom_keyserver::management::protocol::{NewTokenAnswer, Question};
+use strongroom_keyserver::management::protocol::{ClientAnswer, NewTokenAnswer, Question};
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig};
 use time::OffsetDateTime;
 
@@ -97,27 +96,31 @@ impl Identity {
         ClientFiles::in_directory(&self.home.join(self.directory))
     }
 
-    /// Sees to it that it has a certificate that is good for some time, and knows the key server. `administrator` are the
-    /// files of one. Whether its certificate is another one now.
-    pub fn ensure(&self, server: &ServerSettings, administrator: &ClientFiles) -> Result<bool, CliError> {
+    /// Sees to it that it has a certificate that is good for some time, and knows the key server whose state lies in
+    /// `directory`. Whether its certificate is another one now.
+    pub fn ensure(&self, server: &ServerSettings, directory: &Path) -> Result<bool, CliError> {
         let mut is_new = true;
-        let (files, port) = (self.files(), server.listen_enrolment.to_string());
+        let (files, key_server) = (self.files(), server.administration(directory)?);
         if !files.are_there() {
+            let administrator = ClientFiles::in_directory(&directory.join("admin"));
+            let administrator = Administrator::new(key_server.clone(), &administrator)?;
             let question = Question::CreateToken {
+                client: self.known_as(administrator.ask(&Question::Clients)?),
                 name: self.name.clone(),
                 role: self.role,
                 valid_seconds: Some(TOKEN_SECONDS),
                 public_key: None,
+                certificate_days: None,
             };
-            let answer: NewTokenAnswer = Administrator::new(&port, administrator)?.ask(&question)?;
+            let answer: NewTokenAnswer = administrator.ask(&question)?;
             let token = EnrolmentToken::read(answer.token.as_str());
             let token = token.map_err(|error| CliError::Usage(error.to_string()))?;
             let key = NewKey::generate()?;
-            let enrolled = Client::new(&port)?.enrol(&token, &key.signing_request)?;
+            let enrolled = key_server.enrol(&token, &key.signing_request)?;
             files.write(&key, &enrolled.certificate, &enrolled.authorities)?;
         } else if files.not_after()? < OffsetDateTime::now_utc() + RENEW_BEFORE {
             let key = NewKey::generate()?;
-            let renewed = Administrator::new(&port, &files)?.renew(&key.signing_request)?;
+            let renewed = Administrator::new(key_server, &files)?.renew(&key.signing_request)?;
             files.write(&key, &renewed.certificate, &renewed.authorities)?;
         } else {
             is_new = false;
@@ -126,6 +129,18 @@ impl Identity {
             self.register(server)?;
         }
         Ok(is_new)
+    }
+
+    /// The client that it was before its files were lost: that one owns the keys. Of hosts, others may have the name.
+    fn known_as(&self, clients: Vec<ClientAnswer>) -> Option<ClientId> {
+        if self.role == Role::Host {
+            return None;
+        }
+        let is_this = |client: &ClientAnswer| {
+            !client.is_revoked && client.name == self.name && client.role == self.role
+        };
+        let mut known = clients.into_iter().filter(is_this);
+        known.next().filter(|_| known.next().is_none()).map(|client| client.id)
     }
 
     /// The key server as its key provider.

@@ -37,7 +37,7 @@ use self::identity::Identity;
 use crate::api::{ApiArguments, CONTROL_DIRECTORY, address, follow};
 use crate::error::CliError;
 use crate::home::HomeArguments;
-use crate::keyserver::{ClientFiles, ServerSettings, warn_of_root};
+use crate::keyserver::{ServerSettings, parse_address, warn_of_root};
 use crate::output::Output;
 use crate::readiness;
 use crate::signals::Signals;
@@ -82,7 +82,7 @@ pub struct ServeArguments {
     config: Option<PathBuf>,
 
     /// Where to serve the API; by default 127.0.0.1:5690
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen: Option<SocketAddr>,
 
     /// What this machine is called as a host; by default its host name
@@ -99,11 +99,11 @@ pub struct ServeArguments {
     run: Option<PathBuf>,
 
     /// Where the key server serves KMIP, where it is made now; by default 127.0.0.1:5696
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_kmip: Option<SocketAddr>,
 
     /// Where the key server serves enrolment, where it is made now; by default 127.0.0.1:5697
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
     listen_enrolment: Option<SocketAddr>,
 
     /// Whether VMs with encrypted disks are refused where this machine writes memory to a disk in the clear (swap, kdump, hibernation): required or
@@ -382,9 +382,8 @@ impl ServeArguments {
         let mut server = ServerSettings::read(&directory)?;
         server.listen = self.listen_kmip.unwrap_or(server.listen);
         server.listen_enrolment = self.listen_enrolment.unwrap_or(server.listen_enrolment);
-        let administrator = ClientFiles::in_directory(&directory.join("admin"));
         for identity in places.identities(name)? {
-            identity.ensure(&server, &administrator)?;
+            identity.ensure(&server, &directory)?;
         }
         Identity::bring_back_local(&places.home, &server)?;
         Ok(())

@@ -126,8 +126,9 @@ pub fn control(
     name: &Name,
     (listen, news_on_stdin): (SocketAddr, bool),
 ) -> Result<(), CliError> {
-    let server = ServerSettings::read(&places.home.join("keyserver"))?;
-    let keys = KeyServerKeys::new(&places.home, &places.control, server.listen_enrolment.to_string())?;
+    let directory = places.home.join("keyserver");
+    let key_server = ServerSettings::read(&directory)?.administration(&directory)?;
+    let keys = KeyServerKeys::new(&places.home, &places.control, key_server)?;
     let hostd = Client::new(places.run.join("hostd/control.sock"));
     block_on(|told| async move {
         let hostd: Arc<dyn Host> = Arc::new(LocalHostd::new(hostd, Handle::current()));

@@ -14,10 +14,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use strongroom_api::{ObjectKind, ObjectRef};
 use strongroom_control::engine::Control;
+use strongroom_types::counted;
 
 use super::identity::Identity;
 use crate::error::CliError;
-use crate::keyserver::{ClientFiles, ServerSettings};
+use crate::keyserver::ServerSettings;
 
 /// Between one look at certificates and the next. They are renewed 30 days before their end, so one day without a key server is nothing.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(3600);
@@ -91,10 +92,9 @@ impl UpkeepOf {
                 return false;
             }
         };
-        let administrator = ClientFiles::in_directory(&directory.join("admin"));
         let mut all = true;
         for identity in &self.identities {
-            match identity.ensure(&server, &administrator) {
+            match identity.ensure(&server, &directory) {
                 Ok(true) => {
                     self.note("certificate.renewed", format!("the certificate of {identity} was renewed"))
                 }
@@ -113,21 +113,21 @@ impl UpkeepOf {
     fn rotate(&self, ended: &Receiver<()>) -> bool {
         let vms = self.control.rotate_due_keys();
         if vms > 0 {
-            self.note("key.rotating", format!("the keys of {vms} VMs are due, and are being rotated"));
+            self.note(
+                "key.rotating",
+                format!("the keys of {} are due, and are being rotated", counted(vms, "VM")),
+            );
         }
         match self.rotated(ended) {
             Ok(Some(rotated)) => {
                 for one in &rotated.rotated {
-                    let volumes = one.moved.len();
+                    let volumes = counted(one.moved.len(), "volume");
                     let (done, kind) = if one.finished {
                         ("was rotated", "key.rotated")
                     } else {
                         ("is being rotated", "key.rotating")
                     };
-                    self.note(
-                        kind,
-                        format!("key {} of {} {done}: {volumes} volumes moved", one.key, one.provider),
-                    );
+                    self.note(kind, format!("key {} of {} {done}: {volumes} moved", one.key, one.provider));
                 }
                 rotated.finished
             }

@@ -11,6 +11,7 @@ use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_hostd::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
+use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::grant::{
     Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
@@ -41,13 +42,13 @@ pub struct KeyServerKeys {
     keyring: ProviderKeyring,
     hosts: Mutex<HashMap<String, (PublicKeySha256, Instant)>>,
     providers: Mutex<Option<(Vec<KeyProvider>, Instant)>>,
-    /// Where the key server takes questions.
-    port: String,
+    /// The key server, where it takes questions.
+    key_server: Client,
 }
 
 impl KeyServerKeys {
-    /// Those of the control plane that lives in `control_home`, at the key server that takes questions at `port`.
-    pub fn new(home: &Path, control_home: &Path, port: String) -> Result<Self, CliError> {
+    /// Those of the control plane that lives in `control_home`, at this key server.
+    pub fn new(home: &Path, control_home: &Path, key_server: Client) -> Result<Self, CliError> {
         Ok(Self {
             home: home.to_owned(),
             identity: Identity::control(control_home)?,
@@ -55,7 +56,7 @@ impl KeyServerKeys {
             keyring: ProviderKeyring::of_home(control_home),
             hosts: Mutex::default(),
             providers: Mutex::default(),
-            port,
+            key_server,
         })
     }
 
@@ -64,7 +65,7 @@ impl KeyServerKeys {
         &self,
         question: &Question,
     ) -> Result<Answer, KeyProblem> {
-        Administrator::new(&self.port, &self.identity.files())
+        Administrator::new(self.key_server.clone(), &self.identity.files())
             .and_then(|client| client.ask(question))
             .map_err(|error| KeyProblem::Unavailable(error.to_string()))
     }
@@ -152,8 +153,9 @@ impl KeyServerKeys {
         let certificate = |files: &ClientFiles| {
             files.not_after().ok().and_then(|end| u64::try_from(end.unix_timestamp()).ok())
         };
-        let status: Result<StatusAnswer, CliError> = Administrator::new(&self.port, &self.auditor.files())
-            .and_then(|auditor| auditor.ask(&Question::Status));
+        let status: Result<StatusAnswer, CliError> =
+            Administrator::new(self.key_server.clone(), &self.auditor.files())
+                .and_then(|auditor| auditor.ask(&Question::Status));
         let backed_up = status
             .as_ref()
             .ok()
@@ -192,21 +194,11 @@ impl KeyServerKeys {
 }
 
 impl KeyServerKeys {
-    /// The providers that there are, in order; who was added a moment ago is one.
-    fn provider_names(&self) -> impl Iterator<Item = String> {
-        let registered = Registry::of_home(&self.home).list().unwrap_or_default();
-        let readable = registered.into_iter().filter(|known| known.config.is_ok());
-        let external = readable.map(|known| known.name.to_string()).filter(|name| name != EMBEDDED);
-        std::iter::once(EMBEDDED.to_owned()).chain(external)
-    }
-}
-
-impl VmKeys for KeyServerKeys {
-    fn create_key(
+    /// A key that is nobody's yet. Asked again with the same request, it is the same.
+    fn create_unbound(
         &self,
         provider: &ProviderName,
         request: KeyRequestId,
-        _: VmId,
     ) -> Result<ProviderKey, KeyProblem> {
         if provider.as_str() == EMBEDDED {
             let made = self.keyring.provider(provider).and_then(|provider| provider.create_unseen(request));
@@ -222,6 +214,28 @@ impl VmKeys for KeyServerKeys {
             key: brokered.id.parse().map_err(|error| unusable(format!("{error}")))?,
             wrapped: None,
         })
+    }
+
+    /// The providers that there are, in order; who was added a moment ago is one.
+    fn provider_names(&self) -> impl Iterator<Item = String> {
+        let registered = Registry::of_home(&self.home).list().unwrap_or_default();
+        let readable = registered.into_iter().filter(|known| known.config.is_ok());
+        let external = readable.map(|known| known.name.to_string()).filter(|name| name != EMBEDDED);
+        std::iter::once(EMBEDDED.to_owned()).chain(external)
+    }
+}
+
+impl VmKeys for KeyServerKeys {
+    fn create_key(
+        &self,
+        provider: &ProviderName,
+        request: KeyRequestId,
+        vm: VmId,
+    ) -> Result<ProviderKey, KeyProblem> {
+        let key = self.create_unbound(provider, request)?;
+        let object = key.key.to_string().parse().map_err(|error| KeyProblem::Refused(format!("{error}")))?;
+        let () = self.ask(&Question::BindKey { key: object, vm })?;
+        Ok(key)
     }
 
     fn grant(

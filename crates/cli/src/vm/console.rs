@@ -1,7 +1,6 @@
 //! `strongroom vm console`, and the guest socket that it goes over.
 
-use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::SendFlags;
 use strongroom_api::vm::{Ticket, TicketUse};
 use strongroom_hostd::protocol::{FORMAT, GuestHello, GuestWelcome, ProblemBody};
 
@@ -86,13 +85,8 @@ impl GuestSocket {
         file: &impl AsFd,
     ) -> Result<(UnixStream, GuestWelcome), CliError> {
         let hello = hello(ticket)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
-        let files = [file.as_fd()];
-        beside.push(SendAncillaryMessage::ScmRights(&files));
         let (first, rest) = hello.split_at(1);
-        let sent =
-            rustix::net::sendmsg(&self.stream, &[IoSlice::new(first)], &mut beside, SendFlags::NOSIGNAL);
+        let sent = strongroom_wire::send(&self.stream, first, &[file.as_fd()], SendFlags::empty());
         sent.map_err(|errno| self.failed(errno.into()))?;
         (&self.stream).write_all(rest).map_err(|error| self.failed(error))?;
         self.welcomed()

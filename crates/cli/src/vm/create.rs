@@ -7,17 +7,17 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::host::Host;
-use strongroom_api::vm::{AddDisk, Cdrom, CreateVm, DiskKind, EncryptionWish, Firmware, Memory, VmView};
+use strongroom_api::vm::{AddDisk, Cdrom, CreateVm, DiskKind, EncryptionWish, Firmware, MemorySize, VmView};
 use strongroom_types::{VolumeSize, display_bytes};
 
-use super::disk::{ImageArguments, Upload, import};
+use super::disk::{ImageArguments, Upload, bring};
 use super::hardware::{self, Line};
 use super::options::{
     BootArguments, FrontendArgument, MachineArgument, NetworkArguments, RestartArgument, cpus, parse_cdrom,
     parse_disk, parse_memory,
 };
-use super::seed::{Seed, SeedArguments};
-use crate::api::{Api, ApiArguments, WaitArguments, follow, follow_unless, segment};
+use super::seed::{SEED_DISK, SeedArguments};
+use crate::api::{ApiArguments, WaitArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -36,6 +36,7 @@ It boots from --cdrom before its disks, until `strongroom vm set VM --cdrom none
 Examples:
   strongroom vm create web1 --cpus 2 --memory 2G --disk 20G --image debian.qcow2
   strongroom vm create db1 --cpus 4 --memory 8G --disk 40G --disk 200G --policy gold --no-wait
+  strongroom vm create vault1 --memory 2G --disk 20G --integrity --image debian.qcow2
   strongroom vm create web2 --memory 2G --disk 20G --swap 2G --image debian-cloud.qcow2 --user-data user-data.yaml
   strongroom vm create new1 --memory 2G --disk 20G --cdrom /var/lib/strongroom/hostd/boot/debian.iso
   strongroom vm create web3 --memory 2G --disk 20G --image debian.qcow2 --net bridge=br0,vlan=7
@@ -51,11 +52,16 @@ pub struct CreateArguments {
 
     /// Guest memory, as in 512M or 2G
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
-    memory: Memory,
+    memory: MemorySize,
 
     /// A disk of this size, as in 20G; once for each. The first is /dev/vda
     #[arg(long = "disk", value_name = "SIZE", value_parser = parse_disk)]
     disks: Vec<VolumeSize>,
+
+    /// Keep a keyed tag for each block of the disks: a block that somebody changed or put back fails to be read. Costs space, and
+    /// time on writes
+    #[arg(long, requires = "disks", conflicts_with = "unencrypted")]
+    integrity: bool,
 
     /// A disk of this size to swap memory out to, empty at each start; once for each. The guest finds it by its label, swap0
     #[arg(long = "swap", value_name = "SIZE", value_parser = parse_disk, requires = "disks")]
@@ -178,18 +184,32 @@ impl CreateArguments {
         if self.wait.no_wait {
             return output.answer(&crate::api::Begun(task));
         }
-        follow_unless(&api, output, "creating", task, signals.as_ref())?;
-        let made: VmView = api.get(&format!("/v1/vms/{}", segment(self.name.as_str())))?;
-        let filled = fill(&api, output, &made, (image, seed), signals.as_ref());
-        filled.inspect_err(|_| undo(&api, output, &made))?;
+        let name = self.name.as_str();
+        let vm = format!("/v1/vms/{}", segment(name));
+        // The VM is made when it has them: whatever becomes of this process, it is there with its image or not at all.
+        let mut bring = |disk: &Name| match (&image, &seed) {
+            (_, Some(seed)) if disk.as_str() == SEED_DISK => {
+                bring(&api, name, disk, &seed.image(&api.get(&vm)?)?)
+            }
+            (Some(image), _) => bring(&api, name, disk, image),
+            _ => Err(CliError::Usage(format!("nobody has an image for {disk}"))),
+        };
+        follow_with_images(&api, output, "creating", task, (signals.as_ref(), &mut bring))?;
+        let made: VmView = api.get(&vm)?;
         let host = hardware::host_of(&api, &made);
         output.answer(&Created { vm: made, host })
     }
 
     fn wish(&self) -> Result<CreateVm, CliError> {
         let frontend = self.frontend.into();
-        let data = self.disks.iter().map(|size| (*size, DiskKind::Data));
-        let disks = data.chain(self.swaps.iter().map(|size| (*size, DiskKind::Swap)));
+        // The image is the first disk's.
+        let is_filled = |at: usize| at == 0 && self.image.is_some();
+        let data = self.disks.iter().enumerate().map(|(at, size)| (*size, DiskKind::Data, is_filled(at)));
+        let disks = data.chain(self.swaps.iter().map(|size| (*size, DiskKind::Swap, false)));
+        let disks = disks.map(|(size_bytes, kind, fill)| {
+            let integrity = self.integrity && kind == DiskKind::Data;
+            AddDisk { size_bytes, kind, frontend, fill, integrity }
+        });
         Ok(CreateVm {
             name: self.name.clone(),
             datastore: self.datastore.clone(),
@@ -198,10 +218,11 @@ impl CreateArguments {
             firmware: if self.uefi { Firmware::Uefi } else { Firmware::Bios },
             cpus: cpus(self.cpus)?,
             memory_bytes: self.memory,
-            disks: disks.map(|(size_bytes, kind)| AddDisk { size_bytes, kind, frontend }).collect(),
+            disks: disks.collect(),
             nics: self.network.nics()?,
             tpm: self.tpm,
             seed: self.seed.is_wanted(),
+            fill_seed: self.seed.is_wanted(),
             boot: self.boot.boot()?.unwrap_or_default(),
             cdrom: self.cdrom.clone().unwrap_or_default(),
             vnc: true,
@@ -214,41 +235,4 @@ impl CreateArguments {
             restart: self.restart.into(),
         })
     }
-}
-
-/// Hands over what is to be on the disks of a VM that was made.
-fn fill(
-    api: &Api,
-    output: &Output,
-    vm: &VmView,
-    (image, seed): (Option<Upload>, Option<Seed>),
-    signals: Option<&Signals>,
-) -> Result<(), CliError> {
-    if signals.is_some_and(Signals::came) {
-        return Err(CliError::Interrupted);
-    }
-    if let Some(image) = image {
-        import(api, output, (vm.summary.name.as_str(), "disk0"), &image, signals)?;
-    }
-    seed.map_or(Ok(()), |seed| seed.hand_over(api, output, vm, signals))
-}
-
-/// Deletes a VM whose disks were not filled: nobody asked for an empty one.
-fn undo(api: &Api, output: &Output, vm: &VmView) {
-    let name = &vm.summary.name;
-    // By its id: another one may be called so by now.
-    let deleted = api.delete(&format!("/v1/vms/{}", vm.summary.id));
-    let deleted = deleted.and_then(|task| follow(api, output, "deleting", task));
-    output.remark(&match (deleted, &vm.key) {
-        (Ok(_), Some(key)) => {
-            format!(
-                "{name} was not filled, and is deleted again; its key {} stays with {}",
-                key.key, key.provider
-            )
-        }
-        (Ok(_), None) => format!("{name} was not filled, and is deleted again"),
-        (Err(error), _) => format!(
-            "{name} is there, and not filled ({error}): `strongroom vm delete {name} --yes` deletes it"
-        ),
-    });
 }

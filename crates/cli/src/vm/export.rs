@@ -1,13 +1,11 @@
 //! `strongroom vm export`: a disk of a VM that is off, as an image in the clear, for who may.
 
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use clap::Args;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::vm::{ImageFormat, Ticket, TicketUse};
@@ -15,6 +13,7 @@ use strongroom_hostd::protocol::{ExportNews, GuestEnd, GuestWelcome};
 use strongroom_types::display_bytes;
 
 use super::console::GuestSocket;
+use super::guest_lines::{Ended, GuestLines};
 use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::new_file::NewFile;
@@ -22,9 +21,6 @@ use crate::output::Output;
 use crate::progress::Meter;
 use crate::signals::Signals;
 use crate::volume::image_format::NewFormatArgument;
-
-/// The longest line of a host, in bytes.
-const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Which disk, and what it becomes.
 #[derive(Debug, Args)]
@@ -97,7 +93,7 @@ impl ExportArguments {
         let GuestWelcome::Export { size_bytes } = welcome else {
             return Err(self.broke_off(&io::ErrorKind::InvalidData.into()));
         };
-        self.follow(output, stream, &signals, size_bytes)?;
+        self.follow(output, stream, signals, size_bytes)?;
         image.finish()?;
         output.answer(&Exported {
             vm: self.vm.clone(),
@@ -114,34 +110,21 @@ impl ExportArguments {
         &self,
         output: &Output,
         stream: UnixStream,
-        signals: &Signals,
+        signals: Signals,
         size_bytes: u64,
     ) -> Result<(), CliError> {
         let mut meter = Meter::start(output, "exporting", size_bytes);
-        let mut lines = BufReader::new(stream);
+        let mut lines = GuestLines::new(stream, signals);
         loop {
-            if lines.buffer().is_empty() {
-                let failed = |errno: Errno| self.broke_off(&errno.into());
-                let mut watched =
-                    [PollFd::new(signals, PollFlags::IN), PollFd::new(lines.get_ref(), PollFlags::IN)];
-                match poll(&mut watched, None) {
-                    Ok(_) | Err(Errno::INTR) => {}
-                    Err(errno) => return Err(failed(errno)),
-                }
-            }
-            if signals.came() {
-                return Err(CliError::Interrupted);
-            }
-            let mut line = Vec::new();
-            let read = lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-            read.map_err(|error| self.broke_off(&error))?;
-            match serde_json::from_slice(&line).map_err(|error| self.broke_off(&error.into()))? {
-                ExportNews::Copied { bytes } => meter.at(bytes),
-                ExportNews::End(GuestEnd::Done) => return Ok(()),
-                ExportNews::End(GuestEnd::Error(problem)) => {
+            match lines.next() {
+                Ok(ExportNews::Copied { bytes }) => meter.at(bytes),
+                Ok(ExportNews::End(GuestEnd::Done)) => return Ok(()),
+                Ok(ExportNews::End(GuestEnd::Error(problem))) => {
                     let (code, to) = (problem.code.clone(), self.destination.display());
                     return Err(CliError::Api { code, message: format!("cannot export to {to}: {problem}") });
                 }
+                Err(Ended::Interrupted) => return Err(CliError::Interrupted),
+                Err(Ended::BrokeOff(error)) => return Err(self.broke_off(&error)),
             }
         }
     }

@@ -33,7 +33,8 @@ pub fn disks(vm: &VmView) -> Vec<Line> {
         DiskKind::Swap => ", swap, empty at each start",
     };
     let line = |disk: &strongroom_api::vm::Disk| {
-        Line::new(&disk.name, format!("{}{}", display_bytes(disk.size_bytes), kind(disk.kind)))
+        let tags = if disk.integrity { ", with integrity" } else { "" };
+        Line::new(&disk.name, format!("{}{}{tags}", display_bytes(disk.size_bytes), kind(disk.kind)))
     };
     vm.disks.iter().map(line).collect()
 }
@@ -60,7 +61,10 @@ pub fn network(vm: &VmView, host: Option<&Host>) -> Vec<Line> {
         };
         Line::new(
             format!("nic{number}"),
-            format!("{}  {backend}", nic.mac.as_deref().unwrap_or("no address yet")),
+            format!(
+                "{}  {backend}",
+                nic.mac.map_or_else(|| "no address yet".to_owned(), |mac| mac.to_string())
+            ),
         )
     };
     vm.nics.iter().enumerate().map(line).collect()

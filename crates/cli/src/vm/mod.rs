@@ -1,11 +1,13 @@
 //! `strongroom vm`: one file per group of commands. Everything is asked of the control plane, but for what is done to
 //! guests of libvirt.
 
+mod check;
 mod console;
 mod create;
 mod disk;
 mod dump;
 mod export;
+mod guest_lines;
 mod hardware;
 mod key;
 mod libvirt;
@@ -17,6 +19,9 @@ mod screen;
 mod seed;
 mod set;
 mod show;
+mod stats;
+
+use std::process::ExitCode;
 
 use clap::Subcommand;
 
@@ -33,6 +38,8 @@ pub enum VmCommand {
     List(list::ListArguments),
     /// Show what a VM is and how it is
     Show(show::ShowArguments),
+    /// Watch what a VM's guest asks of its disks: rates, queue, errors, latencies
+    Stats(stats::StatsArguments),
     /// Start a VM
     Start(power::StartArguments),
     /// Stop a VM: its guest is asked to shut down, and cut off if it does not
@@ -54,6 +61,8 @@ pub enum VmCommand {
     /// Make sealed dumps of what a VM's guest has in its memory, and open them
     #[command(subcommand)]
     Dump(dump::DumpCommand),
+    /// Check the disks of a VM that is off
+    Check(check::CheckArguments),
     /// Copy a disk of a VM that is off into an image, in plain text
     Export(export::ExportArguments),
     /// Change a VM that is off
@@ -76,11 +85,12 @@ pub enum VmCommand {
 
 impl VmCommand {
     /// Does it.
-    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+    pub fn run(&self, output: &Output) -> Result<ExitCode, CliError> {
         match self {
             Self::Create(arguments) => arguments.run(output),
             Self::List(arguments) => arguments.run(output),
             Self::Show(arguments) => arguments.run(output),
+            Self::Stats(arguments) => arguments.run(output),
             Self::Start(arguments) => arguments.run(output),
             Self::Stop(arguments) => arguments.run(output),
             Self::Restart(arguments) => arguments.run(output),
@@ -91,6 +101,7 @@ impl VmCommand {
             Self::Console(arguments) => arguments.run(output),
             Self::Screen(arguments) => arguments.run(output),
             Self::Dump(command) => command.run(output),
+            Self::Check(arguments) => return arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Set(arguments) => arguments.run(output),
             Self::Disk(command) => command.run(output),
@@ -99,6 +110,7 @@ impl VmCommand {
             Self::Delete(arguments) => arguments.run(output),
             Self::Register(arguments) => arguments.run(output),
             Self::Unregister(arguments) => arguments.run(output),
-        }
+        }?;
+        Ok(ExitCode::SUCCESS)
     }
 }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use strongroom_api::vm::{Boot, Cdrom, Cpus, Frontend, MachineType, Memory, Nic, NicBackend, RestartPolicy};
-use strongroom_types::{VolumeSize, parse_bytes};
+use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend, RestartPolicy};
+use strongroom_types::VolumeSize;
+use strongroom_vm::{Cpus, DiskFrontend, InterfaceName, MachineType, MemorySize, NetworkError, VlanId};
 
 use crate::error::CliError;
 
@@ -35,7 +36,7 @@ pub enum FrontendArgument {
     Nbd,
 }
 
-impl From<FrontendArgument> for Frontend {
+impl From<FrontendArgument> for DiskFrontend {
     fn from(argument: FrontendArgument) -> Self {
         match argument {
             FrontendArgument::VhostUser => Self::VhostUser,
@@ -136,14 +137,13 @@ fn absolute(path: &Path) -> Result<PathBuf, CliError> {
 
 /// Reads so many processors.
 pub fn cpus(count: u32) -> Result<Cpus, CliError> {
-    let cpus = Cpus::cores(count);
+    let cpus = Cpus::of_cores(count);
     cpus.check().map(|()| cpus).map_err(|error| CliError::Usage(error.to_string()))
 }
 
 /// Reads a size of memory, as in 512M or 2G.
-pub fn parse_memory(text: &str) -> Result<Memory, String> {
-    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
-    Memory::new(bytes).map_err(|error| error.to_string())
+pub fn parse_memory(text: &str) -> Result<MemorySize, String> {
+    text.parse().map_err(|error: strongroom_vm::MemorySizeError| error.to_string())
 }
 
 /// Reads a disk's size.
@@ -158,15 +158,17 @@ fn parse_network(text: &str) -> Result<NetworkArgument, String> {
     if text == "none" {
         return Ok(NetworkArgument::None);
     }
+    let wrong = |error: NetworkError| error.to_string();
+    let interface = |name: &str| name.parse::<InterfaceName>().map_err(wrong);
     let backend = match text.split_once('=') {
         None if text == "user" => NicBackend::User {},
-        Some(("tap", device)) => NicBackend::Tap { device: device.to_owned() },
+        Some(("tap", device)) => NicBackend::Tap { device: interface(device)? },
         Some(("bridge", rest)) => match rest.split_once(",vlan=") {
             Some((device, vlan)) => {
-                let vlan = vlan.parse().map_err(|_| unknown())?;
-                NicBackend::Bridge { device: device.to_owned(), vlan: Some(vlan) }
+                let vlan = VlanId::new(vlan.parse().map_err(|_| unknown())?).map_err(wrong)?;
+                NicBackend::Bridge { device: interface(device)?, vlan: Some(vlan) }
             }
-            None => NicBackend::Bridge { device: rest.to_owned(), vlan: None },
+            None => NicBackend::Bridge { device: interface(rest)?, vlan: None },
         },
         _ => return Err(unknown()),
     };
@@ -183,10 +185,11 @@ mod tests {
         let nics = |networks| NetworkArguments { networks }.nics().unwrap();
         let read = |text: &str| nics(backend(text).unwrap()).unwrap()[0].backend.clone();
         assert_eq!(read("user"), NicBackend::User {});
-        let bridge = NicBackend::Bridge { device: "br0".to_owned(), vlan: Some(7) };
+        let bridge =
+            NicBackend::Bridge { device: "br0".parse().unwrap(), vlan: Some(VlanId::new(7).unwrap()) };
         assert_eq!(read("bridge=br0,vlan=7"), bridge);
-        assert_eq!(read("tap=t0"), NicBackend::Tap { device: "t0".to_owned() });
-        for bad in ["", "wifi", "bridge=br0,vlan=x", "user=1"] {
+        assert_eq!(read("tap=t0"), NicBackend::Tap { device: "t0".parse().unwrap() });
+        for bad in ["", "wifi", "bridge=br0,vlan=x", "bridge=br0,vlan=4095", "tap=a b", "user=1"] {
             assert!(parse_network(bad).is_err(), "{bad}");
         }
         // That there is none is another word than nothing.

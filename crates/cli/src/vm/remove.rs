@@ -51,8 +51,9 @@ pub struct RegisterArguments {
     #[arg(long, value_name = "NAME")]
     datastore: Option<String>,
 
-    /// Register an encrypted VM also if its keys do not vouch for the configuration in its directory. What speaks against it, and what
-    /// could lead its data out (disks that are not encrypted, networks, a kernel or an image of the host), is listed without this
+    /// Register an encrypted VM also if its keys do not vouch for the configuration in its
+    /// directory. What speaks against it, and what could lead its data out (disks that are not
+    /// encrypted, networks, a kernel or an image of the host), is listed without this
     #[arg(long)]
     accept_configuration: bool,
 

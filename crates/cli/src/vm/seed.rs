@@ -14,16 +14,17 @@ use strongroom_api::vm::VmView;
 use strongroom_types::VolumeSize;
 use zeroize::Zeroizing;
 
-use super::disk::{Upload, import};
-use crate::api::{Api, ApiArguments, segment};
+use super::disk::{Upload, disk_name, import};
+use crate::api::{ApiArguments, segment};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::signals::Signals;
 
 /// The longest file: some times what clouds take.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The size of the disk: that of the volume `seed`.
 const DISK_BYTES: u64 = 4 << 20;
+/// The name of the disk.
+pub const SEED_DISK: &str = "seed";
 /// By which cloud-init finds it.
 const LABEL: [u8; 11] = *b"cidata     ";
 
@@ -81,7 +82,7 @@ impl SetSeedArguments {
         let seed = seed.ok_or_else(|| CliError::Usage("say what it is, with --user-data FILE".to_owned()))?;
         let api = self.api.connect()?;
         let vm: VmView = api.get(&format!("/v1/vms/{}", segment(&self.vm)))?;
-        seed.hand_over(&api, output, &vm, None)?;
+        import(&api, output, vm.summary.name.as_str(), &disk_name(SEED_DISK)?, &seed.image(&vm)?)?;
         output.answer(&Replaced { vm: vm.summary.name.to_string() })
     }
 }
@@ -123,22 +124,14 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
 }
 
 impl Seed {
-    /// Puts it into a VM's seed disk, and waits until it is there.
-    pub fn hand_over(
-        &self,
-        api: &Api,
-        output: &Output,
-        vm: &VmView,
-        signals: Option<&Signals>,
-    ) -> Result<(), CliError> {
+    /// The disk that a VM's guest finds it on, as an image.
+    pub fn image(&self, vm: &VmView) -> Result<Upload, CliError> {
         let (name, id) = (vm.summary.name.as_str(), vm.summary.id);
         let meta_data = format!("instance-id: {id}\nlocal-hostname: {name}\n");
         let made = |error| CliError::File { action: "make in memory", path: "seed".into(), error };
         let disk = self.disk(meta_data.as_bytes()).map_err(made)?;
         let size = VolumeSize::new(DISK_BYTES).map_err(|error| made(std::io::Error::other(error)))?;
-        let disk = Upload::raw(disk, size);
-        import(api, output, (name, "seed"), &disk, signals)?;
-        Ok(())
+        Ok(Upload::raw(disk, size))
     }
 
     /// A disk with a FAT file system in memory: a file that has no name.

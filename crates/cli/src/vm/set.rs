@@ -5,7 +5,7 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use strongroom_api::task::Task;
-use strongroom_api::vm::{Cdrom, Memory, PatchVm};
+use strongroom_api::vm::{Cdrom, MemorySize, PatchVm};
 
 use super::options::{BootArguments, NetworkArguments, RestartArgument, cpus, parse_cdrom, parse_memory};
 use crate::api::{ApiArguments, Begun, WaitArguments, follow, segment};
@@ -31,7 +31,7 @@ pub struct SetArguments {
 
     /// Guest memory, as in 512M or 2G
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
-    memory: Option<Memory>,
+    memory: Option<MemorySize>,
 
     #[command(flatten)]
     network: NetworkArguments,

@@ -3,19 +3,16 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
 use strongroom_datastore::file::{Access, Finding, OpenOptions, Severity, check, describe, open};
 use strongroom_worker::Progress;
+use strongroom_worker::check::{CheckError, CheckReport, DataFacts, check_blocks};
 use strongroom_worker::condition::{Condition, State};
-use strongroom_worker::layers::plain_blocks_over;
-use strongroom_worker::read_through::read_through;
 
 use super::describe::exposure_of;
 use super::open::{FreshnessArguments, LockArguments};
-use super::read_blocks::DataFacts;
 use crate::error::CliError;
 use crate::keys::{KeyArguments, VolumeKey};
 use crate::output::Output;
@@ -82,48 +79,37 @@ struct Checked {
     path: PathBuf,
     /// No errors; notices are possible.
     clean: bool,
-    findings: Vec<FindingFacts>,
-    /// What the blocks showed, if they were read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<DataFacts>,
-}
-
-#[derive(Serialize)]
-struct FindingFacts {
-    severity: &'static str,
-    message: String,
-}
-
-impl From<Finding> for FindingFacts {
-    fn from(finding: Finding) -> Self {
-        let severity = match finding.severity {
-            Severity::Notice => "notice",
-            Severity::Error => "error",
-        };
-        Self { severity, message: finding.message }
-    }
+    #[serde(flatten)]
+    report: CheckReport,
 }
 
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in &self.findings {
-            writeln!(f, "{}: {}", finding.severity, finding.message)?;
-        }
-        if let Some(data) = &self.data {
-            writeln!(f, "{data}")?;
-        }
-        let errors = self.findings.iter().filter(|finding| finding.severity == "error").count();
-        match errors {
-            // Of what was not read, nothing is known.
-            0 if self.data.is_none() => write!(
-                f,
-                "{}: no errors in its descriptor and files; its blocks were not read (--data reads them)",
-                self.path.display()
-            ),
-            0 => write!(f, "{}: no errors", self.path.display()),
-            1 => write!(f, "{}: 1 error", self.path.display()),
-            _ => write!(f, "{}: {errors} errors", self.path.display()),
-        }
+        write_report(f, &self.path.display(), &self.report)
+    }
+}
+
+/// What a check of `volume` has shown, as lines for people.
+pub fn write_report(
+    f: &mut fmt::Formatter<'_>,
+    volume: &dyn fmt::Display,
+    report: &CheckReport,
+) -> fmt::Result {
+    for finding in &report.findings {
+        writeln!(f, "{}: {}", finding.severity, finding.message)?;
+    }
+    if let Some(data) = &report.data {
+        writeln!(f, "{data}")?;
+    }
+    match report.errors() {
+        // Of what was not read, nothing is known.
+        0 if report.data.is_none() => write!(
+            f,
+            "{volume}: no errors in its descriptor and files; its blocks were not read (--data reads them)"
+        ),
+        0 => write!(f, "{volume}: no errors"),
+        1 => write!(f, "{volume}: 1 error"),
+        errors => write!(f, "{volume}: {errors} errors"),
     }
 }
 
@@ -151,9 +137,9 @@ impl CheckArguments {
             true => Some(self.read_blocks(&key, output, &mut findings)?),
             false => None,
         };
-        let clean = findings.iter().all(|finding| finding.severity != Severity::Error);
-        let findings = findings.into_iter().map(FindingFacts::from).collect();
-        output.answer(&Checked { path: self.path.clone(), clean, findings, data })?;
+        let report = CheckReport::new(findings, data);
+        let clean = report.errors() == 0;
+        output.answer(&Checked { path: self.path.clone(), clean, report })?;
         Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -170,18 +156,14 @@ impl CheckArguments {
             lock_wait: self.lock.lock_wait,
             least_generation: self.freshness.least_generation,
         };
-        let mut volume = open(&self.path, &options)?;
+        let volume = open(&self.path, &options)?;
         let size_bytes = volume.descriptor().size_bytes.bytes();
-        let blocks = Arc::clone(&volume.disk);
-        let blocks = plain_blocks_over(blocks, &mut volume)?;
         let signals = Signals::catch().map_err(CliError::Signals)?;
         let mut meter = Meter::start(output, "reading", size_bytes);
         let mut progress = Progress { stop: signals.stop_flag(), report: &mut |bytes| meter.at(bytes) };
-        let read = read_through(&*blocks.disk, &mut progress)
-            .map_err(|error| CliError::transfer(error, &self.path, "read", &self.path))?;
-        drop(meter);
-        let facts = DataFacts::of(&read, blocks.tags.map(|tags| tags.counts()));
-        findings.extend(facts.findings(&read));
-        Ok(facts)
+        check_blocks(volume, findings, &mut progress).map_err(|error| match error {
+            CheckError::Stack(error) => error.into(),
+            CheckError::Transfer(error) => CliError::transfer(error, &self.path, "read", &self.path),
+        })
     }
 }

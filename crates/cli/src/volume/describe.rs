@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use strongroom_datastore::file::{DescribedVolume, Descriptor, Integrity, Provisioning};
 use strongroom_keys::KekSource;
+use strongroom_statistics::Snapshot;
 use strongroom_worker::control::{Answer, Client, Request, Status};
 
 /// An answer comes at once, unless a volume is being resized or upgraded just now.
@@ -80,6 +81,14 @@ impl From<&DescribedVolume> for VolumeFacts {
 pub fn exposure_of(path: &Path) -> Option<Status> {
     match Client::connect(path).ok()??.ask(Request::Status, STATUS_WITHIN) {
         Ok(Answer::Status(status)) => Some(status),
+        _ => None,
+    }
+}
+
+/// Asks whoever exposes the volume what its clients asked for; nothing from a program that does not count.
+pub fn statistics_of(path: &Path) -> Option<Snapshot> {
+    match Client::connect(path).ok()??.ask(Request::Statistics, STATUS_WITHIN) {
+        Ok(Answer::Statistics(snapshot)) => Some(*snapshot),
         _ => None,
     }
 }

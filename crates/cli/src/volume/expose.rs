@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +16,9 @@ use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_types::{display_bytes, shell_word};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::NumaNode;
-use strongroom_worker::supervise::{Birthright, Exposure, Program, Quarters, Supervisor, VolumeKek};
+use strongroom_worker::supervise::{
+    Birthright, Exposure, Program, Quarters, Supervisor, VolumeKek, WorkerStarter, Workers,
+};
 
 use super::attach::{Attachment, Show};
 use super::key_events;
@@ -196,8 +199,7 @@ impl ExposeArguments {
             keyring,
             listener,
             birthright: Birthright { frontend, tls_key, name, placement },
-            program: worker_program(log)?,
-            quarters: Quarters::OfItsOwn,
+            workers: workers(log)?,
         };
         let supervisor = Supervisor::start(exposure, layer, deks)?;
         readiness::tell("READY=1");
@@ -274,11 +276,13 @@ fn parse_group(text: &str) -> Result<Gid, String> {
     }
 }
 
-/// This very program, called as a worker.
-pub fn worker_program(log: &[OsString]) -> Result<Program, CliError> {
+/// Workers of this very program, each on its own.
+pub fn workers(log: &[OsString]) -> Result<Workers, CliError> {
     let failed = |error| CliError::File { action: "open", path: "/proc/self/exe".into(), error };
     let path = std::env::current_exe().map_err(failed)?;
     let mut arguments = log.to_vec();
     arguments.push(WORKER_COMMAND.into());
-    Program::at(&path, arguments).map_err(|error| CliError::File { action: "open", path, error })
+    let program =
+        Program::at(&path, arguments).map_err(|error| CliError::File { action: "open", path, error })?;
+    Ok(Workers::of(Arc::new(WorkerStarter::new(program, Quarters::OfItsOwn))))
 }

@@ -10,9 +10,9 @@ use strongroom_frontend::listen::{Address, Listener};
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_types::{VolumeSize, display_bytes};
 use strongroom_worker::birth::Frontend;
-use strongroom_worker::supervise::{Birthright, MemoryExposure, Quarters};
+use strongroom_worker::supervise::{Birthright, MemoryExposure};
 
-use super::expose::worker_program;
+use super::expose::workers;
 use super::target::{UnixAddress, absolute};
 use crate::error::CliError;
 use crate::output::Output;
@@ -106,8 +106,7 @@ impl ExposeMemoryArguments {
             encrypted: !self.unencrypted,
             listener: Listener::bind_for(&Address::Unix(socket.clone()), None)?,
             birthright: Birthright { frontend, tls_key: None, name: NAME.to_owned(), placement: None },
-            program: worker_program(log)?,
-            quarters: Quarters::OfItsOwn,
+            workers: workers(log)?,
         };
         let mut answered = Ok(());
         exposure.serve(&signals, |worker_pid| {

@@ -11,8 +11,9 @@ use strongroom_types::display_bytes;
 use strongroom_worker::condition::{Condition, State};
 use strongroom_worker::control::KeyStatus;
 
-use super::describe::VolumeFacts;
+use super::describe::{VolumeFacts, statistics_of};
 use super::open::FreshnessArguments;
+use super::statistics::StatisticsFacts;
 use crate::error::{CliError, without_numbers};
 use crate::keys::KeyArguments;
 use crate::output::{Output, utc};
@@ -49,6 +50,8 @@ struct Info {
     /// Whether the volume's key has vouched for the descriptor.
     authenticated: bool,
     datastore: DatastoreFacts,
+    /// What its clients asked for since it is exposed; nothing for a volume that is not.
+    statistics: Option<StatisticsFacts>,
 }
 
 /// One layer.
@@ -68,7 +71,7 @@ struct DatastoreFacts {
 
 impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { volume, chain, log, authenticated, datastore } = self;
+        let Self { volume, chain, log, authenticated, datastore, statistics } = self;
         let bytes = |bytes: u64| format!("{} ({bytes} bytes)", display_bytes(bytes));
         writeln!(f, "{}", volume.path.display())?;
         writeln!(f, "  size          {}", bytes(volume.size_bytes))?;
@@ -100,7 +103,14 @@ impl fmt::Display for Info {
         }
         match volume.integrity {
             Some(Integrity::HmacSha256) => {
-                writeln!(f, "  integrity     a tag of each block (HMAC-SHA256, 128 bits)")?;
+                writeln!(
+                    f,
+                    "  integrity     a tag of each block (HMAC-SHA256, 128 bits), of the former format: a block that is erased \
+                     with its tag is not noticed; opened to be written, the volume gets new tags"
+                )?;
+            }
+            Some(Integrity::HmacSha256Absence) => {
+                writeln!(f, "  integrity     a tag of each block, erased ones too (HMAC-SHA256, 128 bits)")?;
             }
             None => writeln!(f, "  integrity     none: reads notice no damage")?,
         }
@@ -126,6 +136,9 @@ impl fmt::Display for Info {
             writeln!(f, "  state         {}", state(&exposure.condition))?;
             if let Some(key) = &exposure.key {
                 writeln!(f, "  key lease     {}", lease(key))?;
+            }
+            if let Some(statistics) = statistics {
+                write!(f, "{statistics}")?;
             }
         }
         let (free, total) = (display_bytes(datastore.available_bytes), display_bytes(datastore.total_bytes));
@@ -166,6 +179,19 @@ fn state(condition: &Condition) -> String {
     if condition.device_errors > 0 {
         let last = condition.last_device_error.as_deref().unwrap_or("no reason");
         text += &format!("; {} requests failed, of the last it was said: {last}", condition.device_errors);
+    }
+    if condition.wrong_blocks > 0 {
+        text += &format!(
+            "; ALARM: {} reads found blocks that are not what was last written there",
+            condition.wrong_blocks
+        );
+    }
+    if condition.adopted_blocks > 0 {
+        text += &format!(
+            "; {} blocks did not match their tags and were taken as they are: they may have been in flight when power or process \
+             failed; if the volume was closed in order, this is an ALARM: somebody has changed them",
+            condition.adopted_blocks
+        );
     }
     text
 }
@@ -225,6 +251,8 @@ impl InfoArguments {
             size_bytes: descriptor.layer_size(layer).bytes(),
         });
         let (volume, chain) = (VolumeFacts::from(&described), chain.collect());
-        output.answer(&Info { volume, chain, log, authenticated, datastore })
+        let snapshot = volume.exposure.as_ref().and_then(|_| statistics_of(&self.path));
+        let statistics = snapshot.as_ref().map(StatisticsFacts::from);
+        output.answer(&Info { volume, chain, log, authenticated, datastore, statistics })
     }
 }

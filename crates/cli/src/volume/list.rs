@@ -18,7 +18,7 @@ use crate::output::{Output, Table, utc};
 
 Examples:
   strongroom volume list ./ds
-  strongroom volume list ./ds --json | jq -r '.volumes[].path'")]
+  strongroom volume list ./ds --json | jq -r '.items[].path'")]
 pub struct ListArguments {
     /// The datastore: the directory that holds the volumes
     datastore: PathBuf,

@@ -1,7 +1,7 @@
 //! `strongroom volume`: one file per command.
 
 pub mod attach;
-mod check;
+pub mod check;
 mod create;
 mod delete;
 pub mod describe;
@@ -14,10 +14,10 @@ mod info;
 mod key_events;
 mod list;
 pub mod open;
-mod read_blocks;
 pub mod rekey;
 mod resize;
 mod staged;
+mod statistics;
 mod target;
 mod upgrade;
 

@@ -63,11 +63,7 @@ impl FreshnessArguments {
     /// That a volume which nobody opens is the one that is meant, and no older than is known.
     pub fn verify(&self, path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
         descriptor.expect_volume(path, self.expect_volume)?;
-        let (found, least) = (descriptor.generation, self.least_generation);
-        match found < least {
-            true => Err(DatastoreError::RolledBack { path: path.to_owned(), found, least }),
-            false => Ok(()),
-        }
+        descriptor.expect_generation(path, self.least_generation)
     }
 }
 

@@ -75,8 +75,8 @@ impl<'test> Mounts<'test> {
         place
     }
 
-    /// Makes a tmpfs larger. The options that it has are not repeated: its owner's number, which is shown as others see
-    /// it, means nobody in a user namespace.
+    /// Makes a tmpfs larger. The options that it has are not repeated: its owner's number, which is
+    /// shown as others see it, means nobody in a user namespace.
     #[track_caller]
     pub fn resize_tmpfs(&self, place: &Path, mib: u32) {
         let place = place.display();

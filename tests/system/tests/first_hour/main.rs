@@ -2,6 +2,7 @@
 //! command's help, and the mistakes that people make, with what each of them is told.
 //!
 //! - `first_hour/mistakes.txt` holds the mistakes as a terminal showed them; [`transcript`] runs it again and compares.
+//! - [`readme`], [`help`]: commands as they are written, and what becomes of each ([`steps`]).
 //! - [`rules`]: what every refusal keeps to, whatever the transcript says.
 //! - [`user`]: who does it: a home, a working directory, a `serve`.
 //!
@@ -10,8 +11,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
+mod help;
 mod readme;
 mod rules;
+mod steps;
 mod transcript;
 mod user;
 

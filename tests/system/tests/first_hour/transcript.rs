@@ -182,7 +182,7 @@ impl Scene {
             let end = end.or_else(|| answer.rfind(": ").map(|at| at + 2));
             let (question, keys) =
                 answer.split_at(end.unwrap_or_else(|| panic!("what is asked in '{answer}'?")));
-            terminal.shows(question);
+            terminal.shows(&user.meant(question));
             match keys {
                 "^C" => terminal.types("\u{3}"),
                 keys => terminal.types(&format!("{keys}\r")),

@@ -23,6 +23,15 @@ pub const SHOWN_HOME: &str = "/home/ada";
 /// machine may well have swap.
 const MACHINE: &str = "--crypto-safe advised --run \"$STRONGROOM_RUN\"";
 
+/// Where in the user's home is what texts have elsewhere on a machine.
+const OWN_PLACES: [(&str, &str); 5] = [
+    ("/srv/vms", "$HOME/srv/vms"),
+    ("/mnt/safe", "$HOME/safe"),
+    ("unix:/run/", "unix:$HOME/"),
+    ("/var/lib/strongroom", "$HOME/.strongroom"),
+    ("/etc/strongroom", "$HOME/etc"),
+];
+
 pub struct User<'test> {
     scratch: &'test Scratch,
     strongroom: CommandLine<'test>,
@@ -110,8 +119,8 @@ impl<'test> User<'test> {
         let [(api, _), (kmip, _), (enrolment, _)] = &self.addresses;
         let ports = format!("--listen {api} --listen-kmip {kmip} --listen-enrolment {enrolment} {MACHINE}");
         let serve = "strongroom serve";
-        // The README's datastore is in the user's own directory.
-        let line = &line.replace("/srv/vms", "$HOME/srv/vms");
+        // The directories of a machine are in the user's own.
+        let line = &OWN_PLACES.iter().fold(self.meant(line), |line, (usual, own)| line.replace(usual, own));
         let line = match line.contains(&format!("{serve} --")) {
             true => line.replacen(serve, &format!("{serve} {ports}"), 1),
             false => line.to_owned(),
@@ -120,6 +129,13 @@ impl<'test> User<'test> {
             "root=\"$PWD\"; export PATH=\"$root/bin:$PATH\" HOME=\"$root/ada\" STRONGROOM_HOME=\"$root/ada/.strongroom\" \
              STRONGROOM_RUN=\"$root/run\"; umask 022; cd \"$HOME\"; {line}"
         )
+    }
+
+    /// A text of a transcript, with this test's home and ports.
+    pub fn meant(&self, text: &str) -> String {
+        let home = self.scratch.path("ada").display().to_string();
+        let ours = text.replace(SHOWN_HOME, &home);
+        self.addresses.iter().fold(ours, |text, (ours, usual)| text.replace(usual, ours))
     }
 
     /// A text as it would be on the user's own machine.

@@ -59,7 +59,7 @@ pub fn gather(site: &Site<'_>) -> (Vec<Need>, Vec<String>) {
     let neighbours = neighbours(site.root);
     let vm_at = |address: &IpAddr| {
         let mac = neighbours.get(address)?;
-        let vm = site.vms.iter().find(|vm| vm.nics.iter().any(|nic| nic.mac.eq_ignore_ascii_case(mac)))?;
+        let vm = site.vms.iter().find(|vm| vm.nics.iter().any(|nic| mac.parse() == Ok(nic.mac)))?;
         Some((vm.name.to_string(), mac.clone()))
     };
     needs_of_vms(site, &mut needs, &mut unknown);

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_api::Name;
 use strongroom_api::vm::{AddDisk, Disk, DiskKind, VmView};
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::super::options::{FrontendArgument, parse_disk};
-use super::{ImageArguments, Upload, import};
-use crate::api::{ApiArguments, Begun, WaitArguments, follow, follow_unless, segment};
+use super::{ImageArguments, Upload, bring};
+use crate::api::{ApiArguments, Begun, WaitArguments, follow_with_images, segment};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::signals::Signals;
@@ -24,6 +25,7 @@ as a virtio disk whose serial number is its name; it is there at every start fro
 Examples:
   strongroom vm disk add web1 --size 20G
   strongroom vm disk add web1 --size 20G --image data.qcow2
+  strongroom vm disk add web1 --size 20G --integrity
   strongroom vm disk add web1 --size 2G --swap"
 )]
 pub struct AddArguments {
@@ -37,6 +39,10 @@ pub struct AddArguments {
     /// To swap memory out to: empty at each start. The guest finds it by its label, swap0 and so on
     #[arg(long)]
     swap: bool,
+
+    /// Keep a keyed tag for each block: a block that somebody changed or put back fails to be read
+    #[arg(long, conflicts_with = "swap")]
+    integrity: bool,
 
     /// Fill it with this image; the VM has to be off
     #[arg(long, value_name = "FILE", conflicts_with_all = ["swap", "no_wait"])]
@@ -90,12 +96,18 @@ impl AddArguments {
             return Err(CliError::Usage(message));
         }
         let kind = if self.swap { DiskKind::Swap } else { DiskKind::Data };
-        let wish = AddDisk { size_bytes: self.size, kind, frontend: self.frontend.into() };
+        let fill = image.is_some();
+        let frontend = self.frontend.into();
+        let wish = AddDisk { size_bytes: self.size, kind, frontend, fill, integrity: self.integrity };
         let task = api.post(&format!("{vm}/disks"), &wish)?;
         if self.wait.no_wait {
             return output.answer(&Begun(task));
         }
-        follow_unless(&api, output, "adding", task, signals.as_ref())?;
+        let mut bring = |disk: &Name| match &image {
+            Some(image) => bring(&api, &self.vm, disk, image),
+            None => Err(CliError::Usage(format!("nobody has an image for {disk}"))),
+        };
+        follow_with_images(&api, output, "adding a disk to", task, (signals.as_ref(), &mut bring))?;
         let after: VmView = api.get(&vm)?;
         let is_new = |disk: &Disk| before.disks.iter().all(|known| known.name != disk.name);
         let Some(disk) = after.disks.into_iter().find(is_new) else {
@@ -104,20 +116,6 @@ impl AddArguments {
                 self.vm
             )));
         };
-        if let Some(image) = image {
-            let name = &disk.name;
-            import(&api, output, (&self.vm, name), &image, signals.as_ref()).inspect_err(|_| {
-                let removed = api.delete(&format!("{vm}/disks/{}", segment(name)));
-                let removed = removed.and_then(|task| follow(&api, output, "removing", task));
-                output.remark(&match removed {
-                    Ok(_) => format!("{name} was not filled, and is removed again"),
-                    Err(error) => format!(
-                        "{name} is there, and empty ({error}): `strongroom vm disk remove {} {name} --yes` removes it",
-                        self.vm
-                    ),
-                });
-            })?;
-        }
         output.answer(&Added { vm: self.vm.clone(), disk })
     }
 }

@@ -15,10 +15,9 @@ use strongroom_images::{Format, ImageSource};
 use strongroom_types::VolumeSize;
 
 use super::super::console::GuestSocket;
-use crate::api::{Api, ApiArguments, follow_unless, segment};
+use crate::api::{Api, ApiArguments, follow, segment};
 use crate::error::CliError;
 use crate::output::Output;
-use crate::signals::Signals;
 use crate::volume::image_format::FormatArgument;
 
 /// Which disk, and what becomes of it.
@@ -99,22 +98,25 @@ impl Upload {
     }
 }
 
-/// Hands an image over, and waits until it is in the disk. A signal cancels it.
-pub fn import(
-    api: &Api,
-    output: &Output,
-    (vm, disk): (&str, &str),
-    image: &Upload,
-    signals: Option<&Signals>,
-) -> Result<Task, CliError> {
-    let name = Name::new(disk).map_err(|error| CliError::Usage(error.to_string()))?;
+/// Hands an image over, and waits until it is in the disk.
+pub fn import(api: &Api, output: &Output, vm: &str, disk: &Name, image: &Upload) -> Result<Task, CliError> {
+    let task = bring(api, vm, disk, image)?;
+    follow(api, output, "importing", task)
+}
+
+/// Hands an image over, for the task that puts it into the disk.
+pub fn bring(api: &Api, vm: &str, disk: &Name, image: &Upload) -> Result<Task, CliError> {
     let path = format!("/v1/vms/{}", segment(vm));
-    let wanted = TicketUse::Upload { disk: name };
+    let wanted = TicketUse::Upload { disk: disk.clone() };
     let ticket: Ticket = api.post_for(&format!("{path}/tickets"), &wanted)?;
     GuestSocket::connect(&ticket)?.send_file(&ticket, &image.file)?;
     let wish = ImportDisk { ticket: ticket.ticket, format: image.format };
-    let task = api.post(&format!("{path}/disks/{}/import", segment(disk)), &wish)?;
-    follow_unless(api, output, "importing", task, signals)
+    api.post(&format!("{path}/disks/{}/import", segment(disk.as_str())), &wish)
+}
+
+/// The name of a disk that somebody has given.
+pub fn disk_name(text: &str) -> Result<Name, CliError> {
+    Name::new(text).map_err(|error| CliError::Usage(error.to_string()))
 }
 
 #[derive(Serialize)]
@@ -135,7 +137,7 @@ impl ImportArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let Self { vm, disk, image, format, api } = self;
         let upload = Upload::open(image, *format)?;
-        import(&api.connect()?, output, (vm, disk), &upload, None)?;
+        import(&api.connect()?, output, vm, &disk_name(disk)?, &upload)?;
         output.answer(&Imported { vm: vm.clone(), disk: disk.clone(), image: image.clone() })
     }
 }

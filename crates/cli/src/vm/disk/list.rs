@@ -4,7 +4,7 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_api::vm::{Disk, DiskKind, Frontend, VmView, VolumeState};
+use strongroom_api::vm::{Disk, DiskFrontend, DiskKind, VmView, VolumeState};
 use strongroom_types::display_bytes;
 
 use crate::api::{ApiArguments, segment};
@@ -39,8 +39,8 @@ impl fmt::Display for Disks {
                 DiskKind::Swap => "swap",
             };
             let frontend = match disk.frontend {
-                Frontend::VhostUser => "vhost-user",
-                Frontend::Nbd => "nbd",
+                DiskFrontend::VhostUser => "vhost-user",
+                DiskFrontend::Nbd => "nbd",
             };
             let in_use = match disk.state {
                 VolumeState::Idle => "no",

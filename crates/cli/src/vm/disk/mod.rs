@@ -8,7 +8,7 @@ mod resize;
 
 use clap::Subcommand;
 
-pub use self::import::{ImageArguments, Upload, import};
+pub use self::import::{ImageArguments, Upload, bring, disk_name, import};
 use super::libvirt::{AttachArguments, DetachArguments};
 use crate::error::CliError;
 use crate::output::Output;

@@ -1,0 +1,173 @@
+//! Words that one process writes and another reads, in a file that neither can cut short.
+//!
+//! The maker of the file seals its size, so that no access to a mapping faults, whatever the other side does. A reader
+//! holds a mapping that it cannot write, and gets values only: no reference into the memory leaves this file.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use thiserror::Error;
+
+/// What keeps the size as it is, and these seals too.
+const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
+
+/// Why shared words cannot be had.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum SharedWordsError {
+    /// The file's size is not sealed, or is another one.
+    #[error("the file for shared counters is not {bytes} bytes with a sealed size")]
+    NotSealed {
+        /// The size that was expected.
+        bytes: u64,
+    },
+    /// The kernel refused.
+    #[error("cannot {action} the file for shared counters: {errno}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        errno: Errno,
+    },
+}
+
+fn failed(action: &'static str) -> impl Fn(Errno) -> SharedWordsError {
+    move |errno| SharedWordsError::System { action, errno }
+}
+
+/// Makes a file for `count` words, all zero. Pages take memory when they are written first.
+///
+/// # Errors
+/// If the kernel makes none.
+pub fn make_shared_words(count: usize) -> Result<OwnedFd, SharedWordsError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = memfd_create("strongroom-statistics", flags).map_err(failed("make"))?;
+    ftruncate(&file, bytes_of(count)).map_err(failed("size"))?;
+    fcntl_add_seals(&file, SEALS).map_err(failed("seal"))?;
+    Ok(file)
+}
+
+fn bytes_of(count: usize) -> u64 {
+    count as u64 * size_of::<u64>() as u64
+}
+
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<AtomicU64>,
+    count: usize,
+}
+
+// SAFETY: the mapping is memory at a fixed place for as long as this lives, and every access to it is atomic.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: impl AsFd, count: usize, protection: ProtFlags) -> Result<Self, SharedWordsError> {
+        let bytes = bytes_of(count);
+        let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
+        let size = fstat(&file).map_err(failed("look at"))?.st_size;
+        if !sealed || u64::try_from(size) != Ok(bytes) || count == 0 {
+            return Err(SharedWordsError::NotSealed { bytes });
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), bytes as usize, protection, MapFlags::SHARED, file, 0) }
+                .map_err(failed("map"))?;
+        // SAFETY: the range is the mapping just made; the advice changes no content.
+        let _ = unsafe { madvise(start, bytes as usize, Advice::LinuxDontDump) };
+        let start = NonNull::new(start.cast()).ok_or(SharedWordsError::NotSealed { bytes })?;
+        Ok(Self { start, count })
+    }
+
+    /// All words. Those of a reader's mapping must only be loaded.
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping holds `count` words from `start` on, is aligned to a page, and lives as long as `self`. The
+        // size of its file is sealed, so that every page of it is there. Other processes may change the words at any
+        // moment, which is what atomics allow for.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.count) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping made in `new`, to which no reference outlives `self`.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), bytes_of(self.count) as usize) };
+    }
+}
+
+/// Shared words that may be written.
+#[derive(Debug)]
+pub struct WordsWriter(Mapping);
+
+impl WordsWriter {
+    /// Maps the `count` words of a file made by [`make_shared_words`].
+    ///
+    /// # Errors
+    /// For another file, or if the kernel does not map it.
+    pub fn map(file: impl AsFd, count: usize) -> Result<Self, SharedWordsError> {
+        Mapping::new(file, count, ProtFlags::READ | ProtFlags::WRITE).map(Self)
+    }
+
+    /// The words.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.0.words()
+    }
+}
+
+/// Shared words that are only read. What is in them is whatever the writer put there.
+#[derive(Debug)]
+pub struct WordsReader(Mapping);
+
+impl WordsReader {
+    /// Maps the `count` words of a file made by [`make_shared_words`], without the right to write.
+    ///
+    /// # Errors
+    /// For another file, or if the kernel does not map it.
+    pub fn map(file: impl AsFd, count: usize) -> Result<Self, SharedWordsError> {
+        Mapping::new(file, count, ProtFlags::READ).map(Self)
+    }
+
+    /// The word at `index`; 0 beyond the last one.
+    pub fn load(&self, index: usize) -> u64 {
+        self.0.words().get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_beyond() {
+        let file = make_shared_words(512).unwrap();
+        let (writer, reader) = (WordsWriter::map(&file, 512).unwrap(), WordsReader::map(&file, 512).unwrap());
+        writer.words()[511].store(7, Ordering::Relaxed);
+        assert_eq!((writer.words().len(), reader.load(511), reader.load(512)), (512, 7, 0));
+        drop(file);
+        assert_eq!(reader.load(511), 7);
+    }
+
+    #[test]
+    fn nobody_can_cut_the_file_short() {
+        let file = make_shared_words(512).unwrap();
+        assert_eq!(ftruncate(&file, 0), Err(Errno::PERM));
+        assert_eq!(ftruncate(&file, 8192), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn a_file_whose_size_is_not_sealed_or_is_another_is_refused() {
+        let open = memfd_create("open", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&open, 4096).unwrap();
+        let refused = SharedWordsError::NotSealed { bytes: 4096 };
+        assert_eq!(WordsReader::map(&open, 512).unwrap_err(), refused);
+        assert_eq!(WordsWriter::map(&open, 512).unwrap_err(), refused);
+        let file = make_shared_words(511).unwrap();
+        assert_eq!(WordsReader::map(&file, 512).unwrap_err(), refused);
+        assert_eq!(WordsReader::map(std::fs::File::open("/dev/null").unwrap(), 512).unwrap_err(), refused);
+    }
+}

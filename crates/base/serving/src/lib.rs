@@ -1,0 +1,32 @@
+//! What every listener of Strongroom needs, and nothing of what is asked there.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `places` | places for connections: strangers displace each other, known peers keep theirs |
+//! | `connections` | accepting, the connections that there are, and their end in order |
+//! | `handshake` | TLS with a deadline (feature `tls`) |
+//! | `http` | HTTP/1.1 to an [axum] router, within limits (feature `http`) |
+//! | `exchange` | one HTTP request over a connection, for clients (feature `http`) |
+//!
+//! The control plane's API, the key server's enrolment and administration, its KMIP port and
+//! hostd's control socket are served by this. Each chooses its limits; none accepts, shakes hands
+//! or drains by itself.
+#![forbid(unsafe_code)]
+
+mod connections;
+#[cfg(feature = "http")]
+mod exchange;
+#[cfg(feature = "tls")]
+mod handshake;
+#[cfg(feature = "http")]
+mod http;
+mod places;
+
+pub use self::connections::Connections;
+#[cfg(feature = "http")]
+pub use self::exchange::{Answered, ExchangeError, ExchangeLimits, exchange};
+#[cfg(feature = "tls")]
+pub use self::handshake::{HandshakeError, shake_hands};
+#[cfg(feature = "http")]
+pub use self::http::{BodyError, HttpLimits, read_body, serve_http};
+pub use self::places::{Full, Limits, Place, Places, network_of};

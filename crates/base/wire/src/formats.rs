@@ -1,0 +1,83 @@
+//! Which formats of a message a program reads.
+
+use std::fmt;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// The formats that a program reads, by their numbers. It writes the newest one, or that of the
+/// message it answers. A message says its format in a member `format`; members that a reader does
+/// not know are left out by it, so that only a change of meaning makes a new format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Formats {
+    /// The oldest one.
+    pub oldest: u32,
+    /// The newest one, which this program writes.
+    pub newest: u32,
+}
+
+impl fmt::Display for Formats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.oldest, self.newest) {
+            (oldest, newest) if oldest == newest => write!(f, "format {newest}"),
+            (oldest, newest) => write!(f, "formats {oldest} to {newest}"),
+        }
+    }
+}
+
+/// Why a message is not read.
+#[derive(Debug, Error)]
+pub enum FormatError {
+    /// It is of a program that is too new or too old.
+    #[error("the other program speaks format {found}; this one reads {known}. Upgrade one release at a time")]
+    Unknown {
+        /// The message's format.
+        found: u32,
+        /// What is read here.
+        known: Formats,
+    },
+    /// It is no JSON, or does not say its format.
+    #[error("a message cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
+}
+
+impl Formats {
+    /// The format of a message of JSON, if it is one of these.
+    ///
+    /// # Errors
+    /// [`FormatError`].
+    pub fn of(self, message: &[u8]) -> Result<u32, FormatError> {
+        let Head { format } = serde_json::from_slice(message)?;
+        match (self.oldest..=self.newest).contains(&format) {
+            true => Ok(format),
+            false => Err(FormatError::Unknown { found: format, known: self }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_in_the_range_is_read_whatever_else_is_said() {
+        let formats = Formats { oldest: 2, newest: 3 };
+        assert_eq!(formats.of(br#"{"format":2,"new":{"deep":[1]}}"#).unwrap(), 2);
+        assert_eq!(formats.of(br#"{"x":1,"format":3}"#).unwrap(), 3);
+        for other in [1, 4] {
+            let refused = formats.of(format!(r#"{{"format":{other}}}"#).as_bytes()).unwrap_err();
+            assert!(matches!(refused, FormatError::Unknown { found, .. } if found == other));
+            assert!(refused.to_string().ends_with("reads formats 2 to 3. Upgrade one release at a time"));
+        }
+        let alone = Formats { oldest: 1, newest: 1 }.of(br#"{"format":2}"#).unwrap_err();
+        assert!(alone.to_string().contains("this one reads format 1."), "{alone}");
+        for text in ["", "{}", r#"{"format":"2"}"#, r#"{"format":-1}"#] {
+            assert!(matches!(formats.of(text.as_bytes()), Err(FormatError::Malformed(_))), "{text}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `strongroom keyserver bind`.
+
+use std::fmt;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_keyserver::grant::VmId;
+use strongroom_keyserver::management::protocol::Question;
+use strongroom_keyserver::objects::id::ObjectId;
+
+use super::administration::AdministrationArguments;
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Which key, to which VM.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "No grant releases the key for another VM from then on, and nothing undoes that. The key is one that the control client owns. \
+`strongroom serve` does this with every key that it makes for a VM; this is for control planes of your own.
+
+Example:
+  strongroom keyserver bind --identity /etc/strongroom/control --server kms1:5697 --vm 5f0c2d9b-8a11-4a2c-9e53-0c6f7d1c0f1e --key-id 0b1a4c2e-55f7-4d5c-9d3e-1f2a3b4c5d6e"
+)]
+pub struct BindArguments {
+    /// The VM
+    #[arg(long, value_name = "VM")]
+    vm: VmId,
+
+    /// The key
+    #[arg(long, value_name = "ID")]
+    key_id: ObjectId,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+#[derive(Serialize)]
+struct Bound {
+    key: String,
+    vm: String,
+}
+
+impl BindArguments {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let () = self.server.administrator()?.ask(&Question::BindKey { key: self.key_id, vm: self.vm })?;
+        output.answer(&Bound { key: self.key_id.to_string(), vm: self.vm.to_string() })
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key {} is granted to VM {} alone from now on", self.key, self.vm)
+    }
+}

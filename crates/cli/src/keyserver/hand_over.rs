@@ -1,0 +1,165 @@
+//! `strongroom keyserver hand-over`: keys of one client become another's, as two administrators agree.
+
+use std::fmt;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use strongroom_keyserver::access::ClientId;
+use strongroom_keyserver::management::protocol::{HandOverAnswer, Question};
+use strongroom_keyserver::objects::id::ObjectId;
+use uuid::Uuid;
+
+use super::administration::AdministrationArguments;
+use crate::error::CliError;
+use crate::output::Output;
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub enum HandOverCommand {
+    /// Ask that keys of one client become another's
+    Ask(AskArguments),
+    /// List what was asked for and is not done
+    List(ListArguments),
+    /// Agree, as a second administrator; the keys are handed over
+    #[command(
+        after_help = "Example:\n  strongroom keyserver hand-over confirm 5f0c2f62-7a43-4d1c-9d57-8f5d3a0b9c11 --server kms1:5697 --identity ~/bob"
+    )]
+    Confirm(OneArguments),
+    /// Take back what was asked for
+    #[command(
+        after_help = "Example:\n  strongroom keyserver hand-over cancel 5f0c2f62-7a43-4d1c-9d57-8f5d3a0b9c11"
+    )]
+    Cancel(OneArguments),
+}
+
+/// Whose keys, and whose they are to be.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nothing changes until another administrator confirms it: whoever owns a key can get it. Both clients have the same role, \
+client or control. The former owner may be revoked; it has no access to what was handed over.
+
+Examples:
+  strongroom keyserver hand-over ask --from 7d1c0f1e-8b1f-4a2c-9e53-0c6f2d9b8a11 --to 0b5f8c4e-52f8-4d57-8ad8-70a1f1de9a33 \\
+    --reason 'the appliance was replaced'"
+)]
+pub struct AskArguments {
+    /// The client that has the keys, by its id from `client list`
+    #[arg(long, value_name = "CLIENT")]
+    from: ClientId,
+
+    /// The client that is to have them
+    #[arg(long, value_name = "CLIENT")]
+    to: ClientId,
+
+    /// A key; once for each. By default all that the client has now
+    #[arg(long = "key", value_name = "KEY")]
+    keys: Vec<ObjectId>,
+
+    /// Why; it goes on record
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+/// Of which server.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  strongroom keyserver hand-over list")]
+pub struct ListArguments {
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+/// Which one.
+#[derive(Debug, Args)]
+pub struct OneArguments {
+    /// The id that `ask` and `list` give
+    id: Uuid,
+
+    #[command(flatten)]
+    server: AdministrationArguments,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    items: Vec<HandOverAnswer>,
+}
+
+/// What became of one.
+#[derive(Serialize)]
+struct Answered {
+    #[serde(flatten)]
+    hand_over: HandOverAnswer,
+    #[serde(skip)]
+    became: Became,
+}
+
+#[derive(Clone, Copy)]
+enum Became {
+    AskedFor,
+    Done,
+    Cancelled,
+}
+
+impl HandOverCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let (question, server, became) = match self {
+            Self::List(ListArguments { server }) => {
+                return output.answer(&Listed { items: server.administrator()?.ask(&Question::HandOvers)? });
+            }
+            Self::Ask(AskArguments { from, to, keys, reason, server }) => {
+                let (from, to, keys, reason) = (*from, *to, keys.clone(), reason.clone());
+                (Question::ProposeHandOver { from, to, keys, reason }, server, Became::AskedFor)
+            }
+            Self::Confirm(OneArguments { id, server }) => {
+                (Question::ConfirmHandOver { id: *id }, server, Became::Done)
+            }
+            Self::Cancel(OneArguments { id, server }) => {
+                (Question::CancelHandOver { id: *id }, server, Became::Cancelled)
+            }
+        };
+        output.answer(&Answered { hand_over: server.administrator()?.ask(&question)?, became })
+    }
+}
+
+fn number_of_keys(hand_over: &HandOverAnswer) -> String {
+    match hand_over.keys.len() {
+        1 => "1 key".to_owned(),
+        keys => format!("{keys} keys"),
+    }
+}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.items.is_empty() {
+            return f.write_str("no hand-over waits");
+        }
+        for (index, hand_over) in self.items.iter().enumerate() {
+            let HandOverAnswer { id, from, to, keys, reason, requested_by } = hand_over;
+            let gap = if index == 0 { "" } else { "\n" };
+            write!(f, "{gap}{id}: {} of {from} to {to}", number_of_keys(hand_over))?;
+            write!(f, "\n  asked for by {requested_by}: {reason}")?;
+            for key in keys {
+                write!(f, "\n  {key}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HandOverAnswer { id, from, to, .. } = &self.hand_over;
+        let keys = number_of_keys(&self.hand_over);
+        match self.became {
+            Became::AskedFor => write!(
+                f,
+                "to be handed over to {to}: {keys} of {from}\nanother administrator agrees: strongroom keyserver hand-over confirm {id}"
+            ),
+            Became::Done => write!(f, "handed over to {to}: {keys} of {from}"),
+            Became::Cancelled => write!(f, "not handed over to {to}: {keys} of {from}"),
+        }
+    }
+}

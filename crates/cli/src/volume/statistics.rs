@@ -1,0 +1,62 @@
+//! What the clients of an exposed volume asked for, in words and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use strongroom_statistics::{Operation, Snapshot, Summary, display_latency};
+use strongroom_types::display_bytes;
+
+use crate::output::utc;
+
+/// Since the volume is exposed. Latencies are in nanoseconds.
+#[derive(Serialize)]
+pub struct StatisticsFacts {
+    /// Since when is counted.
+    since_unix_ms: u64,
+    /// Requests that are being worked on.
+    in_flight: u64,
+    /// For how long some queue or connection has had requests in flight and completed none.
+    stalled_ms: u64,
+    /// By operation: `read`, `write`, `flush`, `discard`, `write_zeroes`.
+    operations: BTreeMap<Operation, Summary>,
+}
+
+impl From<&Snapshot> for StatisticsFacts {
+    fn from(snapshot: &Snapshot) -> Self {
+        let summary = |operation| (operation, Summary::from(snapshot.of(operation)));
+        Self {
+            since_unix_ms: snapshot.since_unix_ms,
+            in_flight: snapshot.in_flight,
+            stalled_ms: snapshot.stalled_ms,
+            operations: Operation::ALL.into_iter().map(summary).collect(),
+        }
+    }
+}
+
+impl fmt::Display for StatisticsFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = utc(self.since_unix_ms / 1000);
+        write!(f, "  requests      {} in flight, counted since {since}", self.in_flight)?;
+        if self.stalled_ms >= 1000 {
+            write!(f, "; NONE completed for {} seconds", self.stalled_ms / 1000)?;
+        }
+        writeln!(f)?;
+        for (operation, summary) in &self.operations {
+            let Summary { requests, bytes, errors, p50_ns, p99_ns, max_ns, .. } = *summary;
+            let failed = errors.total();
+            if requests == 0 && failed == 0 {
+                continue;
+            }
+            let name = operation.as_str().replace('_', " ");
+            write!(f, "    {name:<13} {requests}, {}", display_bytes(bytes))?;
+            let [p50, p99, max] = [p50_ns, p99_ns, max_ns].map(display_latency);
+            write!(f, "; half within {p50}, 99% within {p99}, all within {max}")?;
+            if failed > 0 {
+                write!(f, "; {failed} FAILED")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! Every operation, and what it touches: the one table that the server, its document and roles to come go by.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What an operation gets at. Each includes none of the others: who may do the one need not be let do another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Touches {
+    /// Names, states, settings.
+    None,
+    /// Sealed volumes as they lie there: makes, moves or removes them, and sees nothing of what is in them.
+    Ciphertext,
+    /// What the guest computes and keeps: its console, its screen, its disks' content.
+    GuestData,
+    /// Whether and how the guest runs.
+    GuestControl,
+}
+
+impl Touches {
+    /// Its name in the document.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Ciphertext => "ciphertext",
+            Self::GuestData => "guest-data",
+            Self::GuestControl => "guest-control",
+        }
+    }
+}
+
+/// Methods that are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Makes or does something.
+    Post,
+    /// Changes something.
+    Patch,
+    /// Removes or ends something.
+    Delete,
+}
+
+impl Method {
+    /// Its name in a request.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Its name, `operationId` of the document.
+    pub id: &'static str,
+    /// Its method.
+    pub method: Method,
+    /// Its path, with names of what is to be put in, in braces.
+    pub path: &'static str,
+    /// What it touches.
+    pub touches: Touches,
+}
+
+const fn op(id: &'static str, method: Method, path: &'static str, touches: Touches) -> Operation {
+    Operation { id, method, path, touches }
+}
+
+/// Every operation.
+pub const OPERATIONS: &[Operation] = {
+    use Method::{Delete, Get, Patch, Post};
+    use Touches::{Ciphertext, GuestControl, GuestData, None};
+    &[
+        op("vm_list", Get, "/v1/vms", None),
+        op("vm_create", Post, "/v1/vms", Ciphertext),
+        op("vm_register", Post, "/v1/vms/register", Ciphertext),
+        op("vm_show", Get, "/v1/vms/{vm}", None),
+        op("vm_set", Patch, "/v1/vms/{vm}", GuestControl),
+        op("vm_delete", Delete, "/v1/vms/{vm}", Ciphertext),
+        op("vm_unregister", Post, "/v1/vms/{vm}/unregister", Ciphertext),
+        op("vm_start", Post, "/v1/vms/{vm}/start", GuestControl),
+        op("vm_stop", Post, "/v1/vms/{vm}/stop", GuestControl),
+        op("vm_restart", Post, "/v1/vms/{vm}/restart", GuestControl),
+        op("vm_pause", Post, "/v1/vms/{vm}/pause", GuestControl),
+        op("vm_suspend", Post, "/v1/vms/{vm}/suspend", GuestControl),
+        op("vm_resume", Post, "/v1/vms/{vm}/resume", GuestControl),
+        op("vm_reset", Post, "/v1/vms/{vm}/reset", GuestControl),
+        op("vm_dump", Post, "/v1/vms/{vm}/dumps", GuestData),
+        op("vm_dump_list", Get, "/v1/vms/{vm}/dumps", None),
+        op("vm_dump_delete", Delete, "/v1/vms/{vm}/dumps/{dump}", Ciphertext),
+        op("vm_ticket", Post, "/v1/vms/{vm}/tickets", GuestData),
+        op("vm_add_disk", Post, "/v1/vms/{vm}/disks", Ciphertext),
+        op("vm_remove_disk", Delete, "/v1/vms/{vm}/disks/{disk}", Ciphertext),
+        op("vm_resize_disk", Patch, "/v1/vms/{vm}/disks/{disk}", Ciphertext),
+        op("vm_import_disk", Post, "/v1/vms/{vm}/disks/{disk}/import", GuestData),
+        op("vm_rotate_key", Post, "/v1/vms/{vm}/key/rotate", Ciphertext),
+        op("vm_key_status", Get, "/v1/vms/{vm}/key-status", None),
+        op("vm_stats", Get, "/v1/vms/{vm}/stats", None),
+        op("datastore_list", Get, "/v1/datastores", None),
+        op("datastore_add", Post, "/v1/datastores", None),
+        op("datastore_show", Get, "/v1/datastores/{datastore}", None),
+        op("datastore_remove", Delete, "/v1/datastores/{datastore}", None),
+        op("datastore_scan", Get, "/v1/datastores/{datastore}/contents", None),
+        op("datastore_rebuild", Post, "/v1/datastores/{datastore}/rebuild", Ciphertext),
+        op("host_list", Get, "/v1/hosts", None),
+        op("host_show", Get, "/v1/hosts/{host}", None),
+        op("policy_list", Get, "/v1/policies", None),
+        op("policy_create", Post, "/v1/policies", None),
+        op("policy_show", Get, "/v1/policies/{policy}", None),
+        op("policy_delete", Delete, "/v1/policies/{policy}", None),
+        op("key_provider_list", Get, "/v1/key-providers", None),
+        op("task_list", Get, "/v1/tasks", None),
+        op("task_show", Get, "/v1/tasks/{task}", None),
+        op("task_cancel", Delete, "/v1/tasks/{task}", None),
+        op("event_list", Get, "/v1/events", None),
+        op("event_stream", Get, "/v1/events/stream", None),
+        op("alarm_list", Get, "/v1/alarms", None),
+        op("openapi", Get, "/openapi.json", None),
+        op("healthz", Get, "/healthz", None),
+        op("readyz", Get, "/readyz", None),
+        op("metrics", Get, "/metrics", None),
+    ]
+};
+
+/// The operation of this name.
+pub fn operation(id: &str) -> Option<&'static Operation> {
+    OPERATIONS.iter().find(|operation| operation.id == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn each_operation_is_there_once() {
+        let ids: HashSet<_> = OPERATIONS.iter().map(|operation| operation.id).collect();
+        let calls: HashSet<_> =
+            OPERATIONS.iter().map(|operation| (operation.method, operation.path)).collect();
+        assert_eq!((ids.len(), calls.len()), (OPERATIONS.len(), OPERATIONS.len()));
+    }
+
+    #[test]
+    fn whatever_gives_a_connection_to_a_guest_says_so() {
+        assert_eq!(operation("vm_ticket").map(|found| found.touches), Some(Touches::GuestData));
+        assert_eq!(operation("vm_list").map(|found| found.touches), Some(Touches::None));
+    }
+}

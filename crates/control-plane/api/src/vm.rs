@@ -1,0 +1,21 @@
+//! Virtual machines.
+
+mod create;
+mod hardware;
+mod query;
+mod state;
+mod statistics;
+mod view;
+
+pub use create::{
+    AddDisk, CreateVm, DumpVm, EncryptionWish, ImageFormat, ImportDisk, PatchVm, PowerOptions, RegisterVm,
+    ResizeDisk, RotateKey, StartVm, StopVm,
+};
+pub use hardware::{
+    Boot, Cdrom, Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize, Nic, NicBackend,
+    RestartPolicy,
+};
+pub use query::{VmListQuery, VmSort};
+pub use state::{DesiredPower, Lifecycle, PowerState, VolumeState};
+pub use statistics::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
+pub use view::{Disk, Dump, SuspendedMemory, Ticket, TicketUse, VmKey, VmSummary, VmView};

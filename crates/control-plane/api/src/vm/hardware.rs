@@ -1,0 +1,170 @@
+//! What a VM is made of, as the interface shows it. Limits and validation are those of `strongroom_vm`.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+pub use strongroom_vm::{Cpus, DiskFrontend, DiskKind, Firmware, MachineType, MemorySize};
+use strongroom_vm::{DirectKernel, InterfaceName, MacAddress, Network, VlanId};
+use utoipa::ToSchema;
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Nic {
+    /// What it is connected to.
+    pub backend: NicBackend,
+    /// Its address, as `52:54:00:xx:xx:xx`; chosen if it is not given.
+    #[schema(value_type = Option<String>, pattern = "^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddress>,
+}
+
+/// What a network interface is connected to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum NicBackend {
+    /// Connections of the host, without privileges. The guest does not reach the host's loopback.
+    User {},
+    /// A tap device that is there.
+    Tap {
+        /// Its name.
+        #[schema(value_type = String, min_length = 1, max_length = 15)]
+        device: InterfaceName,
+    },
+    /// A bridge that is there.
+    Bridge {
+        /// Its name.
+        #[schema(value_type = String, min_length = 1, max_length = 15)]
+        device: InterfaceName,
+        /// The VLAN in which the guest is.
+        #[schema(value_type = Option<u16>, minimum = 1, maximum = 4094)]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vlan: Option<VlanId>,
+    },
+}
+
+impl From<&NicBackend> for Network {
+    fn from(backend: &NicBackend) -> Self {
+        match backend {
+            NicBackend::User {} => Self::User,
+            NicBackend::Tap { device } => Self::Tap { device: device.clone() },
+            NicBackend::Bridge { device, vlan } => Self::Bridge { bridge: device.clone(), vlan: *vlan },
+        }
+    }
+}
+
+impl From<&Network> for NicBackend {
+    fn from(network: &Network) -> Self {
+        match network {
+            Network::User => Self::User {},
+            Network::Tap { device } => Self::Tap { device: device.clone() },
+            Network::Bridge { bridge, vlan } => Self::Bridge { device: bridge.clone(), vlan: *vlan },
+        }
+    }
+}
+
+/// What is booted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Boot {
+    /// The first disk.
+    #[default]
+    Disk,
+    /// A kernel from one of the host's boot directories.
+    Kernel {
+        /// The kernel's file.
+        #[schema(value_type = String, min_length = 1, max_length = 4095)]
+        kernel: PathBuf,
+        /// The initial ram disk's file.
+        #[schema(value_type = Option<String>, min_length = 1, max_length = 4095)]
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        initrd: Option<PathBuf>,
+        /// The kernel's command line. It is shown and logged: nothing secret belongs in it.
+        #[schema(max_length = 2047)]
+        #[serde(default)]
+        arguments: String,
+    },
+}
+
+impl Boot {
+    /// The kernel that is booted, if one is.
+    pub fn kernel(&self) -> Option<DirectKernel> {
+        match self {
+            Self::Disk => None,
+            Self::Kernel { kernel, initrd, arguments } => Some(DirectKernel {
+                kernel: kernel.clone(),
+                initrd: initrd.clone(),
+                arguments: arguments.clone(),
+            }),
+        }
+    }
+
+    /// From this kernel, or from the first disk.
+    pub fn of(kernel: Option<DirectKernel>) -> Self {
+        kernel.map_or(Self::Disk, |DirectKernel { kernel, initrd, arguments }| Self::Kernel {
+            kernel,
+            initrd,
+            arguments,
+        })
+    }
+}
+
+/// The CD-ROM drive: what a system is installed from, read only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Cdrom {
+    /// There is none.
+    #[default]
+    Absent,
+    /// One with this image in it. It is booted from before the disks, for as long as it is there.
+    Image {
+        /// The image's file, in one of the host's boot directories.
+        #[schema(value_type = String, min_length = 1, max_length = 4095)]
+        path: PathBuf,
+    },
+}
+
+impl Cdrom {
+    /// The one with this image, or none.
+    pub fn of(path: Option<PathBuf>) -> Self {
+        path.map_or(Self::Absent, |path| Self::Image { path })
+    }
+
+    /// The image in it.
+    pub fn image(&self) -> Option<&Path> {
+        match self {
+            Self::Absent => None,
+            Self::Image { path } => Some(path),
+        }
+    }
+}
+
+/// Whether a VM that should run and does not is started again by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RestartPolicy {
+    /// After a crash, and after the host was without power. Not when the guest shut itself down.
+    #[default]
+    OnFailure,
+    /// Only when somebody says so.
+    Never,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_reads_as_documented() {
+        let nic: Nic =
+            serde_json::from_str(r#"{"backend":{"type":"bridge","device":"br0","vlan":7}}"#).unwrap();
+        assert_eq!(
+            nic.backend,
+            NicBackend::Bridge { device: "br0".parse().unwrap(), vlan: Some(VlanId::new(7).unwrap()) }
+        );
+        assert!(serde_json::from_str::<Nic>(r#"{"backend":{"type":"user"},"bogus":1}"#).is_err());
+        assert_eq!(NicBackend::from(&Network::from(&nic.backend)), nic.backend);
+        assert!(serde_json::from_str::<Nic>(r#"{"backend":{"type":"user"},"mac":"no"}"#).is_err());
+        assert_eq!(serde_json::from_str::<Boot>(r#"{"type":"disk"}"#).unwrap(), Boot::Disk);
+    }
+}

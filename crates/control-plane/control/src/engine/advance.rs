@@ -1,0 +1,649 @@
+//! A task, one step further.
+//!
+//! Each step reads where the task is, does one thing outside or one transaction, and says when to look again. It is run
+//! again from its beginning after a crash in any place.
+
+use std::path::Path;
+use std::time::Duration;
+
+use strongroom_api::task::{TaskKind, TaskState};
+use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_hostd::protocol::{
+    DiskName, KnownVolume, OperationKind, OperationOutcome, StartOptions, VmSpec, VolumeFacts,
+};
+use strongroom_types::display_bytes;
+use uuid::Uuid;
+
+use super::observe::Look;
+use super::operate::Operated;
+use super::place::told_without_key;
+use super::{Control, HostSeat, RETRY_PAUSE};
+use crate::host::HostError;
+use crate::inventory::{Draft, Failure, Index, Row};
+use crate::keys::KeyProblem;
+use crate::problems;
+use crate::records::{DiskSealing, ObservedRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
+
+/// When to look at a task again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// At once.
+    Again,
+    /// After this, unless something happens earlier.
+    Wait(Duration),
+    /// Never: it is over.
+    Over,
+}
+
+/// A task's step with what it is about.
+pub(super) struct Step<'a> {
+    pub(super) task: Row<TaskRecord>,
+    pub(super) vm: Row<VmRecord>,
+    pub(super) seat: &'a HostSeat,
+}
+
+/// How a task ends.
+pub(super) enum End {
+    Done,
+    Failed(Problem),
+    Cancelled,
+}
+
+impl Control {
+    /// Takes a task one step further.
+    ///
+    /// # Errors
+    /// [`Failure`]: nothing is lost; try again after a pause.
+    pub fn advance(&self, id: Uuid) -> Result<Next, Failure> {
+        let (task, vm) = {
+            let index = self.inventory.read();
+            let Some(task) = index.task(id).cloned() else { return Ok(Next::Over) };
+            let vm = task.vm.and_then(|vm| index.vm(vm).cloned());
+            (task, vm)
+        };
+        if task.task.state.is_over() {
+            self.set_progress(id, None);
+            return Ok(Next::Over);
+        }
+        let Some(vm) = vm.filter(|vm| vm.task == Some(id)) else {
+            // Its VM is gone, or was taken over. Neither is done while a task works on it, but a restored store may say so.
+            let problem = problems::conflict("its VM is not there any more");
+            return self.end_task(&task, self.draft(), End::Failed(problem));
+        };
+        let seat = match self.seat_of(&vm) {
+            Ok(seat) => seat,
+            Err(problem) => {
+                self.note(&task, problem.message)?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+        };
+        let step = Step { task, vm, seat };
+        match &step.task.work {
+            Work::Nothing => self.end(&step, &step.vm, self.draft(), End::Done),
+            Work::Create { fill } => self.create(&step, fill),
+            Work::AwaitImage { fill, until_unix_ms, whole } => {
+                self.await_image(&step, fill, *until_unix_ms, *whole)
+            }
+            Work::Fill { disk, ticket, format, fill, whole } => {
+                self.fill(&step, disk, (ticket, *format), (fill, *whole))
+            }
+            Work::UndoCreate { problem } => self.undo_create(&step, problem.as_ref()),
+            Work::Start { discard_memory, paused } => {
+                self.start(&step, StartOptions { discard_memory: *discard_memory, paused: *paused })
+            }
+            Work::AwaitRunning => self.await_running(&step),
+            Work::UndoStart => self.undo_start(&step),
+            Work::Stop { force, timeout_s, then_start } => self.stop(&step, *force, *timeout_s, *then_start),
+            Work::Configure { before } => {
+                let before = (**before).clone();
+                self.configure(&step, before)
+            }
+            Work::Delete => self.delete(&step),
+            Work::AddDisk { disk, fill, failures } => self.add_the_disk(&step, disk, *fill, *failures),
+            Work::UndoAddDisk { disk, problem } => self.undo_add_disk(&step, disk, problem.as_ref()),
+            Work::RemoveDisk { disk, failures } => self.remove_the_disk(&step, disk, *failures),
+            Work::ResizeDisk { disk, size, failures } => self.resize_the_disk(&step, disk, *size, *failures),
+            Work::RotateKey { provider, request, to: None, .. } => {
+                self.make_next_key(&step, provider, *request)
+            }
+            Work::RotateKey { .. } => self.move_to_next_key(&step),
+            Work::RetireKeys { keys } => self.retire(&step, keys),
+            Work::Suspend => self.simple(&step, OperationKind::Suspend),
+            Work::Dump { label } => {
+                let label = label.clone();
+                self.dump(&step, move |_| OperationKind::Dump { label })
+            }
+            Work::DeleteDump { number } => {
+                let number = *number;
+                self.dump(&step, move |spec| OperationKind::DeleteDump { spec, number })
+            }
+            Work::Pause => self.simple(&step, OperationKind::Pause),
+            Work::Resume => self.simple(&step, OperationKind::Resume),
+            Work::Reset => self.simple(&step, OperationKind::Reset),
+            Work::ImportDisk { disk, ticket, format } => self.import(&step, disk, (ticket, *format)),
+        }
+    }
+
+    fn create(&self, step: &Step, fill: &[DiskName]) -> Result<Next, Failure> {
+        let awaited = step.vm.hardware.disks.iter().any(|disk| disk.sealing == DiskSealing::Awaited);
+        if awaited {
+            return self.make_key(step);
+        }
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            Some(OperationKind::Create { spec: Box::new(step.vm.told(datastore)?) })
+        })?;
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(outcome) => self.created(step, outcome, fill),
+            Operated::Failed(problem) => self.drop_unmade(step, Some(problem)),
+            Operated::Cancelled => self.drop_unmade(step, None),
+            Operated::Forgotten if step.task.operation.is_none() => self.drop_unmade(step, None),
+            // It may have been made before the host forgot.
+            Operated::Forgotten => {
+                self.turn(step, Work::UndoCreate { problem: None }, VmRecord::clone(&step.vm.record))
+            }
+        }
+    }
+
+    /// The request is in the inventory since the wish was taken.
+    fn make_key(&self, step: &Step) -> Result<Next, Failure> {
+        if step.task.task.cancelling {
+            return self.drop_vm(step, End::Cancelled);
+        }
+        let Some(wish) = &step.vm.key_wish else {
+            let problem = Problem::new(ErrorCode::Internal, format!("VM {} wants no key", step.vm.name));
+            return self.drop_vm(step, End::Failed(problem));
+        };
+        // What the host cannot do is known before a key is made for it.
+        let datastore = {
+            let index = self.inventory.read();
+            index.datastores.get(&step.vm.datastore.to_string()).map(|datastore| datastore.path.clone())
+        };
+        let spec = datastore.and_then(|datastore| told_without_key(&step.vm, &datastore));
+        if let Some(spec) = spec
+            && let Err(error) = step.seat.host.check(&spec)
+        {
+            let problem = problems::host(step.seat.name.as_str(), &error);
+            return match error {
+                HostError::Refused(_) => self.drop_vm(step, End::Failed(problem)),
+                HostError::Unreachable(_) => {
+                    self.note(&step.task, problem.message)?;
+                    Ok(Next::Wait(RETRY_PAUSE))
+                }
+            };
+        }
+        match self.keys.create_key(&wish.provider, wish.request, step.vm.id) {
+            Ok(key) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                for disk in &mut vm.hardware.disks {
+                    if disk.sealing == DiskSealing::Awaited {
+                        disk.sealing = DiskSealing::under(key.clone(), None);
+                    }
+                }
+                let message = format!("{} was made for VM {}", key, vm.name);
+                let draft = self.draft().event("vm.key", &vm.object(), message, Some(step.task.task.id));
+                self.inventory.commit(draft.replace(&step.vm, &vm).unchanged(&step.task))?;
+                Ok(Next::Again)
+            }
+            Err(KeyProblem::Unavailable(reason)) => {
+                self.note_key(&step.task, format!("waiting for key provider {}: {reason}", wish.provider))?;
+                Ok(Next::Wait(RETRY_PAUSE))
+            }
+            Err(KeyProblem::Refused(reason)) => {
+                let message =
+                    format!("key provider {} made no key for VM {}: {reason}", wish.provider, step.vm.name);
+                let problem = Problem::new(ErrorCode::KeyUnavailable, message)
+                    .next(format!("`strongroom key-provider test {}`", wish.provider));
+                self.drop_vm(step, End::Failed(problem))
+            }
+        }
+    }
+
+    fn created(
+        &self,
+        step: &Step,
+        outcome: Option<OperationOutcome>,
+        fill: &[DiskName],
+    ) -> Result<Next, Failure> {
+        let mut vm = VmRecord::clone(&step.vm.record);
+        let volumes = OperationOutcome::into_volumes(outcome);
+        let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, self.draft());
+        let draft = match kept {
+            Ok(draft) => draft,
+            Err(problem) => {
+                vm.lifecycle = Lifecycle::Present;
+                return self.end(step, &vm, self.draft(), End::Failed(problem));
+            }
+        };
+        if let Some(wait) = self.look_first(step)? {
+            return Ok(wait);
+        }
+        self.fill_next(step, fill.to_vec(), Whole::Vm, (vm, draft))
+    }
+
+    fn undo_create(&self, step: &Step, problem: Option<&Problem>) -> Result<Next, Failure> {
+        match self.operate_unless_cancelled(step, |_| Some(OperationKind::Delete))? {
+            Operated::Pending(next) => Ok(next),
+            // Nothing is left, or nothing can be done about what is: the alarm of orphans names it.
+            _ => self.drop_unmade(step, problem.cloned()),
+        }
+    }
+
+    /// Takes a VM out of the inventory that was not made, for this reason or because somebody did not want it any more. The
+    /// key that was made for it is taken out of use: nothing is sealed under it, and no other VM is ever granted it.
+    fn drop_unmade(&self, step: &Step, problem: Option<Problem>) -> Result<Next, Failure> {
+        let vm = &step.vm;
+        let was_made = vm.key_wish.is_some();
+        let mut draft = self.draft();
+        let mut keys = Vec::new();
+        for key in vm.hardware.keys().into_iter().filter(|_| was_made) {
+            let standing = match self.keys.retire(&key) {
+                Ok(()) => "was deactivated".to_owned(),
+                Err(problem) => format!("is still active: {problem}"),
+            };
+            let message = format!("VM {} was not made; {key}, which was made for it, {standing}", vm.name);
+            draft = draft.event("vm.key", &vm.object(), message, Some(step.task.task.id));
+            keys.push(format!("its key {} {standing}", key.key));
+        }
+        let end = match problem {
+            Some(problem) if keys.is_empty() => End::Failed(problem),
+            Some(problem) => {
+                let message =
+                    format!("{} (VM {} was not made, and {})", problem.message, vm.name, keys.join(", "));
+                End::Failed(Problem { message, ..problem })
+            }
+            None => End::Cancelled,
+        };
+        self.drop_vm_with(step, draft, end)
+    }
+
+    fn start(&self, step: &Step, how: StartOptions) -> Result<Next, Failure> {
+        if step.task.operation.is_none() {
+            let allowed = self.check_host(&self.inventory.read(), &step.vm);
+            if let Err(problem) = allowed {
+                return self.not_started(step, End::Failed(problem));
+            }
+        }
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            Some(OperationKind::Start { spec: Box::new(step.vm.told(datastore)?), how })
+        })?;
+        let vm = VmRecord::clone(&step.vm.record);
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => self.turn(step, Work::AwaitRunning, vm),
+            Operated::Failed(problem) => self.not_started(step, End::Failed(problem)),
+            Operated::Cancelled => self.not_started(step, End::Cancelled),
+            Operated::Forgotten if step.task.operation.is_none() => self.not_started(step, End::Cancelled),
+            Operated::Forgotten => self.turn(step, Work::UndoStart, vm),
+        }
+    }
+
+    fn await_running(&self, step: &Step) -> Result<Next, Failure> {
+        let vm = VmRecord::clone(&step.vm.record);
+        let seen = match self.look_at(step.seat, vm.id)? {
+            Look::Seen(seen) => seen,
+            Look::Unanswered(reason) => {
+                self.note(&step.task, reason)?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+        };
+        let power = seen.as_ref().map_or(PowerState::Stopped, |seen| seen.power);
+        match power {
+            PowerState::Running | PowerState::Paused => self.end(step, &vm, self.draft(), End::Done),
+            PowerState::Stopped | PowerState::Crashed | PowerState::Suspended => match seen {
+                // It ran, and its guest has shut down since.
+                Some(seen) if seen.reason_code() == "guest_shutdown" && seen.generation == vm.generation => {
+                    self.end(
+                        step,
+                        &VmRecord { desired: DesiredPower::Stopped, ..vm },
+                        self.draft(),
+                        End::Done,
+                    )
+                }
+                seen => {
+                    let why = seen
+                        .and_then(|seen| seen.reason.clone())
+                        .map_or_else(|| "its host does not say why".to_owned(), |reason| reason.message);
+                    let message = format!("VM {} did not start: {why}", vm.name);
+                    self.not_started(step, End::Failed(Problem::new(ErrorCode::HostFailed, message)))
+                }
+            },
+            _ if step.task.task.cancelling => self.turn(step, Work::UndoStart, vm),
+            PowerState::KeyUnavailable => {
+                if let Some(seen) = &seen {
+                    self.supply_waiting(&vm, seen);
+                }
+                let waiting = seen.as_ref().and_then(|seen| seen.waiting_for.first());
+                let note = waiting.map_or_else(
+                    || "waiting for a key".to_owned(),
+                    |waiting| format!("waiting for {}: {}", waiting.key, waiting.reason),
+                );
+                self.note_key(&step.task, note)?;
+                Ok(Next::Wait(RETRY_PAUSE))
+            }
+            _ => Ok(Next::Wait(RETRY_PAUSE)),
+        }
+    }
+
+    fn undo_start(&self, step: &Step) -> Result<Next, Failure> {
+        let stop = OperationKind::Stop { force: true, timeout_s: 0 };
+        match self.operate_unless_cancelled(step, |_| Some(stop))? {
+            Operated::Pending(next) => Ok(next),
+            _ => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                self.not_started(step, End::Cancelled)
+            }
+        }
+    }
+
+    fn stop(&self, step: &Step, force: bool, timeout_s: u32, then_start: bool) -> Result<Next, Failure> {
+        let operated = self
+            .operate(&step.task, &step.vm, step.seat, |_| Some(OperationKind::Stop { force, timeout_s }))?;
+        let mut vm = VmRecord::clone(&step.vm.record);
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) if then_start => {
+                vm.desired = DesiredPower::Running;
+                vm.generation += 1;
+                self.turn(step, Work::Start { discard_memory: false, paused: false }, vm)
+            }
+            Operated::Done(_) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                self.end(step, &vm, self.draft(), End::Done)
+            }
+            ended => self.as_it_is(step, ended),
+        }
+    }
+
+    fn configure(&self, step: &Step, before: crate::records::Hardware) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            Some(OperationKind::Configure { spec: Box::new(step.vm.told(datastore)?) })
+        })?;
+        let mut vm = VmRecord::clone(&step.vm.record);
+        let end = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(_) => return self.end(step, &vm, self.draft(), End::Done),
+            Operated::Failed(problem) => End::Failed(problem),
+            Operated::Cancelled | Operated::Forgotten => End::Cancelled,
+        };
+        // The host has what it had, or will be told with the next start.
+        vm.hardware = before;
+        self.end(step, &vm, self.draft(), end)
+    }
+
+    fn delete(&self, step: &Step) -> Result<Next, Failure> {
+        match self.operate_unless_cancelled(step, |_| Some(OperationKind::Delete))? {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => self.drop_vm(step, End::Done),
+            Operated::Failed(problem) => {
+                let vm = VmRecord { lifecycle: Lifecycle::Present, ..VmRecord::clone(&step.vm.record) };
+                self.end(step, &vm, self.draft(), End::Failed(problem))
+            }
+            Operated::Cancelled | Operated::Forgotten => {
+                let vm = VmRecord { lifecycle: Lifecycle::Present, ..VmRecord::clone(&step.vm.record) };
+                self.end(step, &vm, self.draft(), End::Cancelled)
+            }
+        }
+    }
+
+    /// Pause, suspend, resume, reset: done or not, and nothing to take back.
+    fn simple(&self, step: &Step, kind: OperationKind) -> Result<Next, Failure> {
+        match self.operate(&step.task, &step.vm, step.seat, |_| Some(kind))? {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(_) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(wait);
+                }
+                self.end(step, &step.vm, self.draft(), End::Done)
+            }
+            ended => self.as_it_is(step, ended),
+        }
+    }
+
+    /// A dump is made or deleted. Whatever becomes of that, the VM is wanted as it was before.
+    fn dump(&self, step: &Step, kind: impl FnOnce(Box<VmSpec>) -> OperationKind) -> Result<Next, Failure> {
+        let deleted = match step.task.work {
+            Work::DeleteDump { number } => Some(number),
+            _ => None,
+        };
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            step.vm.told(datastore).map(Box::new).map(kind)
+        })?;
+        if let Operated::Pending(next) = operated {
+            return Ok(next);
+        }
+        if let Some(wait) = self.look_first(step)? {
+            return Ok(wait);
+        }
+        let (object, by, task) = (step.vm.object(), &step.task.task.by, Some(step.task.task.id));
+        let name = &step.vm.name;
+        let (draft, end) = match (operated, deleted) {
+            (Operated::Done(_), Some(number)) => {
+                let message = format!("dump {number} of VM {name} was deleted, by {by}");
+                (self.draft().event("vm.dump_deleted", &object, message, task), End::Done)
+            }
+            (Operated::Done(Some(OperationOutcome::Dump(dump))), None) => {
+                let bytes = display_bytes(dump.sealed_bytes);
+                let message = format!("dump {} of VM {name} was made ({bytes} sealed), by {by}", dump.number);
+                (self.draft().event("vm.dumped", &object, message, task), End::Done)
+            }
+            (Operated::Done(_), None) => {
+                let message = format!("a dump of VM {name} was made, by {by}");
+                (self.draft().event("vm.dumped", &object, message, task), End::Done)
+            }
+            (Operated::Failed(problem), _) => (self.draft(), End::Failed(problem)),
+            _ => (self.draft(), End::Cancelled),
+        };
+        self.end(step, &step.vm, draft, end)
+    }
+
+    /// For what takes something back, or cannot be taken back: it goes on though the task is being cancelled.
+    pub(super) fn operate_unless_cancelled(
+        &self,
+        step: &Step,
+        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+    ) -> Result<Operated, Failure> {
+        let mut record = TaskRecord::clone(&step.task.record);
+        record.task.cancelling = false;
+        let task = Row { record: record.into(), revision: step.task.revision };
+        self.operate(&task, &step.vm, step.seat, kind)
+    }
+
+    /// An operation did not do what was wanted of a VM: what is wanted becomes what is.
+    fn as_it_is(&self, step: &Step, ended: Operated) -> Result<Next, Failure> {
+        self.as_it_is_with(step, VmRecord::clone(&step.vm.record), self.draft(), ended)
+    }
+
+    pub(super) fn as_it_is_with(
+        &self,
+        step: &Step,
+        mut vm: VmRecord,
+        draft: Draft,
+        ended: Operated,
+    ) -> Result<Next, Failure> {
+        let end = match ended {
+            Operated::Failed(problem) => End::Failed(problem),
+            _ => End::Cancelled,
+        };
+        let seen = match self.look_at(step.seat, step.vm.id)? {
+            Look::Seen(seen) => seen,
+            Look::Unanswered(reason) => {
+                self.note(&step.task, reason)?;
+                return Ok(Next::Wait(RETRY_PAUSE));
+            }
+        };
+        if let Some(seen) = seen {
+            vm.desired = match seen.power {
+                PowerState::Running | PowerState::Starting | PowerState::KeyUnavailable => {
+                    DesiredPower::Running
+                }
+                PowerState::Paused => DesiredPower::Paused,
+                PowerState::Stopped | PowerState::Stopping | PowerState::Crashed | PowerState::Suspended => {
+                    DesiredPower::Stopped
+                }
+                PowerState::Unknown => vm.desired,
+            };
+        }
+        self.end(step, &vm, draft, end)
+    }
+
+    /// Before a VM is let go: what is known of it must be what its task made of it, or it would be taken for a VM that is not
+    /// as it should be. Says how long to wait if its host does not answer.
+    pub(super) fn look_first(&self, step: &Step) -> Result<Option<Next>, Failure> {
+        match self.look_at(step.seat, step.vm.id)? {
+            Look::Seen(_) => Ok(None),
+            Look::Unanswered(reason) => {
+                self.note(&step.task, reason)?;
+                Ok(Some(Next::Wait(RETRY_PAUSE)))
+            }
+        }
+    }
+
+    /// A start came to nothing. Somebody's wish is over with it; what was started by itself is tried again as long as that
+    /// is right.
+    fn not_started(&self, step: &Step, end: End) -> Result<Next, Failure> {
+        let mut vm = VmRecord::clone(&step.vm.record);
+        if !step.task.is_automatic() || matches!(end, End::Cancelled) {
+            vm.desired = DesiredPower::Stopped;
+        }
+        self.end(step, &vm, self.draft(), end)
+    }
+
+    /// Goes on to another part of the work.
+    pub(super) fn turn(&self, step: &Step, work: Work, vm: VmRecord) -> Result<Next, Failure> {
+        self.turn_with(step, work, vm, self.draft())
+    }
+
+    /// The same, with what else changes.
+    pub(super) fn turn_with(
+        &self,
+        step: &Step,
+        work: Work,
+        vm: VmRecord,
+        draft: Draft,
+    ) -> Result<Next, Failure> {
+        let mut task = TaskRecord::clone(&step.task.record);
+        task.task.awaits_image = work.awaited_image();
+        (task.work, task.operation, task.task.note, task.waits_for_key) = (work, None, None, false);
+        self.set_progress(task.task.id, None);
+        let mut draft = draft.replace(&step.task, &task);
+        draft = if vm == *step.vm.record { draft.unchanged(&step.vm) } else { draft.replace(&step.vm, &vm) };
+        self.inventory.commit(draft)?;
+        Ok(Next::Again)
+    }
+
+    /// Takes the VM out of the inventory with the end of the task.
+    fn drop_vm(&self, step: &Step, end: End) -> Result<Next, Failure> {
+        self.drop_vm_with(step, self.draft(), end)
+    }
+
+    fn drop_vm_with(&self, step: &Step, draft: Draft, end: End) -> Result<Next, Failure> {
+        let mut draft = draft.remove_named(&step.vm);
+        draft = draft.discard::<ObservedRecord>(&step.vm.id.to_string());
+        for volume in step.vm.hardware.volumes() {
+            draft = draft.discard::<VolumeRecord>(&volume.to_string());
+        }
+        self.end_task(&step.task, draft, end)
+    }
+
+    /// Ends the task and frees the VM.
+    pub(super) fn end(&self, step: &Step, vm: &VmRecord, draft: Draft, end: End) -> Result<Next, Failure> {
+        let free = VmRecord { task: None, ..vm.clone() };
+        self.end_task(&step.task, draft.replace(&step.vm, &free), end)
+    }
+
+    fn end_task(&self, task: &Row<TaskRecord>, draft: Draft, end: End) -> Result<Next, Failure> {
+        let mut record = TaskRecord::clone(&task.record);
+        let (kind, object) = (record.task.kind, record.task.object.clone());
+        let (state, word, message) = match end {
+            End::Done => (TaskState::Done, "task.done", done(kind, &object.name)),
+            End::Cancelled => (
+                TaskState::Cancelled,
+                "task.cancelled",
+                format!("{} of {} was cancelled", kind.as_str(), object.name),
+            ),
+            End::Failed(problem) => {
+                let message = format!("{} of {} failed: {problem}", kind.as_str(), object.name);
+                record.task.error = Some(problem);
+                (TaskState::Failed, "task.failed", message)
+            }
+        };
+        record.task.state = state;
+        (record.task.note, record.task.awaits_image) = (None, None);
+        record.task.ended_unix_ms = Some(self.now_unix_ms());
+        (record.operation, record.waits_for_key) = (None, false);
+        let id = record.task.id;
+        self.inventory.commit(draft.replace(task, &record).event(word, &object, message, Some(id)))?;
+        self.set_progress(id, None);
+        Ok(Next::Over)
+    }
+}
+
+/// Writes down which volumes a VM has. One that is another's is refused.
+pub(super) fn keep_volumes(
+    index: &Index,
+    vm: &mut VmRecord,
+    volumes: &[VolumeFacts],
+    mut draft: Draft,
+) -> Result<Draft, Problem> {
+    let hardware = &mut vm.hardware;
+    for facts in volumes {
+        if let Some(disk) = hardware.disks.iter_mut().find(|disk| disk.name == facts.disk) {
+            if let Some(before) = disk.volume.filter(|before| *before != facts.volume) {
+                draft = draft.discard::<VolumeRecord>(&before.to_string());
+            }
+            (disk.volume, disk.pinned) = (Some(facts.volume), true);
+            disk.least_generation = disk.least_generation.max(facts.generation);
+            // While it moves, which of its keys it is under is not to be relied on.
+            if let DiskSealing::Under { kek, next: None, .. } = &mut disk.sealing {
+                *kek = facts.kek.or(*kek);
+            }
+        } else {
+            let of_before = hardware.own_volumes.iter().find(|own| own.name == facts.disk);
+            let least_generation = of_before.map_or(0, |own| own.least_generation).max(facts.generation);
+            hardware.own_volumes.retain(|own| own.name != facts.disk);
+            let (name, volume) = (facts.disk.clone(), facts.volume);
+            hardware.own_volumes.push(KnownVolume { name, volume, least_generation });
+        }
+        let record = VolumeRecord { volume: facts.volume, vm: vm.id, disk: facts.disk.clone() };
+        match index.volume(facts.volume) {
+            Some(known) if known.vm == vm.id && known.disk == facts.disk => {}
+            Some(known) => return Err(volume_known(facts, known)),
+            None => draft = draft.create(&record),
+        }
+    }
+    Ok(draft)
+}
+
+/// What has been done, for the history.
+pub(super) fn done(kind: TaskKind, name: &str) -> String {
+    match kind {
+        TaskKind::VmCreate => format!("VM {name} was made"),
+        TaskKind::VmStart => format!("VM {name} runs"),
+        TaskKind::VmStop => format!("VM {name} is off"),
+        TaskKind::VmSuspend => format!("VM {name} is suspended"),
+        TaskKind::VmDump => format!("VM {name} was dumped"),
+        TaskKind::VmDumpDelete => format!("a dump of VM {name} was deleted"),
+        TaskKind::VmRestart => format!("VM {name} was restarted"),
+        TaskKind::VmDelete => format!("VM {name} was deleted"),
+        TaskKind::VmAddDisk => format!("VM {name} has one more disk"),
+        TaskKind::VmRemoveDisk => format!("a disk of VM {name} is gone, and its volume with it"),
+        TaskKind::VmResizeDisk => format!("a disk of VM {name} is larger"),
+        TaskKind::VmRotateKey => format!("VM {name} is under a new key"),
+        _ => format!("{} of {name} is done", kind.as_str()),
+    }
+}
+
+pub(super) fn volume_known(facts: &VolumeFacts, known: &VolumeRecord) -> Problem {
+    let message = format!(
+        "volume {} ({}) is known already: it is {} of VM {}",
+        facts.volume, facts.disk, known.disk, known.vm
+    );
+    Problem::new(ErrorCode::VolumeKnown, message)
+        .next("this is a copy; import it as an image of a new VM, or unregister the other one first")
+}

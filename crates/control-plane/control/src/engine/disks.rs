@@ -1,0 +1,371 @@
+//! Disks of VMs come, go and grow, while a VM runs or is off.
+//!
+//! ```text
+//! add     wish -> the host has it -> inventory: the VM has it         what fails is taken back by the host first
+//! remove  wish -> the host has it no more -> inventory: nor has the VM
+//! resize  wish -> the host has it larger -> inventory: the size
+//! ```
+//!
+//! What is wished for stands in the task from the beginning, and the VM is what the host last said was done. The host takes each change
+//! again, and goes by its effect; so whoever is killed, the task goes on.
+
+use std::path::Path;
+
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_hostd::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VmSpec};
+use strongroom_types::VolumeSize;
+use strongroom_vm::MemorySize;
+
+use super::advance::{End, Next, Step, keep_volumes};
+use super::operate::Operated;
+use super::place::{check, told_without_key};
+use super::wishes::{Caller, state};
+use super::{Control, RETRY_PAUSE};
+use crate::host::HostError;
+use crate::inventory::{Draft, Failure};
+use crate::problems;
+use crate::records::{DiskRecord, DiskSealing, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
+
+/// How often a host may fail, by the death of a VM's supervisor say, before somebody is told.
+const FAILURES_MAX: u32 = 5;
+
+impl Control {
+    /// Wishes that a VM has one more disk.
+    ///
+    /// # Errors
+    /// [`Problem`], as all of these.
+    pub fn add_disk(&self, caller: &Caller, named: &str, wish: &AddDisk) -> Result<Task, Problem> {
+        let wanted = |vm: &VmRecord| {
+            let Some(name) = vm.hardware.free_name(wish.kind) else {
+                return Err(problems::invalid("too many disks"));
+            };
+            let Some(first) = vm.hardware.disks.first() else {
+                let message = format!(
+                    "VM {} has no disk, so nothing says under which key another one would be",
+                    vm.name
+                );
+                return Err(problems::conflict(message).next("make a VM with a disk"));
+            };
+            // Under the key of what the VM keeps beside its disks.
+            let sealed = vm.hardware.disks.iter().find(|disk| disk.sealing != DiskSealing::Clear);
+            let disk = DiskRecord {
+                name,
+                size: wish.size_bytes,
+                kind: wish.kind,
+                frontend: wish.frontend,
+                sealing: sealed.unwrap_or(first).sealing.clone(),
+                volume: None,
+                pinned: false,
+                least_generation: 0,
+                thick: false,
+                integrity: wish.integrity,
+            };
+            let mut with = vm.clone();
+            with.hardware.disks.push(disk.clone());
+            check(&with, "/")?;
+            Ok((Work::AddDisk { disk: Box::new(disk), fill: wish.fill, failures: 0 }, with))
+        };
+        self.has_room(caller, named, wanted)?;
+        self.disk_wish(caller, named, TaskKind::VmAddDisk, |vm| wanted(vm).map(|(work, _)| work))
+    }
+
+    /// Wishes that a disk of a VM is gone, and its volume.
+    pub fn remove_disk(&self, caller: &Caller, named: &str, disk: &str) -> Result<Task, Problem> {
+        self.disk_wish(caller, named, TaskKind::VmRemoveDisk, |vm| {
+            let found = disk_of(vm, disk)?;
+            if vm.hardware.disks.first() == Some(found) {
+                let message = format!("{disk} is the first disk of VM {}: it starts from it", vm.name);
+                return Err(problems::conflict(message)
+                    .next(format!("`strongroom vm delete {}` deletes all of it", vm.name)));
+            }
+            let key = |vm: &VmRecord| vm.hardware.disks.iter().find_map(|disk| disk.sealing.key().cloned());
+            let mut without = vm.clone();
+            without.hardware.disks.retain(|known| known.name != found.name);
+            if key(vm) != key(&without) {
+                let message =
+                    format!("what VM {} keeps beside its disks is under the key of {disk}", vm.name);
+                return Err(problems::conflict(message)
+                    .next(format!("`strongroom vm delete {}` deletes all of it", vm.name)));
+            }
+            Ok(Work::RemoveDisk { disk: found.name.clone(), failures: 0 })
+        })
+    }
+
+    /// Wishes that a disk of a VM is larger.
+    pub fn resize_disk(
+        &self,
+        caller: &Caller,
+        named: &str,
+        disk: &str,
+        wish: &ResizeDisk,
+    ) -> Result<Task, Problem> {
+        let wanted = |vm: &VmRecord| {
+            let found = disk_of(vm, disk)?;
+            if wish.size_bytes <= found.size {
+                let message = format!("{disk} of VM {} has {}, and a disk only grows", vm.name, found.size);
+                return Err(problems::conflict(message).next("name a larger size"));
+            }
+            let mut with = vm.clone();
+            let grown = with.hardware.disks.iter_mut().filter(|known| known.name == found.name);
+            grown.for_each(|known| known.size = wish.size_bytes);
+            Ok((Work::ResizeDisk { disk: found.name.clone(), size: wish.size_bytes, failures: 0 }, with))
+        };
+        self.has_room(caller, named, wanted)?;
+        self.disk_wish(caller, named, TaskKind::VmResizeDisk, |vm| wanted(vm).map(|(work, _)| work))
+    }
+
+    /// Asks a VM's host whether its datastore can hold what is wanted of its disks: a person hears it now, and not from a
+    /// task. What cannot be asked, or is refused for other reasons, is for the wish itself.
+    fn has_room(
+        &self,
+        caller: &Caller,
+        named: &str,
+        wanted: impl Fn(&VmRecord) -> Result<(Work, VmRecord), Problem>,
+    ) -> Result<(), Problem> {
+        if self.known_request(caller)?.is_some() {
+            return Ok(());
+        }
+        let vm = self.inventory.read().find_vm(named).cloned();
+        let Some(vm) = vm.filter(|vm| vm.task.is_none()) else { return Ok(()) };
+        let (Ok((_, with)), Ok(seat)) = (wanted(&vm), self.seat_of(&vm)) else { return Ok(()) };
+        let spec = self.datastore_path(&vm).and_then(|datastore| told_without_key(&with, &datastore));
+        let Some(spec) = spec else { return Ok(()) };
+        match seat.host.check(&disks_alone(spec)) {
+            Err(error @ HostError::Refused(_)) => Err(problems::host(seat.name.as_str(), &error)),
+            Ok(()) | Err(HostError::Unreachable(_)) => Ok(()),
+        }
+    }
+
+    fn disk_wish(
+        &self,
+        caller: &Caller,
+        named: &str,
+        kind: TaskKind,
+        wanted: impl Fn(&VmRecord) -> Result<Work, Problem>,
+    ) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, kind, |vm, power| match power {
+            PowerState::Suspended => Err(state(vm, power, "its memory fits it as it is")
+                .next("start it and shut it down, or start it with --discard-memory")),
+            PowerState::Starting | PowerState::Stopping => {
+                Err(state(vm, power, "wait until it is on or off"))
+            }
+            PowerState::KeyUnavailable => Err(state(vm, power, "its disks wait for its key")
+                .next("see to its key provider: `strongroom key-provider list`")),
+            _ => wanted(vm),
+        })
+    }
+
+    /// What fails may be there in part, so it is taken back.
+    pub(super) fn add_the_disk(
+        &self,
+        step: &Step,
+        disk: &DiskRecord,
+        fill: bool,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            let disk = Box::new(disk.told()?);
+            change_disk(step, datastore, DiskChange::Add { disk })
+        })?;
+        let undo = |problem| Work::UndoAddDisk { disk: Box::new(disk.clone()), problem };
+        match operated {
+            Operated::Pending(next) => Ok(next),
+            Operated::Done(outcome) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                vm.hardware.disks.push(disk.clone());
+                match self.disk_kept(&mut vm, outcome) {
+                    Ok(draft) => {
+                        let fill = if fill { vec![disk.name.clone()] } else { Vec::new() };
+                        self.fill_next(step, fill, Whole::Disk, (vm, draft))
+                    }
+                    Err(problem) => self.end(step, &step.vm, self.draft(), End::Failed(problem)),
+                }
+            }
+            Operated::Failed(problem) => {
+                let again = Work::AddDisk { disk: Box::new(disk.clone()), fill, failures: failures + 1 };
+                match self.tries_once_more(step, &problem, again, failures)? {
+                    Some(next) => Ok(next),
+                    None => self.turn(step, undo(Some(problem)), VmRecord::clone(&step.vm.record)),
+                }
+            }
+            Operated::Forgotten if step.task.operation.is_none() => {
+                self.end(step, &step.vm, self.draft(), End::Cancelled)
+            }
+            Operated::Cancelled | Operated::Forgotten => {
+                self.turn(step, undo(None), VmRecord::clone(&step.vm.record))
+            }
+        }
+    }
+
+    /// A disk of which something is left stays the VM's, so that it can be seen and taken out.
+    pub(super) fn undo_add_disk(
+        &self,
+        step: &Step,
+        disk: &DiskRecord,
+        problem: Option<&Problem>,
+    ) -> Result<Next, Failure> {
+        let change = DiskChange::Remove { disk: disk.name.clone() };
+        let mut vm = VmRecord::clone(&step.vm.record);
+        let operated =
+            self.operate_unless_cancelled(step, |datastore| change_disk(step, datastore, change))?;
+        let end = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Done(_) => problem.map_or(End::Cancelled, |problem| End::Failed(problem.clone())),
+            _ => {
+                let message = problem.map_or_else(|| "it was cancelled".to_owned(), ToString::to_string);
+                let message = format!("{} of VM {} was not added whole: {message}", disk.name, vm.name);
+                let problem = Problem::new(ErrorCode::HostFailed, message)
+                    .next(format!("`strongroom vm disk remove {} {}`", vm.name, disk.name));
+                vm.hardware.disks.push(disk.clone());
+                End::Failed(problem)
+            }
+        };
+        self.end(step, &vm, self.draft(), end)
+    }
+
+    pub(super) fn remove_the_disk(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let change = DiskChange::Remove { disk: disk.clone() };
+        let operated =
+            self.operate(&step.task, &step.vm, step.seat, |datastore| change_disk(step, datastore, change))?;
+        let again = Work::RemoveDisk { disk: disk.clone(), failures: failures + 1 };
+        match operated {
+            Operated::Done(outcome) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                let gone = vm.hardware.disks.iter().position(|known| known.name == *disk);
+                let gone = gone.and_then(|at| vm.hardware.disks.remove(at).volume);
+                self.disk_done(step, vm, outcome, gone)
+            }
+            other => self.disk_not_changed(step, other, again, failures),
+        }
+    }
+
+    pub(super) fn resize_the_disk(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        size: VolumeSize,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let change = DiskChange::Resize { disk: disk.clone(), size_bytes: size };
+        let operated =
+            self.operate(&step.task, &step.vm, step.seat, |datastore| change_disk(step, datastore, change))?;
+        let again = Work::ResizeDisk { disk: disk.clone(), size, failures: failures + 1 };
+        match operated {
+            Operated::Done(outcome) => {
+                let mut vm = VmRecord::clone(&step.vm.record);
+                let grown = vm.hardware.disks.iter_mut().filter(|known| known.name == *disk);
+                grown.for_each(|known| known.size = size);
+                self.disk_done(step, vm, outcome, None)
+            }
+            other => self.disk_not_changed(step, other, again, failures),
+        }
+    }
+
+    fn disk_done(
+        &self,
+        step: &Step,
+        mut vm: VmRecord,
+        outcome: Option<OperationOutcome>,
+        gone: Option<strongroom_types::VolumeId>,
+    ) -> Result<Next, Failure> {
+        let mut draft = match self.disk_kept(&mut vm, outcome) {
+            Ok(draft) => draft,
+            Err(problem) => return self.end(step, &step.vm, self.draft(), End::Failed(problem)),
+        };
+        if let Some(gone) = gone {
+            draft = draft.discard::<VolumeRecord>(&gone.to_string());
+        }
+        self.end(step, &vm, draft, End::Done)
+    }
+
+    fn disk_kept(&self, vm: &mut VmRecord, outcome: Option<OperationOutcome>) -> Result<Draft, Problem> {
+        let volumes = OperationOutcome::into_volumes(outcome);
+        keep_volumes(&self.inventory.read(), vm, &volumes, self.draft())
+    }
+
+    fn disk_not_changed(
+        &self,
+        step: &Step,
+        operated: Operated,
+        again: Work,
+        failures: u32,
+    ) -> Result<Next, Failure> {
+        let end = match operated {
+            Operated::Pending(next) => return Ok(next),
+            Operated::Failed(problem) => match self.tries_once_more(step, &problem, again, failures)? {
+                Some(next) => return Ok(next),
+                None => End::Failed(problem),
+            },
+            Operated::Done(_) | Operated::Cancelled | Operated::Forgotten => End::Cancelled,
+        };
+        self.end(step, &step.vm, self.draft(), end)
+    }
+
+    /// Whoever did it may have been killed: it is asked once more, with new grants, which a supervisor that takes over may wait for.
+    fn tries_once_more(
+        &self,
+        step: &Step,
+        problem: &Problem,
+        again: Work,
+        failures: u32,
+    ) -> Result<Option<Next>, Failure> {
+        // A supervisor that took over may have taken the grants for itself.
+        let may_pass = matches!(problem.code, ErrorCode::HostFailed | ErrorCode::KeyUnavailable);
+        if !may_pass || failures >= FAILURES_MAX || step.task.task.cancelling {
+            return Ok(None);
+        }
+        let mut task = TaskRecord::clone(&step.task.record);
+        (task.work, task.operation) = (again, None);
+        task.task.note = Some(format!("trying again: {problem}"));
+        self.inventory.commit(self.draft().replace(&step.task, &task).unchanged(&step.vm))?;
+        Ok(Some(Next::Wait(RETRY_PAUSE)))
+    }
+}
+
+/// A VM of which nothing but its disks can be missing on a host.
+fn disks_alone(spec: VmSpec) -> VmSpec {
+    VmSpec { memory_bytes: MemorySize::MIN, nics: Vec::new(), kernel: None, cdrom: None, ..spec }
+}
+
+/// A change of a VM that is as the inventory has it.
+fn change_disk(step: &Step, datastore: &Path, change: DiskChange) -> Option<OperationKind> {
+    Some(OperationKind::ChangeDisk { spec: Box::new(step.vm.told(datastore)?), change })
+}
+
+fn disk_of<'vm>(vm: &'vm VmRecord, disk: &str) -> Result<&'vm DiskRecord, Problem> {
+    let found = vm.hardware.disk(disk);
+    found.ok_or_else(|| problems::no_such_disk(&vm.name, disk))
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_api::vm::DiskKind;
+
+    #[test]
+    fn a_volume_that_the_former_release_has_noted_is_not_pinned() {
+        let text = r#"{"name":"disk0","size":1048576,"frontend":"vhost_user","sealing":"clear",
+            "volume":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","least_generation":3}"#;
+        let mut disk: crate::records::DiskRecord = serde_json::from_str(text).unwrap();
+        assert_eq!(disk.told().unwrap().volume, None);
+        disk.pinned = true;
+        assert_eq!(disk.told().unwrap().volume, disk.volume);
+    }
+
+    #[test]
+    fn a_name_that_is_free_is_the_first() {
+        let text = r#"{"machine":"q35","firmware":"bios","cpus":{},"memory":268435456,"nics":[],"tpm":false,"boot":{"type":"disk"},
+            "vnc":true,"guest_agent":true,"disks":[
+            {"name":"disk0","size":1048576,"frontend":"vhost_user","sealing":"clear"},
+            {"name":"disk2","size":1048576,"frontend":"vhost_user","sealing":"clear"}]}"#;
+        let hardware: crate::records::Hardware = serde_json::from_str(text).unwrap();
+        assert_eq!(hardware.free_name(DiskKind::Data).unwrap().as_str(), "disk1");
+        assert_eq!(hardware.free_name(DiskKind::Swap).unwrap().as_str(), "swap0");
+    }
+}

@@ -1,0 +1,278 @@
+//! Images come into disks: of a VM that is there, or before a VM or a disk is made.
+//!
+//! ```text
+//! import       wish -> the host takes the image that came with the ticket -> the disk is filled
+//! create, add  wish -> the disk is there, empty -> its image is awaited -> it is filled -> the next one, or done
+//!                                                   `-> no image, a bad one, a full disk, cancelled: all is taken back
+//! ```
+//!
+//! A VM that was asked for with an image is there with it or not at all. Who brings the image may be killed at any moment,
+//! so it is the control plane that waits for it, and takes back what it has made when none comes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::{CreateVm, ImportDisk, Lifecycle, PowerState};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_hostd::protocol::{DiskName, ImageFormat, OperationKind, OperationOutcome, TicketId};
+
+use super::advance::{End, Next, Step, keep_volumes};
+use super::operate::Operated;
+use super::wishes::{Caller, image_format, state, use_of};
+use super::{Control, Stop};
+use crate::inventory::{Draft, Failure};
+use crate::problems;
+use crate::records::{DiskRecord, TaskRecord, VmRecord, VolumeRecord, Whole, Work};
+
+/// How long an image may take to come, in milliseconds: it comes as an open file, so this is for a client that is slow to ask.
+const IMAGE_WITHIN_MS: u64 = 60_000;
+
+/// What came of filling a disk: what the VM is then, and what is forgotten of it.
+enum Filled {
+    Pending(Next),
+    Done(VmRecord, Draft),
+    Failed(VmRecord, Draft, Problem),
+    /// The host did not do it, and the disk is as it was, or has no volume.
+    Not(VmRecord, Draft, Operated),
+}
+
+impl Control {
+    /// Wishes that a disk is filled with an image that was sent with a ticket: one whose task waits for it, or one of a VM that
+    /// nobody works on.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn import_disk(
+        &self,
+        caller: &Caller,
+        named: &str,
+        disk: &str,
+        wish: &ImportDisk,
+    ) -> Result<Task, Problem> {
+        let ticket: TicketId = wish.ticket.parse().map_err(problems::invalid)?;
+        let format = image_format(wish.format);
+        if let Some(task) = self.image_has_come(caller, named, disk, (&ticket, format))? {
+            return Ok(task);
+        }
+        self.vm_wish(caller, named, TaskKind::VmImportDisk, |vm, power| {
+            if power.is_on() && power != PowerState::Unknown {
+                return Err(state(vm, power, "its disks are in use"));
+            }
+            let Some(disk) = vm.hardware.fillable(disk) else {
+                return Err(problems::no_such_disk(&vm.name, disk));
+            };
+            Ok(Work::ImportDisk { disk, ticket: ticket.clone(), format })
+        })
+    }
+
+    /// The task that waits for this image goes on; nothing if none does.
+    fn image_has_come(
+        &self,
+        caller: &Caller,
+        named: &str,
+        disk: &str,
+        (ticket, format): (&TicketId, ImageFormat),
+    ) -> Result<Option<Task>, Problem> {
+        let gone_on = self.race(|| {
+            if let Some(known) = self.known_request(caller)? {
+                return Ok(Some(known));
+            }
+            let (vm, task) = {
+                let index = self.inventory.read();
+                let vm = index.find_vm(named).cloned();
+                let task = vm.as_ref().and_then(|vm| index.task(vm.task?).cloned());
+                (vm, task)
+            };
+            let (Some(vm), Some(task)) = (vm, task) else { return Ok(None) };
+            let Work::AwaitImage { fill, whole, .. } = &task.work else { return Ok(None) };
+            let Some((awaited, rest)) = fill.split_first() else { return Ok(None) };
+            if awaited.as_str() != disk || task.task.cancelling {
+                return Ok(None);
+            }
+            if let Some((what, must)) = use_of(TaskKind::VmImportDisk) {
+                self.put_on_record(caller, &vm, &format!("{what} of VM {} is asked for", vm.name), must)?;
+            }
+            let mut record = TaskRecord::clone(&task.record);
+            record.work = Work::Fill {
+                disk: awaited.clone(),
+                ticket: ticket.clone(),
+                format,
+                fill: rest.to_vec(),
+                whole: *whole,
+            };
+            record.task.awaits_image = None;
+            let draft = self.noted(self.draft(), caller, record.task.id);
+            self.inventory.commit(draft.replace(&task, &record).unchanged(&vm))?;
+            Ok::<_, Stop>(Some(record.task))
+        })?;
+        if let Some(task) = &gone_on {
+            self.schedule.wake(task.id);
+        }
+        Ok(gone_on)
+    }
+
+    /// Goes on to the next disk that is to be filled. If there is none, all is done.
+    pub(super) fn fill_next(
+        &self,
+        step: &Step,
+        fill: Vec<DiskName>,
+        whole: Whole,
+        (vm, draft): (VmRecord, Draft),
+    ) -> Result<Next, Failure> {
+        if fill.is_empty() {
+            let made = VmRecord { lifecycle: Lifecycle::Present, ..vm };
+            return self.end(step, &made, draft, End::Done);
+        }
+        let until_unix_ms = self.now_unix_ms() + IMAGE_WITHIN_MS;
+        self.turn_with(step, Work::AwaitImage { fill, until_unix_ms, whole }, vm, draft)
+    }
+
+    pub(super) fn await_image(
+        &self,
+        step: &Step,
+        fill: &[DiskName],
+        until_unix_ms: u64,
+        whole: Whole,
+    ) -> Result<Next, Failure> {
+        let as_it_is = || (VmRecord::clone(&step.vm.record), self.draft());
+        let Some(disk) = fill.first() else { return self.fill_next(step, Vec::new(), whole, as_it_is()) };
+        if step.task.task.cancelling {
+            return self.take_back(step, disk, whole, as_it_is(), None);
+        }
+        let left_ms = until_unix_ms.saturating_sub(self.now_unix_ms());
+        if left_ms > 0 {
+            return Ok(Next::Wait(Duration::from_millis(left_ms)));
+        }
+        let (name, within_s) = (&step.vm.name, IMAGE_WITHIN_MS / 1000);
+        let message = format!("no image came for {disk} of VM {name} within {within_s} s");
+        let problem = Problem::new(ErrorCode::Timeout, message).next("ask for it again, and send the image");
+        self.take_back(step, disk, whole, as_it_is(), Some(problem))
+    }
+
+    pub(super) fn fill(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        image: (&TicketId, ImageFormat),
+        (fill, whole): (&[DiskName], Whole),
+    ) -> Result<Next, Failure> {
+        match self.put_in(step, disk, image)? {
+            Filled::Pending(next) => Ok(next),
+            Filled::Done(vm, draft) => self.fill_next(step, fill.to_vec(), whole, (vm, draft)),
+            Filled::Failed(vm, draft, problem) => {
+                self.take_back(step, disk, whole, (vm, draft), Some(problem))
+            }
+            Filled::Not(vm, draft, ended) => {
+                let problem = match ended {
+                    Operated::Failed(problem) => Some(problem),
+                    _ => None,
+                };
+                self.take_back(step, disk, whole, (vm, draft), problem)
+            }
+        }
+    }
+
+    /// A disk of a VM that is there.
+    pub(super) fn import(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        image: (&TicketId, ImageFormat),
+    ) -> Result<Next, Failure> {
+        match self.put_in(step, disk, image)? {
+            Filled::Pending(next) => Ok(next),
+            Filled::Done(vm, draft) => self.end(step, &vm, draft, End::Done),
+            Filled::Failed(vm, draft, problem) => self.end(step, &vm, draft, End::Failed(problem)),
+            Filled::Not(vm, draft, ended) => self.as_it_is_with(step, vm, draft, ended),
+        }
+    }
+
+    /// Has the host fill a disk: another volume takes its place.
+    fn put_in(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        (ticket, format): (&TicketId, ImageFormat),
+    ) -> Result<Filled, Failure> {
+        let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
+            let (spec, disk, ticket) = (Box::new(step.vm.told(datastore)?), disk.clone(), ticket.clone());
+            Some(OperationKind::ImportDisk { spec, disk, ticket, format })
+        })?;
+        let mut vm = VmRecord::clone(&step.vm.record);
+        let before = vm.hardware.volume(disk);
+        let forget = |draft: Draft| match before {
+            Some(before) => draft.discard::<VolumeRecord>(&before.to_string()),
+            None => draft,
+        };
+        match operated {
+            Operated::Pending(next) => Ok(Filled::Pending(next)),
+            Operated::Done(outcome) => {
+                if let Some(wait) = self.look_first(step)? {
+                    return Ok(Filled::Pending(wait));
+                }
+                let volumes = OperationOutcome::into_volumes(outcome);
+                vm.hardware.forget_volume(disk);
+                let kept = keep_volumes(&self.inventory.read(), &mut vm, &volumes, forget(self.draft()));
+                Ok(match kept {
+                    Ok(draft) => Filled::Done(vm, draft),
+                    Err(problem) => Filled::Failed(vm, forget(self.draft()), problem),
+                })
+            }
+            ended => {
+                // It may have failed after the former volume was gone.
+                let there = self.datastore_path(&vm).and_then(|datastore| {
+                    let directory = Path::new(&datastore).join(vm.name.as_str());
+                    step.seat.host.volume(&directory, disk).ok()
+                });
+                let mut draft = self.draft();
+                if there != before {
+                    vm.hardware.forget_volume(disk);
+                    draft = forget(draft);
+                }
+                Ok(Filled::Not(vm, draft, ended))
+            }
+        }
+    }
+
+    /// Nobody asked for an empty disk, nor for a VM with one.
+    fn take_back(
+        &self,
+        step: &Step,
+        disk: &DiskName,
+        whole: Whole,
+        (mut vm, mut draft): (VmRecord, Draft),
+        problem: Option<Problem>,
+    ) -> Result<Next, Failure> {
+        let found = vm.hardware.disks.iter().position(|known| known.name == *disk);
+        match (whole, found) {
+            (Whole::Disk, Some(at)) => {
+                let known = vm.hardware.disks.remove(at);
+                if let Some(volume) = known.volume {
+                    draft = draft.discard::<VolumeRecord>(&volume.to_string());
+                }
+                let disk = Box::new(DiskRecord { volume: None, pinned: false, least_generation: 0, ..known });
+                self.turn_with(step, Work::UndoAddDisk { disk, problem }, vm, draft)
+            }
+            (Whole::Disk, None) => self.end(step, &vm, draft, problem.map_or(End::Cancelled, End::Failed)),
+            (Whole::Vm, _) => self.turn_with(step, Work::UndoCreate { problem }, vm, draft),
+        }
+    }
+}
+
+/// The disks of a VM that is wished for that have to be filled before it is made, in the order in which their images are
+/// awaited.
+///
+/// # Errors
+/// [`Problem`] if one of them is not filled with images.
+pub(super) fn to_be_filled(wish: &CreateVm, vm: &VmRecord) -> Result<Vec<DiskName>, Problem> {
+    let disks = wish.disks.iter().zip(&vm.hardware.disks).filter(|(wished, _)| wished.fill);
+    let mut fill = Vec::new();
+    for name in disks.map(|(_, disk)| disk.name.as_str()).chain(wish.fill_seed.then_some("seed")) {
+        let disk = vm.hardware.fillable(name);
+        fill.push(disk.ok_or_else(|| {
+            problems::invalid(format!("{name} of VM {} cannot be filled with an image", vm.name))
+        })?);
+    }
+    Ok(fill)
+}

@@ -1,0 +1,340 @@
+//! What hosts say of their VMs and of themselves, taken over into the inventory when it changes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use strongroom_api::vm::PowerState;
+use strongroom_hostd::protocol::{self, ChangedObject, Epoch, ObservedVm, VmSpec};
+use strongroom_types::VmId;
+use uuid::Uuid;
+
+use super::{Control, HostSeat};
+use crate::host::HostError;
+use crate::inventory::{Draft, Failure};
+use crate::records::ObservedRecord;
+
+/// VMs that are taken over in one transaction: each is a condition and two entries at most.
+const TAKEN_AT_A_TIME: usize = 50;
+/// How old what is known of a host may be, in milliseconds: free memory and space change without a notice.
+const STATE_AGE_MAX_MS: u64 = 5_000;
+
+/// What is known of a host beside the inventory: gone with the process, and asked for again.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Up to which change, of which run of hostd.
+    read: Option<(Epoch, u64)>,
+    /// Itself, as it answered last.
+    pub state: Option<protocol::Host>,
+    state_at_unix_ms: u64,
+    /// Why it does not answer, and since when, in milliseconds since 1970.
+    pub down: Option<(String, u64)>,
+    /// All VMs that it has, known to the inventory or not.
+    pub vms: BTreeMap<VmId, Vec<Present>>,
+    /// When grants were last brought to a VM, in milliseconds since 1970.
+    pub supplied_unix_ms: HashMap<VmId, u64>,
+}
+
+impl Seen {
+    /// Whether it answers and has told all its VMs.
+    pub fn is_complete(&self) -> bool {
+        self.down.is_none() && self.read.is_some()
+    }
+}
+
+/// A VM directory of a host.
+#[derive(Clone)]
+pub(super) struct Present {
+    pub name: String,
+    pub directory: PathBuf,
+    pub power: protocol::PowerState,
+    pub generation: u64,
+    pub spec: Option<Box<VmSpec>>,
+}
+
+impl From<&ObservedVm> for Present {
+    fn from(vm: &ObservedVm) -> Self {
+        let (name, directory) = (vm.name.to_string(), vm.directory.clone());
+        Self { name, directory, power: vm.power, generation: vm.generation.0, spec: vm.spec.clone() }
+    }
+}
+
+impl HostSeat {
+    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn looking(&self) -> MutexGuard<'_, ()> {
+        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it answered when it was asked last.
+    pub(super) fn is_up(&self) -> bool {
+        let seen = self.seen();
+        seen.down.is_none() && seen.state.is_some()
+    }
+}
+
+/// What a host says of a VM.
+pub(super) enum Look {
+    /// How the VM is; `None` if the host does not have it.
+    Seen(Option<ObservedRecord>),
+    /// The host does not answer: why, for the task's note.
+    Unanswered(String),
+}
+
+impl Control {
+    /// The ids of the hosts.
+    pub fn hosts(&self) -> Vec<Uuid> {
+        self.hosts.iter().map(|seat| seat.id).collect()
+    }
+
+    /// Hears what has changed at a host, for up to `wait`, and takes it over. Says whether the host answers.
+    ///
+    /// # Errors
+    /// [`Failure`]: what was heard is asked for again.
+    pub fn observe(&self, host: Uuid, wait: Duration) -> Result<bool, Failure> {
+        let Some(seat) = self.seat(host) else { return Ok(false) };
+        match self.hear(seat, wait) {
+            Ok(()) => {
+                let was_down = seat.seen().down.take().is_some();
+                if was_down {
+                    tracing::info!(host = %seat.name, "the host answers again");
+                    self.wake_all();
+                }
+                Ok(true)
+            }
+            Err(Heard::Failure(failure)) => {
+                seat.seen().read = None;
+                Err(failure)
+            }
+            Err(Heard::Host(error)) => {
+                let now = self.now_unix_ms();
+                let mut seen = seat.seen();
+                seen.read = None;
+                let since = seen.down.as_ref().map_or(now, |down| down.1);
+                if seen.down.is_none() {
+                    tracing::warn!(host = %seat.name, %error, "the host does not answer");
+                }
+                seen.down = Some((error.to_string(), since));
+                Ok(false)
+            }
+        }
+    }
+
+    fn hear(&self, seat: &HostSeat, wait: Duration) -> Result<(), Heard> {
+        let (read, state_at) = {
+            let seen = seat.seen();
+            (seen.read, seen.state_at_unix_ms)
+        };
+        if self.now_unix_ms().saturating_sub(state_at) > STATE_AGE_MAX_MS {
+            self.hear_state(seat)?;
+        }
+        let Some((epoch, number)) = read else { return self.hear_all(seat) };
+        let changes = seat.host.changes(number, wait)?;
+        if changes.epoch != epoch || changes.read_all {
+            return self.hear_all(seat);
+        }
+        let _looking = seat.looking();
+        let mut vms: Vec<ObservedVm> = Vec::new();
+        for change in &changes.changes {
+            match change.object {
+                // What changed twice is asked once, and is as it is now.
+                ChangedObject::Vm(vm) if vms.iter().any(|seen| seen.vm == vm) => {}
+                ChangedObject::Vm(vm) => match seat.host.vm(vm)? {
+                    Some(seen) => vms.push(seen),
+                    None => drop(seat.seen().vms.remove(&vm)),
+                },
+                ChangedObject::Operation(operation) => {
+                    let index = self.inventory.read();
+                    let task = index.open_tasks().find(|task| task.operation == Some(operation));
+                    if let Some(task) = task {
+                        self.schedule.wake(task.task.id);
+                    }
+                }
+                ChangedObject::Host => self.hear_state(seat)?,
+            }
+        }
+        for vm in &vms {
+            seat.seen().vms.insert(vm.vm, vec![Present::from(vm)]);
+        }
+        self.take_over(&vms)?;
+        seat.seen().read = Some((epoch, changes.number));
+        Ok(())
+    }
+
+    /// Asks a host how it is.
+    pub(super) fn hear_state(&self, seat: &HostSeat) -> Result<(), HostError> {
+        let state = seat.host.state()?;
+        let mut seen = seat.seen();
+        (seen.state, seen.state_at_unix_ms) = (Some(state), self.now_unix_ms());
+        Ok(())
+    }
+
+    /// Reads all of a host's VMs again, for those that are new in the inventory: what was told of them before was of nobody. What fails
+    /// here is heard later.
+    pub(super) fn look_at_all(&self, seat: &HostSeat) {
+        match self.hear_all(seat) {
+            Ok(()) => {}
+            Err(Heard::Host(error)) => {
+                tracing::debug!(host = %seat.name, %error, "its VMs could not be read again")
+            }
+            Err(Heard::Failure(error)) => tracing::debug!(%error, "what was read could not be written down"),
+        }
+    }
+
+    fn hear_all(&self, seat: &HostSeat) -> Result<(), Heard> {
+        self.hear_state(seat)?;
+        let _looking = seat.looking();
+        let all = seat.host.vms()?;
+        let mut vms: BTreeMap<VmId, Vec<Present>> = BTreeMap::new();
+        for vm in &all.vms {
+            vms.entry(vm.vm).or_default().push(Present::from(vm));
+        }
+        self.take_over(&all.vms)?;
+        let mut seen = seat.seen();
+        (seen.vms, seen.read) = (vms, Some((all.epoch, all.number)));
+        Ok(())
+    }
+
+    /// Asks a host how a VM is now, and takes it over.
+    pub(super) fn look_at(&self, seat: &HostSeat, vm: VmId) -> Result<Look, Failure> {
+        let _looking = seat.looking();
+        match seat.host.vm(vm) {
+            Ok(Some(seen)) => {
+                seat.seen().vms.insert(vm, vec![Present::from(&seen)]);
+                self.take_over(std::slice::from_ref(&seen))?;
+                Ok(Look::Seen(Some(ObservedRecord::of(&seen))))
+            }
+            Ok(None) => {
+                seat.seen().vms.remove(&vm);
+                Ok(Look::Seen(None))
+            }
+            Err(error) => Ok(Look::Unanswered(format!("waiting for host {}: {error}", seat.name))),
+        }
+    }
+
+    /// Writes down what is new, with its events.
+    fn take_over(&self, vms: &[ObservedVm]) -> Result<(), Failure> {
+        for some in vms.chunks(TAKEN_AT_A_TIME) {
+            // A VM that goes away meanwhile makes the rest of its chunk wait for the next try.
+            for _ in 0..super::RACES_MAX {
+                match self.inventory.commit(self.taken_over(some)) {
+                    Err(Failure::Raced) => self.inventory.catch_up()?,
+                    other => {
+                        other?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn taken_over(&self, vms: &[ObservedVm]) -> Draft {
+        let index = self.inventory.read();
+        let mut draft = self.draft();
+        for told in vms {
+            let Some(vm) = index.vm(told.vm) else { continue };
+            let (now, before) = (ObservedRecord::of(told), index.observed(told.vm));
+            if before.is_some_and(|before| *before.record == now) {
+                continue;
+            }
+            let changed = before.is_some_and(|before| before.power != now.power);
+            if changed {
+                let why = now.reason.as_ref().map(|reason| format!(": {}", reason.message));
+                let message = format!("VM {} is {}{}", vm.name, now.power.as_str(), why.unwrap_or_default());
+                draft = draft.event("vm.power", &vm.object(), message, vm.task);
+            }
+            for volume in died_since(told, before.map(|before| &**before)) {
+                let how = volume.last_end.as_deref().unwrap_or("ended");
+                let message =
+                    format!("the worker of {}/{} {how}, and was started again", vm.name, volume.disk);
+                draft = draft.event("volume.worker_restarted", &vm.object(), message, None);
+            }
+            let same_start = before.filter(|before| before.generation == now.generation);
+            if now.supervisor_deaths > same_start.map_or(0, |before| before.supervisor_deaths) {
+                let message = format!(
+                    "the supervisor of VM {} died, and another one took over; its guest waited for its disks meanwhile",
+                    vm.name
+                );
+                draft = draft.event("vm.supervisor_restarted", &vm.object(), message, None);
+            }
+            if now.tpm_lost && !same_start.is_some_and(|before| before.tpm_lost) {
+                let message = format!(
+                    "the TPM of VM {} ended (swtpm died): its guest sees one that fails, until the VM is stopped and started",
+                    vm.name
+                );
+                draft = draft.event("vm.tpm_lost", &vm.object(), message, None);
+            }
+            if now.network_lost && !same_start.is_some_and(|before| before.network_lost) {
+                let message = format!(
+                    "the network of VM {} ended (passt died): its guest reaches nothing, until the VM is stopped and started",
+                    vm.name
+                );
+                draft = draft.event("vm.network_lost", &vm.object(), message, None);
+            }
+            draft = draft.put(&now).present(vm);
+            if let Some(task) = vm.task {
+                self.schedule.wake(task);
+            }
+        }
+        draft
+    }
+
+    fn wake_all(&self) {
+        for task in self.inventory.read().open_tasks() {
+            self.schedule.wake(task.task.id);
+        }
+    }
+
+    /// How a VM is, as far as anybody knows.
+    pub fn power(&self, vm: &crate::records::VmRecord) -> PowerState {
+        let up = self.seat(vm.host).is_some_and(HostSeat::is_up);
+        let index = self.inventory.read();
+        self.power_in(&index, vm, up)
+    }
+
+    /// As [`power`](Self::power), for who holds the index.
+    pub(super) fn power_in(
+        &self,
+        index: &crate::inventory::Index,
+        vm: &crate::records::VmRecord,
+        host_is_up: bool,
+    ) -> PowerState {
+        let seen = index.observed(vm.id).filter(|_| host_is_up);
+        seen.map_or(PowerState::Unknown, |seen| seen.power)
+    }
+}
+
+/// The volumes whose worker died since this was known of a VM. A start counts anew, and so does a supervisor that takes over.
+fn died_since<'a>(
+    told: &'a ObservedVm,
+    before: Option<&ObservedRecord>,
+) -> impl Iterator<Item = &'a protocol::ObservedVolume> {
+    let known = before.filter(|before| before.generation == told.generation.0);
+    let known = known.map(|before| before.worker_restarts.clone()).unwrap_or_default();
+    told.volumes.iter().filter(move |volume| {
+        let counted = known.get(volume.disk.as_str()).copied().unwrap_or(0);
+        volume.restarts > counted
+    })
+}
+
+/// Why nothing was heard.
+enum Heard {
+    Host(HostError),
+    Failure(Failure),
+}
+
+impl From<HostError> for Heard {
+    fn from(error: HostError) -> Self {
+        Self::Host(error)
+    }
+}
+
+impl From<Failure> for Heard {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}

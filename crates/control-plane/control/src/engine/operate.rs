@@ -1,0 +1,205 @@
+//! An operation of a host, from a task's point of view.
+
+use std::path::Path;
+
+use strongroom_api::Problem;
+use strongroom_api::task::{Progress, ProgressUnit};
+use strongroom_hostd::protocol::{
+    self, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+};
+
+use super::advance::Next;
+use super::{Control, HostSeat, POLL_PAUSE, RETRY_PAUSE};
+use crate::host::HostError;
+use crate::inventory::{Failure, Row};
+use crate::keys::KeyProblem;
+use crate::problems;
+use crate::records::{TaskRecord, VmRecord};
+
+/// How far an operation is.
+pub(super) enum Operated {
+    /// Not at its end.
+    Pending(Next),
+    /// Done.
+    Done(Option<OperationOutcome>),
+    /// Refused, or failed.
+    Failed(Problem),
+    /// Ended because the task is being cancelled. The host did nothing.
+    Cancelled,
+    /// The task is being cancelled, and the host knows of no such operation: it was never asked, or has forgotten.
+    Forgotten,
+}
+
+/// How a host took a request for an operation.
+enum Asked {
+    /// The operation is under way.
+    Accepted(Operation),
+    /// There will be none, or not yet.
+    Ended(Operated),
+}
+
+impl Control {
+    /// Has a host do something, or finds out how far it is. The operation's id is in the inventory before the host hears of
+    /// it, so asking again is no second operation; a host that was restarted meanwhile goes by the effect.
+    pub(super) fn operate(
+        &self,
+        task: &Row<TaskRecord>,
+        vm: &VmRecord,
+        seat: &HostSeat,
+        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+    ) -> Result<Operated, Failure> {
+        let Some(operation) = task.operation else {
+            if task.task.cancelling {
+                return Ok(Operated::Forgotten);
+            }
+            let begun =
+                TaskRecord { operation: Some(OperationId::random()), ..TaskRecord::clone(&task.record) };
+            self.inventory.commit(self.draft().replace(task, &begun))?;
+            return Ok(Operated::Pending(Next::Again));
+        };
+        let known = match seat.host.operation(operation) {
+            Ok(known) => known,
+            Err(error) => return self.wait_for_host(task, seat, &error),
+        };
+        let state = match known {
+            Some(state) => state,
+            None if task.task.cancelling => return Ok(Operated::Forgotten),
+            None => match self.ask(task, vm, seat, operation, kind)? {
+                Asked::Accepted(state) => state,
+                Asked::Ended(other) => return Ok(other),
+            },
+        };
+        if task.task.cancelling
+            && !state.state.is_final()
+            && let Err(error) = seat.host.cancel(operation)
+        {
+            return self.wait_for_host(task, seat, &error);
+        }
+        if task.task.note.is_some() && !state.state.is_final() {
+            // What it waited for has come.
+            let mut going = TaskRecord { waits_for_key: false, ..TaskRecord::clone(&task.record) };
+            going.task.note = None;
+            self.inventory.commit(self.draft().replace(task, &going))?;
+            return Ok(Operated::Pending(Next::Again));
+        }
+        Ok(self.judge(task, seat, state))
+    }
+
+    /// Asks for the operation.
+    fn ask(
+        &self,
+        task: &Row<TaskRecord>,
+        vm: &VmRecord,
+        seat: &HostSeat,
+        operation: OperationId,
+        kind: impl FnOnce(&Path) -> Option<OperationKind>,
+    ) -> Result<Asked, Failure> {
+        let Some(datastore) = self.datastore_path(vm) else {
+            return Ok(Asked::Ended(Operated::Failed(problems::datastore_unknown(vm))));
+        };
+        let Some(kind) = kind(Path::new(&datastore)) else {
+            return Ok(Asked::Ended(Operated::Failed(problems::key_never_made(vm))));
+        };
+        let keys = keys_taken(&kind, vm);
+        let mut grants = Vec::new();
+        // Each is good for one key once.
+        for _ in 0..keys.len() {
+            match self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys) {
+                Ok(more) => grants.extend(more),
+                Err(KeyProblem::Unavailable(reason)) => {
+                    self.note_key(task, format!("waiting for {}: {reason}", keys[0]))?;
+                    return Ok(Asked::Ended(Operated::Pending(Next::Wait(RETRY_PAUSE))));
+                }
+                Err(KeyProblem::Refused(reason)) => {
+                    let message = format!("VM {}: no leave to use {}: {reason}", vm.name, keys[0]);
+                    let problem =
+                        strongroom_api::Problem::new(strongroom_api::ErrorCode::KeyRevoked, message);
+                    return Ok(Asked::Ended(Operated::Failed(problem)));
+                }
+            }
+        }
+        let request = OperationRequest { operation, generation: vm.generation(), kind, grants };
+        match seat.host.operate(vm.id, &request) {
+            Ok(state) => Ok(Asked::Accepted(state)),
+            Err(HostError::Refused(problem)) => {
+                Ok(Asked::Ended(Operated::Failed(problems::host_refused(seat.name.as_str(), &problem))))
+            }
+            Err(error) => self.wait_for_host(task, seat, &error).map(Asked::Ended),
+        }
+    }
+
+    fn judge(&self, task: &Row<TaskRecord>, seat: &HostSeat, operation: Operation) -> Operated {
+        match operation.state {
+            OperationState::Queued | OperationState::Running => {
+                self.set_progress(task.task.id, operation.progress.map(progress));
+                Operated::Pending(Next::Wait(POLL_PAUSE))
+            }
+            OperationState::Done => Operated::Done(operation.outcome),
+            OperationState::Cancelled => Operated::Cancelled,
+            OperationState::Failed => {
+                let problem = operation.error.unwrap_or_else(|| {
+                    protocol::Problem::new("failed", format!("{} failed without a reason", operation.kind))
+                });
+                Operated::Failed(problems::host_refused(seat.name.as_str(), &problem))
+            }
+        }
+    }
+
+    fn wait_for_host(
+        &self,
+        task: &Row<TaskRecord>,
+        seat: &HostSeat,
+        error: &HostError,
+    ) -> Result<Operated, Failure> {
+        self.note(task, format!("waiting for host {}: {error}", seat.name))?;
+        Ok(Operated::Pending(Next::Wait(RETRY_PAUSE)))
+    }
+
+    /// Says what a task waits for, if it did not say so already.
+    pub(super) fn note(&self, task: &Row<TaskRecord>, note: String) -> Result<(), Failure> {
+        self.say(task, note, false)
+    }
+
+    /// Says that it waits for a key: there is an alarm for that.
+    pub(super) fn note_key(&self, task: &Row<TaskRecord>, note: String) -> Result<(), Failure> {
+        self.say(task, note, true)
+    }
+
+    fn say(&self, task: &Row<TaskRecord>, note: String, waits_for_key: bool) -> Result<(), Failure> {
+        if task.task.note.as_deref() == Some(note.as_str()) {
+            return Ok(());
+        }
+        let mut noted = TaskRecord { waits_for_key, ..TaskRecord::clone(&task.record) };
+        noted.task.note = Some(note.clone());
+        let draft = self.draft().event("task.waiting", &task.task.object, note, Some(task.task.id));
+        self.inventory.commit(draft.replace(task, &noted))
+    }
+
+    /// Where a VM's datastore is on its host.
+    pub(super) fn datastore_path(&self, vm: &VmRecord) -> Option<String> {
+        let index = self.inventory.read();
+        index.datastores.get(&vm.datastore.to_string()).map(|datastore| datastore.path.clone())
+    }
+}
+
+/// The keys that an operation takes.
+fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_keys::ProviderKey> {
+    match kind {
+        OperationKind::Create { .. }
+        | OperationKind::Start { .. }
+        | OperationKind::Configure { .. }
+        | OperationKind::Rekey { .. }
+        | OperationKind::ChangeDisk { .. }
+        | OperationKind::ImportDisk { .. }
+        | OperationKind::SupplyGrants => vm.hardware.keys(),
+        _ => Vec::new(),
+    }
+}
+
+fn progress(told: protocol::Progress) -> Progress {
+    let unit = match told.unit {
+        protocol::ProgressUnit::Bytes => ProgressUnit::Bytes,
+        protocol::ProgressUnit::Volumes => ProgressUnit::Steps,
+    };
+    Progress { done: told.done, total: told.total, unit }
+}

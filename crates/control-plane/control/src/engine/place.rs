@@ -1,0 +1,286 @@
+//! From a wish for a VM to its record: where it goes, what its policy demands, and what is not said.
+
+use strongroom_api::policy::PolicyRules;
+use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
+use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
+use strongroom_hostd::protocol;
+use strongroom_keys::{ProviderKey, ProviderName};
+use strongroom_types::{KeyRequestId, VmId};
+use strongroom_vm::{DiskKind, Firmware, MacAddress};
+use uuid::Uuid;
+
+use super::Control;
+use crate::inventory::{Index, Row, by_name_or_id};
+use crate::problems;
+use crate::records::{DatastoreRecord, DiskRecord, DiskSealing, Hardware, KeyWish, PolicyRecord, VmRecord};
+
+impl Control {
+    /// The record of a VM that is wished for.
+    pub(super) fn place(&self, index: &Index, wish: &CreateVm, task: Uuid) -> Result<VmRecord, Problem> {
+        let datastore = find_datastore(index, wish.datastore.as_deref())?;
+        let policy = find_policy(index, wish.policy.as_deref())?;
+        let rules = policy.map_or_else(PolicyRules::default, |policy| policy.rules.clone());
+        check_rules(wish, &rules, policy)?;
+        let (sealing, key_wish) = self.sealing(&wish.encryption, &rules)?;
+        let (mut data, mut swap) = (0.., 0..);
+        let disks = wish.disks.iter().map(|disk| {
+            let name = match disk.kind {
+                DiskKind::Data => format!("disk{}", data.next().unwrap_or(0)),
+                DiskKind::Swap => format!("swap{}", swap.next().unwrap_or(0)),
+            };
+            Ok(DiskRecord {
+                name: name.parse().map_err(|_| problems::invalid("too many disks"))?,
+                size: disk.size_bytes,
+                kind: disk.kind,
+                frontend: disk.frontend,
+                sealing: sealing.clone(),
+                volume: None,
+                pinned: false,
+                least_generation: 0,
+                thick: false,
+                integrity: disk.integrity,
+            })
+        });
+        let hardware = Hardware {
+            own_volumes: Vec::new(),
+            machine: wish.machine,
+            firmware: wish.firmware,
+            cpus: wish.cpus,
+            memory: wish.memory_bytes,
+            disks: disks.collect::<Result<_, Problem>>()?,
+            nics: addressed(&self.networks(datastore.host, wish)?)?,
+            tpm: wish.tpm,
+            seed: wish.seed,
+            boot: wish.boot.clone(),
+            cdrom: wish.cdrom.clone(),
+            vnc: wish.vnc,
+            guest_agent: wish.guest_agent,
+        };
+        let vm = VmRecord {
+            id: VmId::random(),
+            name: wish.name.clone(),
+            datastore: datastore.id,
+            host: datastore.host,
+            policy: policy.map(|policy| policy.id),
+            key_wish: key_wish.filter(|_| !hardware.disks.is_empty()),
+            hardware,
+            lifecycle: Lifecycle::Creating,
+            desired: DesiredPower::Stopped,
+            restart: rules.restart.unwrap_or(wish.restart),
+            generation: 0,
+            task: Some(task),
+            created_unix_seconds: self.now_unix_ms() / 1000,
+            restarts_unix_ms: Vec::new(),
+        };
+        check(&vm, &datastore.path)?;
+        self.check_host(index, &vm)?;
+        Ok(vm)
+    }
+
+    /// Whether a VM's policy lets it run on its host as that is now.
+    pub(super) fn check_host(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+        let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let Some(policy) = policy.filter(|policy| policy.rules.crypto_safe_hosts) else { return Ok(()) };
+        let Some(seat) = self.seat(vm.host) else { return Err(problems::host_unknown(vm.name.as_str())) };
+        let seen = seat.seen();
+        let told = seen.state.as_ref().map(|state| &state.crypto_safe);
+        if told.is_some_and(|told| told.state == protocol::CryptoSafeState::Safe) {
+            return Ok(());
+        }
+        let why = told.map_or_else(|| "it has not said".to_owned(), |told| told.reasons.join("; "));
+        let message = format!(
+            "policy {} lets VM {} run on crypto-safe hosts only, and host {} is none: {why}",
+            policy.name, vm.name, seat.name
+        );
+        Err(Problem::new(ErrorCode::NoHost, message)
+            .next("`strongroom doctor` on that host says what is missing"))
+    }
+
+    /// The network interfaces that are asked for; where nothing is said of any, one on the network `user`, if the host has what that takes.
+    fn networks(&self, host: Uuid, wish: &CreateVm) -> Result<Vec<Nic>, Problem> {
+        let Some(nics) = &wish.nics else {
+            let user = Nic { backend: NicBackend::User {}, mac: None };
+            return Ok(if self.lacks_user_network(host) { Vec::new() } else { vec![user] });
+        };
+        self.check_networks(host, nics)?;
+        Ok(nics.clone())
+    }
+
+    /// Whether a host can connect these network interfaces.
+    pub(super) fn check_networks(&self, host: Uuid, nics: &[Nic]) -> Result<(), Problem> {
+        let wants_user = nics.iter().any(|nic| nic.backend == NicBackend::User {});
+        if !wants_user || !self.lacks_user_network(host) {
+            return Ok(());
+        }
+        let name = self.seat(host).map_or("", |seat| seat.name.as_str());
+        let message = format!("host {name} has no passt, which connects guests by the network user");
+        Err(Problem::new(ErrorCode::NoHost, message)
+            .next("install it there (Debian: passt), or choose a bridge, or no network card: `--net none`"))
+    }
+
+    /// Whether it is known of a host that a card on the network `user` would reach nothing there.
+    fn lacks_user_network(&self, host: Uuid) -> bool {
+        let Some(seat) = self.seat(host) else { return false };
+        let seen = seat.seen();
+        let programs = seen.state.as_ref().and_then(|state| state.programs.as_ref());
+        programs.is_some_and(|programs| programs.passt.is_none())
+    }
+
+    /// Under which key its disks will be, and the wish for one that has to be made.
+    fn sealing(
+        &self,
+        wish: &EncryptionWish,
+        rules: &PolicyRules,
+    ) -> Result<(DiskSealing, Option<KeyWish>), Problem> {
+        if !wish.encrypted {
+            return Ok((DiskSealing::Clear, None));
+        }
+        let provider = match (&wish.provider, &rules.key_provider) {
+            (Some(asked), Some(demanded)) if asked != demanded => {
+                return Err(problems::conflict(format!(
+                    "the policy demands key provider {demanded}, and {asked} was asked for"
+                )));
+            }
+            (Some(name), _) | (None, Some(name)) => provider_name(name)?,
+            (None, None) => self.only_provider()?,
+        };
+        let Some(key) = &wish.key else {
+            return Ok((DiskSealing::Awaited, Some(KeyWish { provider, request: KeyRequestId::random() })));
+        };
+        let key = key.parse().map_err(|error| problems::invalid(format!("{error}")))?;
+        Ok((DiskSealing::under(ProviderKey { provider, key, wrapped: None }, None), None))
+    }
+
+    /// Refuses the name of a key provider that is not there: a VM would wait for its key forever.
+    pub(super) fn must_be_provider(&self, name: &Name) -> Result<(), Problem> {
+        let is_known = || self.providers().iter().any(|known| known.name == name.as_str());
+        if !is_known() {
+            // It may have been added since they were asked last.
+            self.ask_providers();
+        }
+        if is_known() { Ok(()) } else { Err(problems::not_found(ObjectKind::KeyProvider, name.as_str())) }
+    }
+
+    fn only_provider(&self) -> Result<ProviderName, Problem> {
+        let providers = self.providers();
+        let [provider] = providers.as_slice() else {
+            let message = match providers.len() {
+                0 => "there is no key provider, so no key for the VM".to_owned(),
+                many => format!("there are {many} key providers; which one shall make the VM's key?"),
+            };
+            return Err(problems::invalid(message)
+                .next("name one with --key-provider; `strongroom key-provider list` shows what there is"));
+        };
+        provider.name.parse().map_err(|error| problems::invalid(format!("{error}")))
+    }
+}
+
+/// The datastore of this name or id; the only one if none is named.
+pub(super) fn find_datastore<'index>(
+    index: &'index Index,
+    named: Option<&str>,
+) -> Result<&'index Row<DatastoreRecord>, Problem> {
+    if let Some(named) = named {
+        return by_name_or_id(&index.datastores, named)
+            .ok_or_else(|| problems::not_found(ObjectKind::Datastore, named));
+    }
+    let mut all = index.datastores.iter();
+    match (all.next(), all.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => {
+            Err(problems::invalid("there is no datastore yet").next("`strongroom datastore add NAME PATH`"))
+        }
+        _ => Err(problems::invalid("there are several datastores; which one is meant?")
+            .next("name one with --datastore")),
+    }
+}
+
+fn find_policy<'index>(
+    index: &'index Index,
+    named: Option<&str>,
+) -> Result<Option<&'index Row<PolicyRecord>>, Problem> {
+    let Some(named) = named else { return Ok(None) };
+    let found = by_name_or_id(&index.policies, named);
+    found.map(Some).ok_or_else(|| problems::not_found(ObjectKind::Policy, named))
+}
+
+fn check_rules(
+    wish: &CreateVm,
+    rules: &PolicyRules,
+    policy: Option<&Row<PolicyRecord>>,
+) -> Result<(), Problem> {
+    let name = policy.map_or("", |policy| policy.name.as_str());
+    if rules.encryption_required && !wish.encryption.encrypted {
+        return Err(problems::conflict(format!("policy {name} demands that VM {} is encrypted", wish.name)));
+    }
+    if rules.tpm_required && !wish.tpm {
+        return Err(problems::conflict(format!("policy {name} demands that VM {} has a TPM", wish.name))
+            .next("ask for one with --tpm"));
+    }
+    Ok(())
+}
+
+/// Whether a VM can be: as the API's limits say, and as hosts say.
+pub(super) fn check(vm: &VmRecord, datastore: &str) -> Result<(), Problem> {
+    let hardware = &vm.hardware;
+    let keeps = hardware.tpm || hardware.seed || hardware.firmware == Firmware::Uefi;
+    if hardware.disks.is_empty() && keeps {
+        return Err(problems::invalid(
+            "a VM without a disk has no key for what its firmware, TPM or seed keeps",
+        )
+        .next("give it a disk, or BIOS and no TPM or seed"));
+    }
+    check_integrity(&hardware.disks)?;
+    match told_without_key(vm, datastore) {
+        Some(spec) => spec.check().map_err(|error: protocol::SpecError| problems::invalid(error.to_string())),
+        None => Err(problems::invalid(format!("{} is no name of a VM", vm.name))),
+    }
+}
+
+/// Tags are made with a disk's key, and a swap disk is another one at each start.
+fn check_integrity(disks: &[DiskRecord]) -> Result<(), Problem> {
+    for disk in disks.iter().filter(|disk| disk.integrity) {
+        if disk.kind == DiskKind::Swap {
+            let message =
+                format!("{} is for swap and empty at each start, so it has no tags to keep", disk.name);
+            return Err(problems::invalid(message).next("ask for integrity for disks that keep data"));
+        }
+        if disk.sealing == DiskSealing::Clear {
+            let message = format!("{} is not encrypted, so there is no key to make tags with", disk.name);
+            return Err(problems::invalid(message).next("leave out integrity, or encrypt the VM"));
+        }
+    }
+    Ok(())
+}
+
+/// What a VM's host is asked about it, with a stand-in for a key that is not there yet.
+pub(super) fn told_without_key(vm: &VmRecord, datastore: &str) -> Option<protocol::VmSpec> {
+    let mut known = vm.clone();
+    for disk in &mut known.hardware.disks {
+        if disk.sealing == DiskSealing::Awaited {
+            disk.sealing = DiskSealing::Clear;
+            // Its key is to come, and with it the one of its tags.
+            disk.integrity = false;
+        }
+    }
+    known.told(std::path::Path::new(datastore))
+}
+
+/// Interfaces with addresses: those that have none are given one.
+pub(super) fn addressed(nics: &[Nic]) -> Result<Vec<Nic>, Problem> {
+    let address = |nic: &Nic| {
+        if nic.mac.is_some() {
+            return Ok(nic.clone());
+        }
+        let mut bytes = [0u8; 3];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            Problem::new(ErrorCode::Unavailable, format!("the system gives no random numbers: {error}"))
+        })?;
+        Ok(Nic { backend: nic.backend.clone(), mac: Some(MacAddress::of_qemu(bytes)) })
+    };
+    nics.iter().map(address).collect()
+}
+
+pub(super) fn provider_name(name: &Name) -> Result<ProviderName, Problem> {
+    name.as_str().parse().map_err(|error| problems::invalid(format!("{error}")))
+}

@@ -1,0 +1,368 @@
+//! VMs that are there and not in the inventory: what a datastore holds, registration of one, and of all.
+//!
+//! Nothing is taken from a datastore that decides about protection on its own: a registered VM says in the inventory which
+//! of its disks are sealed and under which key from then on, and an event says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use strongroom_api::datastore::{Found, RebuildDatastore, Standing};
+use strongroom_api::task::{Task, TaskKind};
+use strongroom_api::vm::{DesiredPower, Lifecycle, RegisterVm, RestartPolicy};
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_hostd::attestation;
+use strongroom_hostd::protocol::{self, DatastoreRequest, DiskName, JudgeRequest, VmGeneration, VolumeFacts};
+use strongroom_keys::ProviderKey;
+use strongroom_types::VmId;
+use uuid::Uuid;
+
+use super::advance::{keep_volumes, volume_known};
+use super::alarms::datastore_object;
+use super::observe::Present;
+use super::place::find_datastore;
+use super::wishes::{Caller, name_of};
+use super::{Control, HostSeat};
+use crate::host::HostError;
+use crate::inventory::Row;
+use crate::keys::KeyProblem;
+use crate::problems;
+use crate::records::{DatastoreRecord, Hardware, VmRecord};
+
+/// A VM directory with the volumes in it.
+struct Candidate {
+    vm: VmId,
+    present: Present,
+    volumes: Vec<VolumeFacts>,
+}
+
+impl Control {
+    /// What lies in a datastore, and how it stands to the inventory.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn datastore_contents(&self, named: &str) -> Result<Vec<Found>, Problem> {
+        let datastore = self.datastore(Some(named))?;
+        let seat = self.seat_of_datastore(&datastore)?;
+        let present = self.present_in(seat, &datastore)?;
+        let mut found = Vec::new();
+        for (vm, place) in &present {
+            let twice = present.iter().filter(|(other, _)| other == vm).count() > 1;
+            let (standing, reason) = self.standing(seat, *vm, place, twice);
+            found.push(Found { directory: directory_name(place), vm: Some(*vm), standing, reason });
+        }
+        let there: BTreeSet<VmId> = present.iter().map(|(vm, _)| *vm).collect();
+        let index = self.inventory.read();
+        let missing = index.vms.iter().filter(|vm| {
+            vm.datastore == datastore.id && vm.lifecycle == Lifecycle::Present && !there.contains(&vm.id)
+        });
+        found.extend(missing.map(|vm| Found {
+            directory: vm.name.to_string(),
+            vm: Some(vm.id),
+            standing: Standing::Missing,
+            reason: Some("its directory is not there".to_owned()),
+        }));
+        found.sort_by(|a, b| a.directory.cmp(&b.directory));
+        Ok(found)
+    }
+
+    fn standing(
+        &self,
+        seat: &HostSeat,
+        vm: VmId,
+        place: &Present,
+        twice: bool,
+    ) -> (Standing, Option<String>) {
+        let directory = directory_name(place);
+        if let Some(known) = self.inventory.read().vm(vm) {
+            if known.name.as_str() == directory {
+                return (Standing::Registered, None);
+            }
+            let reason = format!("a copy: VM {} has this id", known.name);
+            return (Standing::Duplicate, Some(reason));
+        }
+        if twice {
+            return (Standing::Duplicate, Some("another directory says that it is the same VM".to_owned()));
+        }
+        match candidate(seat, vm, place).and_then(|candidate| self.unknown_volumes(&candidate)) {
+            Ok(()) => (Standing::Orphan, None),
+            Err(problem) if problem.code == ErrorCode::VolumeKnown => {
+                (Standing::Duplicate, Some(problem.message))
+            }
+            Err(problem) => (Standing::Broken, Some(problem.message)),
+        }
+    }
+
+    /// Takes a VM into the inventory.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn register_vm(&self, caller: &Caller, wish: &RegisterVm) -> Result<Task, Problem> {
+        if let Some(known) = self.known_request(caller)? {
+            return Ok(known);
+        }
+        let datastore = self.datastore(wish.datastore.as_deref())?;
+        let seat = self.seat_of_datastore(&datastore)?;
+        let present = self.present_in(seat, &datastore)?;
+        let found = present.iter().find(|(_, place)| directory_name(place) == wish.directory.as_str());
+        let Some((vm, place)) = found else {
+            let message = format!("there is no VM {} in datastore {}", wish.directory, datastore.name);
+            return Err(Problem::new(ErrorCode::NotFound, message)
+                .next(format!("`strongroom datastore contents {}` lists what is in it", datastore.name)));
+        };
+        if present.iter().filter(|(other, _)| other == vm).count() > 1 {
+            let message = format!("there are several directories that say that they are VM {vm}");
+            return Err(Problem::new(ErrorCode::VolumeKnown, message)
+                .next("all but one are copies; move them out of the datastore"));
+        }
+        let candidate = candidate(seat, *vm, place)?;
+        let task = self.register(caller, &datastore, &candidate, wish.accept_configuration)?;
+        self.look_at_all(seat);
+        Ok(task)
+    }
+
+    /// Registers every VM of a datastore that can be: the way back to an inventory that was lost. Says how many.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn rebuild_datastore(
+        &self,
+        caller: &Caller,
+        named: &str,
+        wish: &RebuildDatastore,
+    ) -> Result<Task, Problem> {
+        if let Some(known) = self.known_request(caller)? {
+            return Ok(known);
+        }
+        let datastore = self.datastore(Some(named))?;
+        let seat = self.seat_of_datastore(&datastore)?;
+        let present = self.present_in(seat, &datastore)?;
+        let each = Caller { name: caller.name.clone(), request: None };
+        let mut places: BTreeMap<VmId, usize> = BTreeMap::new();
+        for (vm, _) in &present {
+            *places.entry(*vm).or_default() += 1;
+        }
+        let next = AtomicUsize::new(0);
+        // Several at a time: the store makes what waits durable together.
+        let register_some = || {
+            let mut refused = Vec::new();
+            while let Some((vm, place)) = present.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let registered = match self.standing(seat, *vm, place, places[vm] > 1) {
+                    (Standing::Registered, _) => continue,
+                    (Standing::Orphan, _) => candidate(seat, *vm, place)
+                        .and_then(|candidate| {
+                            self.register(&each, &datastore, &candidate, wish.accept_configuration)
+                        })
+                        .map_err(|problem| problem.message),
+                    (_, reason) => Err(reason.unwrap_or_default()),
+                };
+                refused.extend(registered.err().map(|reason| (directory_name(place), reason)));
+            }
+            refused
+        };
+        let mut refused = std::thread::scope(|scope| {
+            let registrars: Vec<_> = (0..REGISTRARS).map(|_| scope.spawn(register_some)).collect();
+            let done = registrars.into_iter().flat_map(|registrar| registrar.join().unwrap_or_default());
+            done.collect::<Vec<_>>()
+        });
+        refused.sort_unstable();
+        self.look_at_all(seat);
+        self.wish(caller, |_, id| {
+            let object = datastore_object(&datastore);
+            let mut draft = self.draft();
+            // The rest is in the datastore's contents.
+            for (directory, reason) in refused.iter().take(REFUSALS_TOLD) {
+                let message = format!("{directory} was not registered: {reason}");
+                draft = draft.event("datastore.refused", &object, message, Some(id));
+            }
+            Ok((self.task_done(id, TaskKind::DatastoreRebuild, object, caller), draft))
+        })
+    }
+
+    fn register(
+        &self,
+        caller: &Caller,
+        datastore: &Row<DatastoreRecord>,
+        candidate: &Candidate,
+        accept_configuration: bool,
+    ) -> Result<Task, Problem> {
+        let Some(spec) = &candidate.present.spec else {
+            return Err(problems::conflict("its configuration cannot be read"));
+        };
+        let name = name_of(spec.name.as_str())?;
+        let hardware = Hardware::found(spec).map_err(problems::invalid)?;
+        let mut accepted = self.doubts(datastore, candidate, spec)?;
+        let is_attested = hardware.encrypted() && accepted.is_empty();
+        if !is_attested {
+            accepted.extend(hardware.ways_out());
+        }
+        let is_known = |policy: &Uuid| self.inventory.read().policies.contains(&policy.to_string());
+        let policy = spec.policy.filter(is_known);
+        if let (Some(lost), None) = (spec.policy, policy) {
+            accepted.push(format!("its policy {lost} is not in this inventory"));
+        }
+        if !accept_configuration && !accepted.is_empty() {
+            let message = format!(
+                "VM {name} in datastore {} may not be what its owner made it: {}",
+                datastore.name,
+                accepted.join("; ")
+            );
+            return Err(problems::conflict(message).next(
+                "compare that with what the VM should be, and register it with --accept-configuration",
+            ));
+        }
+        let mut volumes = candidate.volumes.clone();
+        if is_attested {
+            // Those are the VM's, whatever lies there now.
+            let pinned = |disk: &DiskName| spec.disk(disk).and_then(|disk| disk.volume);
+            for facts in &mut volumes {
+                facts.volume = pinned(&facts.disk).unwrap_or(facts.volume);
+            }
+            volumes.extend(spec.own_volumes.iter().map(|own| VolumeFacts {
+                disk: own.name.clone(),
+                volume: own.volume,
+                kek: None,
+                generation: own.least_generation,
+            }));
+        }
+        let runs = !candidate.present.power.is_off();
+        self.wish(caller, |index, id| {
+            if index.vm(candidate.vm).is_some() {
+                return Err(problems::conflict(format!("VM {name} is registered already")));
+            }
+            if index.find_vm(name.as_str()).is_some() {
+                return Err(problems::name_taken(ObjectKind::Vm, name.as_str()));
+            }
+            let mut vm = VmRecord {
+                id: candidate.vm,
+                name: name.clone(),
+                datastore: datastore.id,
+                host: datastore.host,
+                policy,
+                hardware: hardware.clone(),
+                key_wish: None,
+                lifecycle: Lifecycle::Present,
+                desired: if runs { DesiredPower::Running } else { DesiredPower::Stopped },
+                restart: RestartPolicy::default(),
+                generation: candidate.present.generation,
+                task: None,
+                created_unix_seconds: self.now_unix_ms() / 1000,
+                restarts_unix_ms: Vec::new(),
+            };
+            let kept = keep_volumes(index, &mut vm, &volumes, self.draft())?;
+            let mut draft = kept.create_named(&vm);
+            let sealed = match vm.hardware.clear_disks().count() {
+                0 => "all its disks are encrypted".to_owned(),
+                clear => format!("{clear} of its disks are not encrypted"),
+            };
+            let vouched = if is_attested { ", as its keys vouch for it" } else { "" };
+            let message = match accepted.as_slice() {
+                [] => format!("VM {name} was registered{vouched}; {sealed}"),
+                accepted => {
+                    let (by, accepted) = (&caller.name, accepted.join("; "));
+                    format!("VM {name} was registered, and {by} accepts that {accepted}; {sealed}")
+                }
+            };
+            draft = draft.event("vm.registered", &vm.object(), message, Some(id));
+            Ok((self.task_done(id, TaskKind::VmRegister, vm.object(), caller), draft))
+        })
+    }
+
+    /// What speaks against an encrypted VM being what its supervisor made it. Nobody can say that
+    /// of another one.
+    fn doubts(
+        &self,
+        datastore: &DatastoreRecord,
+        candidate: &Candidate,
+        spec: &protocol::VmSpec,
+    ) -> Result<Vec<String>, Problem> {
+        let keys: Vec<ProviderKey> = attestation::keys(spec).into_iter().cloned().collect();
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let seat = self.seat_of_datastore(datastore)?;
+        let generation = VmGeneration(candidate.present.generation);
+        let mut grants = Vec::new();
+        // Each is good for one key once.
+        for _ in 0..keys.len() {
+            match self.keys.grant(candidate.vm, generation, seat.name.as_str(), &keys) {
+                Ok(more) => grants.extend(more),
+                Err(KeyProblem::Unavailable(reason) | KeyProblem::Refused(reason)) => {
+                    return Ok(vec![format!("its configuration cannot be verified: {reason}")]);
+                }
+            }
+        }
+        let request = JudgeRequest { spec: Box::new(spec.clone()), grants };
+        match seat.host.judge(&request) {
+            Ok(judged) => Ok(judged.doubts),
+            Err(HostError::Refused(problem)) => {
+                Ok(vec![format!("its configuration cannot be verified: {}", problem.message)])
+            }
+            Err(error) => Err(problems::host(seat.name.as_str(), &error)),
+        }
+    }
+
+    fn unknown_volumes(&self, candidate: &Candidate) -> Result<(), Problem> {
+        let index = self.inventory.read();
+        candidate.volumes.iter().try_for_each(|facts| match index.volume(facts.volume) {
+            Some(known) => Err(volume_known(facts, known)),
+            None => Ok(()),
+        })
+    }
+
+    fn datastore(&self, named: Option<&str>) -> Result<Row<DatastoreRecord>, Problem> {
+        find_datastore(&self.inventory.read(), named).cloned()
+    }
+
+    fn seat_of_datastore(&self, datastore: &DatastoreRecord) -> Result<&HostSeat, Problem> {
+        self.seat(datastore.host).ok_or_else(|| {
+            let message = format!("the host of datastore {} is not one that is asked here", datastore.name);
+            Problem::new(ErrorCode::HostUnavailable, message)
+        })
+    }
+
+    /// The VM directories of a datastore, as its host has them now.
+    fn present_in(
+        &self,
+        seat: &HostSeat,
+        datastore: &DatastoreRecord,
+    ) -> Result<Vec<(VmId, Present)>, Problem> {
+        // Somebody may have put VMs there, or taken them away.
+        let request = DatastoreRequest { path: datastore.path.clone().into() };
+        seat.host.look_through(&request).map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        let all = seat.host.vms().map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        let below = std::path::Path::new(&datastore.path);
+        let here = all.vms.iter().filter(|vm| vm.directory.parent() == Some(below));
+        Ok(here.map(|vm| (vm.vm, Present::from(vm))).collect())
+    }
+}
+
+/// How many VMs of a datastore are registered at a time.
+const REGISTRARS: usize = 16;
+/// Most refusals that are told as events of one rebuild.
+const REFUSALS_TOLD: usize = 50;
+
+fn directory_name(place: &Present) -> String {
+    place.directory.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+fn candidate(seat: &HostSeat, vm: VmId, place: &Present) -> Result<Candidate, Problem> {
+    let Some(spec) = &place.spec else {
+        return Err(problems::conflict(format!(
+            "the configuration in {} cannot be read",
+            place.directory.display()
+        )));
+    };
+    // One for swap has a volume only while the VM runs.
+    let data = spec.disks.iter().filter(|disk| disk.kind == protocol::DiskKind::Data);
+    let volumes = data.map(|disk| {
+        let volume = seat.host.volume(&place.directory, &disk.name);
+        let volume = volume.map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        let kek = match &disk.key {
+            protocol::DiskKey::Provider { kek, .. } => *kek,
+            protocol::DiskKey::Unencrypted => None,
+        };
+        Ok(VolumeFacts { disk: disk.name.clone(), volume, kek, generation: disk.least_generation })
+    });
+    let volumes = volumes.collect::<Result<_, Problem>>()?;
+    Ok(Candidate { vm, present: place.clone(), volumes })
+}

@@ -1,0 +1,230 @@
+//! VMs that nobody works on and that are not as somebody wants them.
+//!
+//! After a crash, a power cut or a restored inventory, what is wanted stands in the inventory and what is stands with the
+//! host. A VM that should run and does not is started again; one that its guest has shut down is wanted off from then on;
+//! one that runs though nobody here wanted it is taken as wanted: the control plane never ends a guest by itself.
+
+use strongroom_api::task::{Task, TaskKind, TaskState};
+use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
+use strongroom_hostd::protocol::{OperationId, OperationKind, OperationRequest};
+use uuid::Uuid;
+
+use super::{Control, HostSeat};
+use crate::inventory::{Failure, Index, Row};
+use crate::keys::KeyProblem;
+use crate::records::{AUTOMATIC, ObservedRecord, TaskRecord, VmRecord, Work};
+
+/// How often a VM is started by itself within [`RESTARTS_WINDOW_MS`]; then a person has to look.
+pub(super) const RESTARTS_MAX: usize = 3;
+/// Ten minutes.
+const RESTARTS_WINDOW_MS: u64 = 10 * 60 * 1000;
+/// The pause before grants are brought again, in milliseconds.
+const SUPPLY_PAUSE_MS: u64 = 2_000;
+
+/// What is right for a VM.
+enum Verdict {
+    /// It is as it should be, or somebody has to look.
+    Leave,
+    /// What is wanted becomes what is.
+    Want(DesiredPower, &'static str),
+    /// It is to be started.
+    Start,
+    /// It waits for leave to use its keys.
+    Supply,
+}
+
+impl Control {
+    /// Looks at every VM that nobody works on.
+    ///
+    /// # Errors
+    /// [`Failure`]: the rest is looked at next time.
+    pub fn settle(&self) -> Result<(), Failure> {
+        let complete: Vec<Uuid> =
+            self.hosts.iter().filter(|seat| seat.seen().is_complete()).map(|seat| seat.id).collect();
+        let unsettled: Vec<(Row<VmRecord>, Row<ObservedRecord>, Verdict)> = {
+            let index = self.inventory.read();
+            let idle = index.vms.iter().filter(|vm| {
+                vm.task.is_none() && vm.lifecycle == Lifecycle::Present && complete.contains(&vm.host)
+            });
+            let judged = idle.filter_map(|vm| {
+                let seen = index.observed(vm.id)?;
+                match self.verdict(&index, vm, seen) {
+                    Verdict::Leave => None,
+                    verdict => Some((vm.clone(), seen.clone(), verdict)),
+                }
+            });
+            judged.collect()
+        };
+        for (vm, seen, verdict) in unsettled {
+            let settled = match verdict {
+                Verdict::Leave => Ok(()),
+                Verdict::Want(desired, why) => self.want(&vm, &seen, desired, why),
+                Verdict::Start => self.start_again(&vm, &seen),
+                Verdict::Supply => {
+                    self.supply(&vm, &seen);
+                    Ok(())
+                }
+            };
+            match settled {
+                // Somebody works on it now.
+                Ok(()) | Err(Failure::Raced) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(())
+    }
+
+    fn verdict(&self, index: &Index, vm: &VmRecord, seen: &ObservedRecord) -> Verdict {
+        use DesiredPower::{Paused, Running, Stopped};
+        let this_start = seen.generation >= vm.generation;
+        match (vm.desired, seen.power) {
+            (_, PowerState::Unknown | PowerState::Stopping) => Verdict::Leave,
+            (Stopped, PowerState::Stopped | PowerState::Crashed | PowerState::Suspended) => Verdict::Leave,
+            (Stopped, PowerState::Paused) => Verdict::Want(Paused, "it runs on its host"),
+            (Stopped, PowerState::Running | PowerState::Starting | PowerState::KeyUnavailable) => {
+                Verdict::Want(Running, "it runs on its host")
+            }
+            (_, PowerState::Stopped)
+                if this_start
+                    && matches!(seen.reason_code(), "guest_shutdown" | "stopped" | "forced_off") =>
+            {
+                Verdict::Want(Stopped, "it was shut down")
+            }
+            (_, PowerState::Suspended) if this_start && seen.reason_code() == "suspended" => {
+                Verdict::Want(Stopped, "it was suspended")
+            }
+            (_, PowerState::Stopped | PowerState::Crashed | PowerState::Suspended) => {
+                if self.may_start_again(index, vm, seen) { Verdict::Start } else { Verdict::Leave }
+            }
+            (Running, PowerState::Paused) if seen.reason_code() == "paused_by_request" => {
+                Verdict::Want(Paused, "it was paused")
+            }
+            (Paused, PowerState::Running) => Verdict::Want(Running, "it was resumed"),
+            _ if seen.waiting_for.iter().any(|waiting| waiting.grant_wanted) => Verdict::Supply,
+            _ => Verdict::Leave,
+        }
+    }
+
+    /// Whether a VM that should run and does not is started by itself.
+    pub(super) fn may_start_again(&self, index: &Index, vm: &VmRecord, seen: &ObservedRecord) -> bool {
+        let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let rule = policy.and_then(|policy| policy.rules.restart).unwrap_or(vm.restart);
+        rule == RestartPolicy::OnFailure
+            && seen.reason_code() != "key_revoked"
+            && self.counted(vm).len() < RESTARTS_MAX
+    }
+
+    /// The automatic starts that still count.
+    fn counted(&self, vm: &VmRecord) -> Vec<u64> {
+        let now = self.now_unix_ms();
+        let counts = |at: &u64| at.saturating_add(RESTARTS_WINDOW_MS) > now;
+        vm.restarts_unix_ms.iter().copied().filter(counts).collect()
+    }
+
+    fn want(
+        &self,
+        vm: &Row<VmRecord>,
+        seen: &ObservedRecord,
+        desired: DesiredPower,
+        why: &str,
+    ) -> Result<(), Failure> {
+        let generation = vm.generation.max(seen.generation);
+        let now = VmRecord { desired, generation, ..VmRecord::clone(&vm.record) };
+        let message = format!("VM {} is wanted {} from now on: {why}", vm.name, word(desired));
+        self.inventory.commit(self.draft().replace(vm, &now).event("vm.desired", &vm.object(), message, None))
+    }
+
+    fn start_again(&self, vm: &Row<VmRecord>, seen: &ObservedRecord) -> Result<(), Failure> {
+        let now = self.now_unix_ms();
+        let id = Uuid::now_v7();
+        let mut restarts = self.counted(vm);
+        restarts.push(now);
+        let started = VmRecord {
+            generation: vm.generation.max(seen.generation) + 1,
+            desired: DesiredPower::Running,
+            task: Some(id),
+            restarts_unix_ms: restarts,
+            ..VmRecord::clone(&vm.record)
+        };
+        let task = TaskRecord {
+            task: Task {
+                id,
+                kind: TaskKind::VmStart,
+                object: vm.object(),
+                state: TaskState::Running,
+                progress: None,
+                note: None,
+                awaits_image: None,
+                error: None,
+                cancelling: false,
+                by: AUTOMATIC.to_owned(),
+                created_unix_ms: now,
+                ended_unix_ms: None,
+            },
+            vm: Some(vm.id),
+            work: Work::Start { discard_memory: false, paused: false },
+            operation: None,
+            waits_for_key: false,
+        };
+        let why = seen.reason.as_ref().map_or("it is off", |reason| reason.message.as_str());
+        let message = format!("VM {} is started again: {why}", vm.name);
+        let draft = self.draft().replace(vm, &started).create(&task);
+        self.inventory.commit(draft.event("vm.restarted", &vm.object(), message, Some(id)))?;
+        self.schedule.wake(id);
+        Ok(())
+    }
+
+    /// Brings leave to use keys to a VM that waits for it. What is lost on the way is brought again.
+    fn supply(&self, vm: &VmRecord, seen: &ObservedRecord) {
+        let Some(seat) = self.seat(vm.host) else { return };
+        if !due(seat, vm, self.now_unix_ms()) {
+            return;
+        }
+        let wanted = seen.waiting_for.iter().filter(|waiting| waiting.grant_wanted);
+        let keys: Vec<_> = wanted.map(|waiting| waiting.key.clone()).collect();
+        let generation = strongroom_hostd::protocol::VmGeneration(seen.generation);
+        let grants = match self.keys.grant(vm.id, generation, seat.name.as_str(), &keys) {
+            Ok(grants) if !grants.is_empty() => grants,
+            // No leave is needed; hostd asks by itself.
+            Ok(_) => return,
+            Err(KeyProblem::Unavailable(reason) | KeyProblem::Refused(reason)) => {
+                tracing::debug!(vm = %vm.name, %reason, "no leave for the keys that a VM waits for");
+                return;
+            }
+        };
+        let request = OperationRequest {
+            operation: OperationId::random(),
+            generation,
+            kind: OperationKind::SupplyGrants,
+            grants,
+        };
+        if let Err(error) = seat.host.operate(vm.id, &request) {
+            tracing::debug!(vm = %vm.name, %error, "grants could not be brought");
+        }
+    }
+
+    /// Brings grants to a VM whose start waits for them: a task works on it, so [`settle`](Self::settle) lets it be.
+    pub(super) fn supply_waiting(&self, vm: &VmRecord, seen: &ObservedRecord) {
+        if seen.waiting_for.iter().any(|waiting| waiting.grant_wanted) {
+            self.supply(vm, seen);
+        }
+    }
+}
+
+fn due(seat: &HostSeat, vm: &VmRecord, now_unix_ms: u64) -> bool {
+    let mut seen = seat.seen();
+    let last = seen.supplied_unix_ms.get(&vm.id).copied();
+    let due = last.is_none_or(|last| last.saturating_add(SUPPLY_PAUSE_MS) <= now_unix_ms);
+    if due {
+        seen.supplied_unix_ms.insert(vm.id, now_unix_ms);
+    }
+    due
+}
+
+fn word(desired: DesiredPower) -> &'static str {
+    match desired {
+        DesiredPower::Stopped => "off",
+        DesiredPower::Running => "running",
+        DesiredPower::Paused => "paused",
+    }
+}

@@ -1,0 +1,171 @@
+//! What guests asked of their disks: asked of hosts now and then for metrics and alarms, and at once for whoever looks at a VM.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use strongroom_api::vm::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
+use strongroom_api::{ErrorCode, ObjectKind, Problem};
+use strongroom_hostd::protocol::{DiskStatistics, VmStatistics};
+use strongroom_statistics::{Counters, Operation, Snapshot, upper_bound_ns};
+use strongroom_types::VmId;
+use uuid::Uuid;
+
+use super::slow_disks::DiskWatch;
+use super::{Control, HostSeat};
+use crate::host::HostError;
+use crate::problems;
+
+/// What 99 of 100 requests to a disk should keep below where no policy says otherwise, in milliseconds: a disk on a busy
+/// network stays below it, and a guest whose disk does not is noticed by its users.
+const LATENCY_P99_MS: u32 = 500;
+
+/// What was sampled last, by host.
+#[derive(Debug, Default)]
+pub(super) struct Samples(Mutex<BTreeMap<Uuid, BTreeMap<VmId, Vec<Sample>>>>);
+
+/// A disk, as it was sampled last.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    /// Its name.
+    pub disk: String,
+    /// So much was counted.
+    pub snapshot: Snapshot,
+    /// How it fared lately.
+    pub watch: DiskWatch,
+}
+
+impl Samples {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, BTreeMap<VmId, Vec<Sample>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Each disk of a VM.
+    pub(super) fn of_vm(&self, host: Uuid, vm: VmId, mut each: impl FnMut(&Sample)) {
+        let all = self.lock();
+        let samples = all.get(&host).and_then(|vms| vms.get(&vm));
+        samples.into_iter().flatten().for_each(&mut each);
+    }
+}
+
+impl Control {
+    /// What a VM's guest asked of its disks; its host is asked.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn vm_stats(&self, named: &str) -> Result<VmStats, Problem> {
+        let vm = self.inventory.read().find_vm(named).cloned();
+        let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        let none = VmStats { vm: vm.id, disks: Vec::new() };
+        let Some(seat) = self.seat(vm.host) else { return Ok(none) };
+        match seat.host.statistics(vm.id) {
+            // What is not there yet has been asked for nothing.
+            Ok(told) => Ok(told.as_ref().map_or(none, told_of_vm)),
+            Err(error @ HostError::Unreachable(_)) => {
+                Err(Problem::new(ErrorCode::HostUnavailable, format!("host {}: {error}", seat.name)))
+            }
+            Err(HostError::Refused(problem)) if problem.code == "not_running" => Ok(none),
+            Err(HostError::Refused(problem)) => {
+                Err(Problem::new(ErrorCode::HostFailed, format!("host {}: {problem}", seat.name)))
+            }
+        }
+    }
+
+    /// Asks each host what guests asked of their disks, and takes it in. Of one that does not answer, what it said last stays,
+    /// and nobody is told of it until it answers again.
+    pub fn sample(&self) {
+        for seat in &self.hosts {
+            match seat.host.all_statistics() {
+                Ok(told) => self.take_samples(seat, told),
+                Err(error) => {
+                    tracing::debug!(host = %seat.name, %error, "what guests asked of their disks is not known");
+                }
+            }
+        }
+    }
+
+    fn take_samples(&self, seat: &HostSeat, told: Vec<VmStatistics>) {
+        let now_ms = self.now_unix_ms();
+        let thresholds: BTreeMap<VmId, Option<u64>> =
+            told.iter().filter_map(|told| Some((told.vm, self.latency_threshold(told.vm)?))).collect();
+        // Whoever looks meanwhile sees either the former samples or the new ones.
+        let mut all = self.samples.lock();
+        let mut before = all.remove(&seat.id).unwrap_or_default();
+        let mut samples = BTreeMap::new();
+        for VmStatistics { vm, disks } in told {
+            let Some(threshold_ns) = thresholds.get(&vm) else { continue };
+            let known = before.remove(&vm).unwrap_or_default();
+            let mut watches: BTreeMap<_, _> =
+                known.into_iter().map(|sample| (sample.disk, sample.watch)).collect();
+            let sample = |DiskStatistics { disk, snapshot }| {
+                let mut watch: DiskWatch = watches.remove(disk.as_str()).unwrap_or_default();
+                watch.see(now_ms, &snapshot, *threshold_ns);
+                Sample { disk: disk.to_string(), snapshot, watch }
+            };
+            samples.insert(vm, disks.into_iter().map(sample).collect::<Vec<_>>());
+        }
+        all.insert(seat.id, samples);
+    }
+
+    /// What 99 of 100 requests to a VM's disks should keep below, if anybody wants to know; `None` for a VM that is not known.
+    fn latency_threshold(&self, vm: VmId) -> Option<Option<u64>> {
+        let index = self.inventory.read();
+        let policy = index.vm(vm)?.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        let wanted_ms = policy.and_then(|policy| policy.rules.disk_latency_p99_ms).unwrap_or(LATENCY_P99_MS);
+        Some((wanted_ms > 0).then(|| u64::from(wanted_ms) * 1_000_000))
+    }
+
+    /// Each disk that was sampled last, with the name of its VM; of hosts that answer.
+    pub(crate) fn each_sample(&self, mut each: impl FnMut(&str, &Sample)) {
+        let index = self.inventory.read();
+        let samples = self.samples.lock();
+        let answers = |host: &Uuid| self.seat(*host).is_some_and(HostSeat::is_up);
+        for (id, disks) in samples.iter().filter(|(host, _)| answers(host)).flat_map(|(_, vms)| vms) {
+            let Some(vm) = index.vm(*id) else { continue };
+            disks.iter().for_each(|sample| each(vm.name.as_str(), sample));
+        }
+    }
+}
+
+fn told_of_vm(told: &VmStatistics) -> VmStats {
+    VmStats { vm: told.vm, disks: told.disks.iter().map(told_of_disk).collect() }
+}
+
+fn told_of_disk(told: &DiskStatistics) -> DiskStats {
+    let snapshot = &told.snapshot;
+    DiskStats {
+        disk: told.disk.to_string(),
+        since_unix_ms: snapshot.since_unix_ms,
+        read_unix_ms: snapshot.read_unix_ms,
+        in_flight: snapshot.in_flight,
+        stalled_ms: snapshot.stalled_ms,
+        operations: Operation::ALL
+            .into_iter()
+            .map(|operation| told_of(operation, snapshot.of(operation)))
+            .collect(),
+    }
+}
+
+fn told_of(operation: Operation, counters: &Counters) -> OperationStats {
+    let errors = &counters.errors;
+    let bucket = |(bucket, requests)| LatencyBucket { below_ns: upper_bound_ns(bucket), requests };
+    OperationStats {
+        operation: match operation {
+            Operation::Read => DiskOperation::Read,
+            Operation::Write => DiskOperation::Write,
+            Operation::Flush => DiskOperation::Flush,
+            Operation::Discard => DiskOperation::Discard,
+            Operation::WriteZeroes => DiskOperation::WriteZeroes,
+        },
+        requests: counters.requests(),
+        bytes: counters.bytes,
+        time_ns: counters.time_ns,
+        errors: DiskErrors {
+            no_space: errors.no_space,
+            device: errors.device,
+            integrity: errors.integrity,
+            refused: errors.refused,
+            other: errors.other,
+        },
+        latency: counters.latency.counts().map(bucket).collect(),
+    }
+}

@@ -1,0 +1,203 @@
+//! What is asked of hosts and key providers on the spot: tickets, and how a VM's keys stand.
+
+use std::path::Path;
+
+use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
+use strongroom_api::vm::{DiskKind, ImageFormat, Ticket, TicketUse};
+use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
+use strongroom_hostd::protocol::{Grant, TicketRequest, VmSpec};
+use strongroom_vm::DiskName;
+
+use super::Control;
+use super::wishes::{Caller, dump_of, image_format, state};
+use crate::keys::KeyProblem;
+use crate::problems;
+use crate::records::VmRecord;
+
+/// Whether something is done only if it is on the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MustRecord {
+    /// If the VM is encrypted.
+    OfEncrypted,
+    /// A try is enough.
+    Never,
+}
+
+impl Control {
+    /// A ticket for a connection to a guest. It is handed through and kept nowhere.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn ticket(&self, caller: &Caller, named: &str, wanted: &TicketUse) -> Result<Ticket, Problem> {
+        let vm = self.inventory.read().find_vm(named).cloned();
+        let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        let request = match wanted {
+            TicketUse::Console { read_only } => TicketRequest::Console { read_only: *read_only },
+            TicketUse::ConsoleLog {} => {
+                TicketRequest::ConsoleLog { spec: self.told(&vm)?, grants: self.log_grants(&vm)? }
+            }
+            TicketUse::Dump { number } => {
+                dump_of(&self.inventory.read(), &vm, *number)?;
+                let (spec, grants) = (self.told(&vm)?, self.log_grants(&vm)?);
+                TicketRequest::Dump { spec, number: *number, grants }
+            }
+            TicketUse::Check { disk, data } => self.check_request(&vm, disk, *data)?,
+            TicketUse::Export { disk, format } => self.export_request(&vm, disk, *format)?,
+            TicketUse::Vnc {} => TicketRequest::Vnc,
+            TicketUse::Upload { disk } => {
+                let Some(disk) = vm.hardware.fillable(disk.as_str()) else {
+                    return Err(problems::not_found(
+                        ObjectKind::Volume,
+                        &format!("{disk} of VM {}", vm.name),
+                    ));
+                };
+                TicketRequest::Upload { disk }
+            }
+        };
+        let seat = self.seat_of(&vm)?;
+        let (kind, what) = use_of(wanted, vm.name.as_str());
+        self.put_on_record(caller, &vm, &what, MustRecord::OfEncrypted)?;
+        let told = seat.host.ticket(vm.id, &request);
+        let told = told.map_err(|error| problems::host(seat.name.as_str(), &error))?;
+        if let Some(kind) = kind {
+            // In the history before anybody can use it.
+            let message = format!("{what}, by {}", caller.name);
+            let event = || self.draft().event(kind, &vm.object(), message.clone(), None);
+            self.race(|| Ok(self.inventory.commit(event())?))?;
+        }
+        Ok(Ticket {
+            ticket: told.ticket.into(),
+            expires_unix_seconds: told.expires_unix_seconds,
+            socket: told.socket.display().to_string(),
+            host: seat.name.to_string(),
+        })
+    }
+
+    /// Has the key server put on its audit log that somebody gets at what the guest keeps.
+    pub(super) fn put_on_record(
+        &self,
+        caller: &Caller,
+        vm: &VmRecord,
+        what: &str,
+        must: MustRecord,
+    ) -> Result<(), Problem> {
+        match self.keys.record_use(vm.id, what, &caller.name) {
+            Ok(()) => Ok(()),
+            Err(problem) if must == MustRecord::Never || !vm.hardware.encrypted() => {
+                tracing::warn!(vm = %vm.name, %problem, what, "not on the audit log");
+                Ok(())
+            }
+            Err(problem) => {
+                let message =
+                    format!("VM {} is encrypted, and this cannot be put on record: {problem}", vm.name);
+                Err(Problem::new(ErrorCode::KeyUnavailable, message)
+                    .next("see to it that the key server runs, and that its disk is not full"))
+            }
+        }
+    }
+
+    /// What its host is asked for a copy of one of its disks.
+    fn export_request(
+        &self,
+        vm: &VmRecord,
+        disk: &Name,
+        format: ImageFormat,
+    ) -> Result<TicketRequest, Problem> {
+        if format == ImageFormat::Auto {
+            return Err(problems::invalid(
+                "an image is written in a format that is said: raw, qcow2, vmdk or vhdx",
+            ));
+        }
+        let disk = self.disk_of_one_off(vm, disk)?;
+        let (spec, grants) = (self.told(vm)?, self.log_grants(vm)?);
+        Ok(TicketRequest::Export { spec, disk, format: image_format(format), grants })
+    }
+
+    /// What its host is asked for a check of one of its disks.
+    fn check_request(&self, vm: &VmRecord, disk: &Name, data: bool) -> Result<TicketRequest, Problem> {
+        let disk = self.disk_of_one_off(vm, disk)?;
+        let (spec, grants) = (self.told(vm)?, self.log_grants(vm)?);
+        Ok(TicketRequest::Check { spec, disk, reads_blocks: data, grants })
+    }
+
+    /// A disk that keeps data, of a VM that is off.
+    fn disk_of_one_off(&self, vm: &VmRecord, disk: &Name) -> Result<DiskName, Problem> {
+        let named = vm.hardware.disks.iter().filter(|one| one.kind == DiskKind::Data).map(|one| &one.name);
+        let mut found = named.filter(|name| name.as_str() == disk.as_str());
+        let none = || problems::not_found(ObjectKind::Volume, &format!("{disk} of VM {}", vm.name));
+        let disk = found.next().ok_or_else(none)?.clone();
+        let power = self.inventory.read().observed(vm.id).map(|seen| seen.power);
+        if let Some(power) = power.filter(|power| power.is_on()) {
+            let problem = state(vm, power, "its disks are its guest's, who writes to them all the while");
+            return Err(problem.next(format!("stop it first: `strongroom vm stop {}`", vm.name)));
+        }
+        Ok(disk)
+    }
+
+    /// What its host is told of a VM whose volumes are opened.
+    fn told(&self, vm: &VmRecord) -> Result<Box<VmSpec>, Problem> {
+        let datastore = self.datastore_path(vm).ok_or_else(|| problems::datastore_unknown(vm))?;
+        vm.told(Path::new(&datastore)).map(Box::new).ok_or_else(|| problems::key_never_made(vm))
+    }
+
+    /// Leave for its host to fetch the key of a VM that is off: its console's log and its dumps are under it.
+    fn log_grants(&self, vm: &VmRecord) -> Result<Vec<Grant>, Problem> {
+        let on = self.inventory.read().observed(vm.id).is_some_and(|seen| seen.power.is_on());
+        let keys = vm.hardware.keys();
+        if on || keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let seat = self.seat_of(vm)?;
+        self.keys.grant(vm.id, vm.generation(), seat.name.as_str(), &keys).map_err(|problem| match problem {
+            KeyProblem::Unavailable(reason) | KeyProblem::Refused(reason) => Problem::new(
+                ErrorCode::KeyUnavailable,
+                format!("VM {}: no leave to use {}: {reason}", vm.name, keys[0]),
+            ),
+        })
+    }
+
+    /// How the keys of a VM stand: its providers are asked.
+    ///
+    /// # Errors
+    /// [`Problem`].
+    pub fn key_status(&self, named: &str) -> Result<KeyStatus, Problem> {
+        let vm = self.inventory.read().find_vm(named).cloned();
+        let vm = vm.ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        let keys = vm.hardware.keys();
+        let mut standings = self.keys.states(&keys);
+        if standings.len() != keys.len() {
+            return Err(Problem::new(ErrorCode::Internal, "the key providers did not answer for every key"));
+        }
+        if let Some(wish) = vm.key_wish.as_ref().filter(|_| keys.is_empty()) {
+            standings.push(KeyStanding {
+                provider: wish.provider.to_string(),
+                key: String::new(),
+                state: KeyState::Pending,
+                reason: Some("it has not been made yet".to_owned()),
+                expires_unix_seconds: None,
+            });
+        }
+        Ok(KeyStatus { vm: vm.id, encrypted: vm.hardware.encrypted(), keys: standings })
+    }
+}
+
+/// The event of a ticket that lets guest data out: its kind, and what happens.
+fn use_of(wanted: &TicketUse, vm: &str) -> (Option<&'static str>, String) {
+    let (kind, what) = match wanted {
+        TicketUse::Console { read_only: false } => {
+            ("vm.console_opened", format!("the console of VM {vm} is opened"))
+        }
+        TicketUse::Console { read_only: true } => {
+            ("vm.console_opened", format!("the console, to be read only, of VM {vm} is opened"))
+        }
+        TicketUse::ConsoleLog {} => ("vm.console_opened", format!("the console's log of VM {vm} is opened")),
+        TicketUse::Vnc {} => ("vm.screen_opened", format!("the screen of VM {vm} is opened")),
+        TicketUse::Dump { number } => ("vm.dump_opened", format!("dump {number} of VM {vm} is opened")),
+        // It lets nothing out but whether the disk is sound.
+        TicketUse::Check { disk, .. } => return (None, format!("{disk} of VM {vm} is checked")),
+        TicketUse::Export { disk, .. } => ("vm.disk_exported", format!("{disk} of VM {vm} is exported")),
+        // The import that follows is among the events.
+        TicketUse::Upload { disk } => return (None, format!("an image is brought for {disk} of VM {vm}")),
+    };
+    (Some(kind), what)
+}

@@ -1,0 +1,436 @@
+//! The inventory as callers see it.
+
+use std::path::PathBuf;
+
+use strongroom_api::datastore::{Datastore, DatastoreState};
+use strongroom_api::host::{Host, HostPrograms, HostState};
+use strongroom_api::limits::{PAGE_DEFAULT, PAGE_MAX};
+use strongroom_api::policy::Policy;
+use strongroom_api::task::{Task, TaskListQuery};
+use strongroom_api::vm::{
+    Disk, Dump, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
+};
+use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
+use strongroom_hostd::protocol;
+use strongroom_keys::ProviderKey;
+use uuid::Uuid;
+
+use super::alarms::{datastore_object, host_object};
+use super::{Control, HostSeat, cursor};
+use crate::inventory::{Index, Row, by_name_or_id};
+use crate::problems;
+use crate::records::{DatastoreRecord, PolicyRecord, TaskRecord, VmRecord};
+
+impl Control {
+    /// A page of VMs.
+    ///
+    /// # Errors
+    /// [`Problem`] for a name that is none, or a wrong cursor.
+    pub fn list_vms(&self, query: &VmListQuery) -> Result<Page<VmSummary>, Problem> {
+        let limit = limit(query.limit)?;
+        let list = match query.sort {
+            VmSort::Name => "vms",
+            VmSort::NameDescending => "vms descending",
+        };
+        let cursor = cursor::read(list, query.cursor.as_deref())?;
+        let cursor = cursor.as_deref();
+        let up = self.hosts_up();
+        let index = self.inventory.read();
+        let filter = self.filter(&index, query)?;
+        let is_up = |vm: &VmRecord| up.contains(&vm.host);
+        let passes = |vm: &&Row<VmRecord>| {
+            filter.passes(vm) && query.power.is_none_or(|power| self.power_in(&index, vm, is_up(vm)) == power)
+        };
+        let matching: Vec<&Row<VmRecord>> = match query.sort {
+            VmSort::Name => index.vms_by_name().filter(passes).collect(),
+            VmSort::NameDescending => index.vms_by_name().rev().filter(passes).collect(),
+        };
+        let start = cursor.map_or(0, |after| match query.sort {
+            VmSort::Name => matching.partition_point(|vm| vm.name.as_str() <= after),
+            VmSort::NameDescending => matching.partition_point(|vm| vm.name.as_str() >= after),
+        });
+        let page = &matching[start..matching.len().min(start + limit)];
+        let more = start + page.len() < matching.len();
+        Ok(Page {
+            items: page.iter().map(|vm| self.summary(&index, vm, is_up(vm))).collect(),
+            total: matching.len() as u64,
+            next: page.last().filter(|_| more).map(|vm| cursor::after(list, vm.name.as_str())),
+        })
+    }
+
+    /// A VM, whole.
+    ///
+    /// # Errors
+    /// [`Problem`] if there is none.
+    pub fn show_vm(&self, named: &str) -> Result<VmView, Problem> {
+        let up = self.hosts_up();
+        let index = self.inventory.read();
+        let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        let seen = index.observed(vm.id);
+        let power = self.power_in(&index, vm, up.contains(&vm.host));
+        let hardware = &vm.hardware;
+        let disks = hardware.disks.iter().map(|disk| Disk {
+            name: disk.name.to_string(),
+            kind: disk.kind,
+            volume: disk.volume,
+            size_bytes: disk.size.bytes(),
+            frontend: disk.frontend,
+            key: disk.sealing.key().map(vm_key),
+            integrity: disk.integrity,
+            state: match power {
+                PowerState::Stopped | PowerState::Suspended => VolumeState::Idle,
+                PowerState::Running | PowerState::Paused | PowerState::Stopping => VolumeState::Exposed,
+                PowerState::Crashed | PowerState::KeyUnavailable => VolumeState::Troubled,
+                PowerState::Starting | PowerState::Unknown => VolumeState::Unknown,
+            },
+        });
+        let datastore = index.datastores.get(&vm.datastore.to_string());
+        Ok(VmView {
+            summary: self.summary(&index, vm, up.contains(&vm.host)),
+            version: vm.revision.0,
+            generation: vm.generation,
+            since_unix_seconds: seen.map(|seen| seen.since_unix_seconds),
+            created_unix_seconds: vm.created_unix_seconds,
+            machine: hardware.machine,
+            firmware: hardware.firmware,
+            topology: hardware.cpus,
+            disks: disks.collect(),
+            nics: hardware.nics.clone(),
+            tpm: hardware.tpm,
+            seed: hardware.seed,
+            boot: hardware.boot.clone(),
+            cdrom: hardware.cdrom.clone(),
+            vnc: hardware.vnc,
+            guest_agent: hardware.guest_agent,
+            restart: vm.restart,
+            suspended: seen.and_then(|seen| seen.suspended.as_ref()).map(|memory| SuspendedMemory {
+                bytes: memory.bytes,
+                volume: memory.volume,
+                at_unix_seconds: memory.at_unix_seconds,
+            }),
+            dumps: seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default(),
+            key: hardware.keys().first().map(vm_key),
+            datastore_ref: datastore.map_or_else(
+                || ObjectRef {
+                    kind: ObjectKind::Datastore,
+                    id: Some(Uuid::from_bytes(*vm.datastore.as_bytes())),
+                    name: String::new(),
+                },
+                |datastore| datastore_object(datastore),
+            ),
+            host_ref: self.seat(vm.host).map(host_object),
+        })
+    }
+
+    /// The dumps of a VM's guest.
+    ///
+    /// # Errors
+    /// [`Problem`] if there is no such VM.
+    pub fn list_dumps(&self, named: &str) -> Result<Vec<Dump>, Problem> {
+        let index = self.inventory.read();
+        let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+        let seen = index.observed(vm.id);
+        Ok(seen.map(|seen| seen.dumps.iter().map(dump_view).collect()).unwrap_or_default())
+    }
+
+    fn summary(&self, index: &Index, vm: &VmRecord, up: bool) -> VmSummary {
+        let seen = index.observed(vm.id);
+        let reason = if up {
+            seen.and_then(|seen| seen.reason.as_ref()).map(|reason| reason.message.clone())
+        } else {
+            Some("its host does not answer".to_owned())
+        };
+        let datastore = index.datastores.get(&vm.datastore.to_string());
+        let policy = vm.policy.and_then(|policy| index.policies.get(&policy.to_string()));
+        VmSummary {
+            id: vm.id,
+            name: vm.name.clone(),
+            power: self.power_in(index, vm, up),
+            desired: vm.desired,
+            lifecycle: vm.lifecycle,
+            cpus: vm.hardware.cpus.count(),
+            memory_bytes: vm.hardware.memory.bytes(),
+            disk_bytes: vm.hardware.disk_bytes(),
+            encrypted: vm.hardware.encrypted(),
+            partly_clear: vm.hardware.encrypted() && vm.hardware.clear_disks().next().is_some(),
+            datastore: datastore.map_or_else(|| vm.datastore.to_string(), |found| found.name.to_string()),
+            host: self.seat(vm.host).map(|seat| seat.name.to_string()),
+            policy: policy.map(|policy| policy.name.to_string()),
+            task: vm.task,
+            reason,
+        }
+    }
+
+    fn filter<'query>(&self, index: &Index, query: &'query VmListQuery) -> Result<Filter<'query>, Problem> {
+        let datastore = query.datastore.as_deref().map(|named| {
+            let found = by_name_or_id(&index.datastores, named);
+            found.map(|row| row.id).ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))
+        });
+        let host = query.host.as_deref().map(|named| {
+            let found = by_name_or_id(&index.hosts, named);
+            found.map(|row| row.id).ok_or_else(|| problems::not_found(ObjectKind::Host, named))
+        });
+        let policy = query.policy.as_deref().map(|named| {
+            let found = by_name_or_id(&index.policies, named);
+            found.map(|row| row.id).ok_or_else(|| problems::not_found(ObjectKind::Policy, named))
+        });
+        Ok(Filter {
+            name: query.name.as_deref(),
+            datastore: datastore.transpose()?,
+            host: host.transpose()?,
+            policy: policy.transpose()?,
+            encrypted: query.encrypted,
+        })
+    }
+
+    /// Hosts that answer.
+    fn hosts_up(&self) -> Vec<Uuid> {
+        self.hosts.iter().filter(|seat| seat.is_up()).map(|seat| seat.id).collect()
+    }
+
+    /// All datastores.
+    pub fn list_datastores(&self) -> Vec<Datastore> {
+        let states: Vec<_> = self.hosts.iter().map(|seat| (seat.id, seat.seen().state.clone())).collect();
+        let index = self.inventory.read();
+        index.datastores.iter().map(|datastore| self.datastore_view(&index, datastore, &states)).collect()
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// [`Problem`] if there is none.
+    pub fn show_datastore(&self, named: &str) -> Result<Datastore, Problem> {
+        let states: Vec<_> = self.hosts.iter().map(|seat| (seat.id, seat.seen().state.clone())).collect();
+        let index = self.inventory.read();
+        let found = by_name_or_id(&index.datastores, named);
+        let found = found.ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))?;
+        Ok(self.datastore_view(&index, found, &states))
+    }
+
+    fn datastore_view(
+        &self,
+        index: &Index,
+        datastore: &DatastoreRecord,
+        states: &[(Uuid, Option<protocol::Host>)],
+    ) -> Datastore {
+        let state = states.iter().find(|(id, _)| *id == datastore.host).and_then(|(_, state)| state.as_ref());
+        let path = std::path::Path::new(&datastore.path);
+        let told = state.and_then(|state| state.datastores.iter().find(|told| told.path == path));
+        let right = told.is_some_and(|told| told.id == Some(datastore.id));
+        let mut vms = 0;
+        let mut provisioned_bytes = 0;
+        for vm in index.vms.iter().filter(|vm| vm.datastore == datastore.id) {
+            vms += 1;
+            provisioned_bytes += vm.hardware.disk_bytes();
+        }
+        Datastore {
+            id: datastore.id,
+            name: datastore.name.clone(),
+            path: datastore.path.clone(),
+            host: self.seat(datastore.host).map(|seat| seat.name.to_string()),
+            state: match told.map(|told| told.state) {
+                _ if state.is_none() => DatastoreState::Unknown,
+                Some(protocol::DatastoreState::Ready) if right => DatastoreState::Available,
+                Some(protocol::DatastoreState::Full) if right => DatastoreState::Full,
+                _ => DatastoreState::Unavailable,
+            },
+            total_bytes: told.map_or(0, |told| told.total_bytes),
+            free_bytes: told.map_or(0, |told| told.free_bytes),
+            provisioned_bytes,
+            vms,
+        }
+    }
+
+    /// All hosts.
+    pub fn list_hosts(&self) -> Vec<Host> {
+        self.hosts.iter().map(host_view).collect()
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// [`Problem`] if there is none.
+    pub fn show_host(&self, named: &str) -> Result<Host, Problem> {
+        self.find_seat(Some(named)).map(host_view)
+    }
+
+    /// All policies.
+    pub fn list_policies(&self) -> Vec<Policy> {
+        let index = self.inventory.read();
+        index.policies.iter().map(|policy| policy_view(&index, policy)).collect()
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// [`Problem`] if there is none.
+    pub fn show_policy(&self, named: &str) -> Result<Policy, Problem> {
+        let index = self.inventory.read();
+        let found = by_name_or_id(&index.policies, named);
+        found
+            .map(|policy| policy_view(&index, policy))
+            .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))
+    }
+
+    /// A page of tasks, newest first.
+    ///
+    /// # Errors
+    /// [`Problem`] for a wrong cursor.
+    pub fn list_tasks(&self, query: &TaskListQuery) -> Result<Page<Task>, Problem> {
+        let limit = limit(query.limit)?;
+        let cursor = cursor::read("tasks", query.cursor.as_deref())?;
+        let cursor = cursor.as_deref();
+        let index = self.inventory.read();
+        let matching: Vec<&Row<TaskRecord>> = index
+            .tasks
+            .iter()
+            .rev()
+            .filter(|task| query.state.is_none_or(|state| task.task.state == state))
+            .filter(|task| query.object.is_none_or(|object| task.task.object.id == Some(object)))
+            .collect();
+        let start = cursor
+            .map_or(0, |after| matching.partition_point(|task| task.task.id.to_string().as_str() >= after));
+        let page = &matching[start..matching.len().min(start + limit)];
+        let more = start + page.len() < matching.len();
+        Ok(Page {
+            items: page.iter().map(|task| self.shown(task)).collect(),
+            total: matching.len() as u64,
+            next: page.last().filter(|_| more).map(|task| cursor::after("tasks", &task.task.id.to_string())),
+        })
+    }
+
+    /// A task.
+    ///
+    /// # Errors
+    /// [`Problem`] if there is none.
+    pub fn show_task(&self, id: Uuid) -> Result<Task, Problem> {
+        let index = self.inventory.read();
+        let task = index.task(id).map(|task| self.shown(task));
+        task.ok_or_else(|| problems::not_found(ObjectKind::Task, &id.to_string()))
+    }
+
+    fn shown(&self, task: &TaskRecord) -> Task {
+        Task { progress: self.progress(task.task.id), ..task.task.clone() }
+    }
+}
+
+fn vm_key(key: &ProviderKey) -> VmKey {
+    VmKey { provider: key.provider.to_string(), key: key.key.to_string() }
+}
+
+/// Which VMs a list has.
+struct Filter<'query> {
+    name: Option<&'query str>,
+    datastore: Option<strongroom_types::DatastoreId>,
+    host: Option<Uuid>,
+    policy: Option<Uuid>,
+    encrypted: Option<bool>,
+}
+
+impl Filter<'_> {
+    fn passes(&self, vm: &VmRecord) -> bool {
+        self.name.is_none_or(|part| contains(vm.name.as_str(), part))
+            && self.datastore.is_none_or(|datastore| vm.datastore == datastore)
+            && self.host.is_none_or(|host| vm.host == host)
+            && self.policy.is_none_or(|policy| vm.policy == Some(policy))
+            && self.encrypted.is_none_or(|encrypted| vm.hardware.encrypted() == encrypted)
+    }
+}
+
+/// Whether a part is in a text, in letters of either case. Names are ASCII.
+fn contains(text: &str, part: &str) -> bool {
+    part.is_empty()
+        || text.as_bytes().windows(part.len()).any(|here| here.eq_ignore_ascii_case(part.as_bytes()))
+}
+
+/// How many entries a page has.
+pub fn limit(asked: Option<u32>) -> Result<usize, Problem> {
+    match asked.unwrap_or(PAGE_DEFAULT) {
+        limit @ 1..=PAGE_MAX => Ok(limit as usize),
+        other => Err(problems::invalid(format!("limit: a page has 1 to {PAGE_MAX} entries, not {other}"))),
+    }
+}
+
+/// A page of a short list, which is put in the order of its keys. `list` is its name in cursors.
+///
+/// # Errors
+/// [`Problem`] for a wrong cursor or limit.
+pub fn page_of<T>(
+    list: &str,
+    all: Vec<T>,
+    query: &ListQuery,
+    key: impl Fn(&T) -> String,
+) -> Result<Page<T>, Problem> {
+    let limit = limit(query.limit)?;
+    let after = cursor::read(list, query.cursor.as_deref())?;
+    let after = after.as_deref();
+    let total = all.len() as u64;
+    let mut rest: Vec<(String, T)> = all.into_iter().map(|item| (key(&item), item)).collect();
+    rest.sort_by(|a, b| a.0.cmp(&b.0));
+    rest.retain(|(key, _)| after.is_none_or(|after| key.as_str() > after));
+    let next = rest.get(limit).and_then(|_| rest.get(limit - 1)).map(|(key, _)| cursor::after(list, key));
+    Ok(Page { items: rest.into_iter().take(limit).map(|(_, item)| item).collect(), total, next })
+}
+
+fn dump_view(dump: &protocol::Dump) -> Dump {
+    let protocol::Dump { number, volume, bytes, sealed_bytes, at_unix_seconds, label, .. } = dump.clone();
+    Dump { number, bytes, sealed_bytes, volume, at_unix_seconds, label }
+}
+
+fn host_view(seat: &HostSeat) -> Host {
+    let seen = seat.seen();
+    let state = seen.state.as_ref();
+    Host {
+        id: seat.id,
+        name: seat.name.to_string(),
+        state: match (&seen.down, state) {
+            (Some(_), _) => HostState::Disconnected,
+            (None, Some(_)) => HostState::Connected,
+            (None, None) => HostState::Unknown,
+        },
+        version: state.map(|state| state.version.clone()),
+        cpus: state.map_or(0, |state| state.cpus),
+        memory_bytes: state.map_or(0, |state| state.memory_bytes),
+        memory_free_bytes: state.map_or(0, |state| state.memory_available_bytes),
+        accelerator: state.map(|state| match state.accelerator {
+            protocol::Accelerator::Kvm => "kvm".to_owned(),
+            protocol::Accelerator::Tcg => "tcg".to_owned(),
+        }),
+        programs: state.and_then(|state| state.programs.as_ref()).map(programs_view),
+        boot_directories: state.map_or_else(Vec::new, |state| {
+            state.boot_directories.iter().map(|directory| directory.display().to_string()).collect()
+        }),
+        crypto_safe: state.map(|state| match state.crypto_safe.state {
+            protocol::CryptoSafeState::Incapable => "incapable".to_owned(),
+            protocol::CryptoSafeState::Prepared => "prepared".to_owned(),
+            protocol::CryptoSafeState::Safe => "safe".to_owned(),
+            protocol::CryptoSafeState::PendingIncapable => "pending-incapable".to_owned(),
+        }),
+        crypto_safe_reasons: state.map_or_else(Vec::new, |state| state.crypto_safe.reasons.clone()),
+        vms_running: state.map_or(0, |state| state.vms_running),
+        operations_running: state.map_or(0, |state| state.operations_running),
+        operations_waiting: state.map_or(0, |state| state.operations_queued),
+    }
+}
+
+fn programs_view(programs: &protocol::Programs) -> HostPrograms {
+    let shown = |path: Option<&PathBuf>| path.map(|path| path.display().to_string());
+    let qemu = programs.qemu.as_ref();
+    HostPrograms {
+        qemu: shown(qemu.map(|qemu| &qemu.path)),
+        qemu_version: qemu.map(|qemu| qemu.version.clone()),
+        uefi: shown(programs.uefi.as_ref()),
+        passt: shown(programs.passt.as_ref()),
+        swtpm: shown(programs.swtpm.as_ref()),
+    }
+}
+
+fn policy_view(index: &Index, policy: &PolicyRecord) -> Policy {
+    Policy {
+        id: policy.id,
+        name: policy.name.clone(),
+        description: policy.description.clone(),
+        rules: policy.rules.clone(),
+        vms: index.vms.iter().filter(|vm| vm.policy == Some(policy.id)).count() as u64,
+    }
+}

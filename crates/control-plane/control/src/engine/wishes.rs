@@ -1,0 +1,622 @@
+//! What callers ask for. Each wish is judged against the inventory and becomes one transaction: what is wanted, the task
+//! that will see to it, the event, and the request's key.
+
+use std::path::Path;
+
+use strongroom_api::datastore::AddDatastore;
+use strongroom_api::limits::{DUMP_LABEL_MAX_BYTES, STOP_TIMEOUT_DEFAULT_S, STOP_TIMEOUT_MAX_S};
+use strongroom_api::policy::CreatePolicy;
+use strongroom_api::task::{Task, TaskKind, TaskState};
+use strongroom_api::vm::{CreateVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm};
+use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Problem};
+use strongroom_hostd::protocol::{DatastoreRequest, Dump, ImageFormat};
+use strongroom_types::counted;
+use uuid::Uuid;
+
+use super::advance::done;
+use super::alarms::datastore_object;
+use super::fill::to_be_filled;
+use super::place::{addressed, check};
+use super::tickets::MustRecord;
+use super::{Control, Stop};
+use crate::inventory::{Draft, Index, Row, by_name_or_id};
+use crate::problems;
+use crate::records::{DatastoreRecord, PolicyRecord, RequestRecord, TaskRecord, VmRecord, Work};
+
+/// Most tasks that are open at a time: twice the VMs of a large site.
+const OPEN_TASKS_MAX: usize = 16 * 1024;
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The name of the token.
+    pub name: String,
+    /// What makes a repeated request the same one.
+    pub request: Option<RequestKey>,
+}
+
+/// An `Idempotency-Key` with what it was sent with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestKey {
+    /// SHA-256 of the caller's name and the key, in hexadecimal.
+    pub key: String,
+    /// SHA-256 of method, path and body, in hexadecimal.
+    pub fingerprint: String,
+}
+
+impl Control {
+    /// Wishes for a VM.
+    ///
+    /// # Errors
+    /// [`Problem`], as all of these.
+    pub fn create_vm(&self, caller: &Caller, wish: &CreateVm) -> Result<Task, Problem> {
+        // Right after the start nobody has asked yet. Then, and where there is none, it is worth the wait.
+        if self.providers().is_empty() {
+            self.ask_providers();
+        }
+        if let Some(provider) = &wish.encryption.provider {
+            self.must_be_provider(provider)?;
+        }
+        self.wish(caller, |index, id| {
+            if index.find_vm(wish.name.as_str()).is_some() {
+                return Err(problems::name_taken(ObjectKind::Vm, wish.name.as_str()));
+            }
+            let vm = self.place(index, wish, id)?;
+            let task = self.task(id, TaskKind::VmCreate, vm.object(), caller);
+            let work = Work::Create { fill: to_be_filled(wish, &vm)? };
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().create_named(&vm)))
+        })
+    }
+
+    /// Wishes that a VM runs.
+    pub fn start_vm(&self, caller: &Caller, named: &str, how: &StartVm) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmStart, |vm, power| match power {
+            PowerState::Running | PowerState::Paused | PowerState::Starting | PowerState::KeyUnavailable => {
+                Err(state(vm, power, "it is on already")
+                    .next(format!("`strongroom vm show {}` shows how it is", vm.name)))
+            }
+            _ => {
+                vm.desired = if how.paused { DesiredPower::Paused } else { DesiredPower::Running };
+                vm.generation += 1;
+                vm.restarts_unix_ms.clear();
+                Ok(Work::Start { discard_memory: how.discard_memory, paused: how.paused })
+            }
+        })
+    }
+
+    /// Wishes that a VM is off.
+    pub fn stop_vm(&self, caller: &Caller, named: &str, how: &StopVm) -> Result<Task, Problem> {
+        let timeout_s = stop_timeout(how)?;
+        self.vm_wish(caller, named, TaskKind::VmStop, |vm, _| {
+            vm.desired = DesiredPower::Stopped;
+            Ok(Work::Stop { force: how.force, timeout_s, then_start: false })
+        })
+    }
+
+    /// Wishes that a VM is stopped and started.
+    pub fn restart_vm(&self, caller: &Caller, named: &str, how: &StopVm) -> Result<Task, Problem> {
+        let timeout_s = stop_timeout(how)?;
+        self.vm_wish(caller, named, TaskKind::VmRestart, |vm, _| {
+            vm.desired = DesiredPower::Running;
+            vm.restarts_unix_ms.clear();
+            Ok(Work::Stop { force: how.force, timeout_s, then_start: true })
+        })
+    }
+
+    /// Wishes that a VM stands still.
+    pub fn pause_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmPause, |vm, power| {
+            if !matches!(power, PowerState::Running | PowerState::Unknown) {
+                return Err(must_run(vm, power, "paused"));
+            }
+            vm.desired = DesiredPower::Paused;
+            Ok(Work::Pause)
+        })
+    }
+
+    /// Wishes that a VM's memory is sealed, and that it is off.
+    pub fn suspend_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmSuspend, |vm, power| {
+            if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
+                return Err(must_run(vm, power, "suspended"));
+            }
+            vm.desired = DesiredPower::Stopped;
+            Ok(Work::Suspend)
+        })
+    }
+
+    /// Wishes for a dump of a VM's guest.
+    pub fn dump_vm(&self, caller: &Caller, named: &str, wish: &DumpVm) -> Result<Task, Problem> {
+        let fits = |label: &String| {
+            (1..=DUMP_LABEL_MAX_BYTES).contains(&label.len()) && !label.chars().any(char::is_control)
+        };
+        if !wish.label.as_ref().is_none_or(fits) {
+            let message = format!("a label has 1 to {DUMP_LABEL_MAX_BYTES} bytes, and no control characters");
+            return Err(problems::invalid(message));
+        }
+        self.vm_wish(caller, named, TaskKind::VmDump, |vm, power| {
+            if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
+                return Err(must_run(vm, power, "dumped"));
+            }
+            Ok(Work::Dump { label: wish.label.clone() })
+        })
+    }
+
+    /// Wishes that a dump is gone.
+    pub fn delete_dump(&self, caller: &Caller, named: &str, number: u32) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = idle_vm(index, named)?;
+            dump_of(index, vm, number)?;
+            let changed = VmRecord { task: Some(id), ..VmRecord::clone(&vm.record) };
+            let task = self.task(id, TaskKind::VmDumpDelete, vm.object(), caller);
+            let work = Work::DeleteDump { number };
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
+        })
+    }
+
+    /// Wishes that it goes on.
+    pub fn resume_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmResume, |vm, power| {
+            if !matches!(power, PowerState::Paused | PowerState::Unknown) {
+                return Err(state(vm, power, "only one that is paused can be resumed")
+                    .next(format!("`strongroom vm start {}` starts one that is off or suspended", vm.name)));
+            }
+            vm.desired = DesiredPower::Running;
+            Ok(Work::Resume)
+        })
+    }
+
+    /// Wishes that a VM is reset.
+    pub fn reset_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmReset, |vm, power| {
+            if !matches!(power, PowerState::Running | PowerState::Paused | PowerState::Unknown) {
+                return Err(must_run(vm, power, "reset"));
+            }
+            Ok(Work::Reset)
+        })
+    }
+
+    /// Wishes for other hardware of a VM that is off. `version` is the one that the caller has read.
+    pub fn set_vm(
+        &self,
+        caller: &Caller,
+        named: &str,
+        patch: &PatchVm,
+        version: Option<u64>,
+    ) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = idle_vm(index, named)?;
+            if version.is_some_and(|version| version != vm.revision.0) {
+                return Err(Problem::new(
+                    ErrorCode::Stale,
+                    format!("VM {} was changed since version {}", vm.name, version.unwrap_or_default()),
+                )
+                .next("read it again, and change it as it is now"));
+            }
+            self.must_be_off(index, vm)?;
+            if index.observed(vm.id).is_some_and(|seen| seen.power == PowerState::Suspended) {
+                let problem = state(vm, PowerState::Suspended, "its memory fits it as it is");
+                return Err(problem.next("start it and shut it down, or start it with --discard-memory"));
+            }
+            let mut changed = patched(vm, patch)?;
+            changed.task = Some(id);
+            let datastore = index.datastores.get(&vm.datastore.to_string());
+            check(&changed, datastore.map_or("/", |datastore| &datastore.path))?;
+            if let Some(nics) = &patch.nics {
+                self.check_networks(vm.host, nics)?;
+            }
+            let task = self.task(id, TaskKind::VmConfigure, vm.object(), caller);
+            let work = Work::Configure { before: Box::new(vm.hardware.clone()) };
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
+        })
+    }
+
+    /// Wishes that a VM and its volumes are gone.
+    pub fn delete_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.vm_wish(caller, named, TaskKind::VmDelete, |vm, power| {
+            if power.is_on() && power != PowerState::Unknown {
+                return Err(state(vm, power, "only one that is off can be deleted").next(stop_it(vm)));
+            }
+            vm.lifecycle = Lifecycle::Deleting;
+            vm.desired = DesiredPower::Stopped;
+            Ok(Work::Delete)
+        })
+    }
+
+    /// Takes a VM out of the inventory; its files stay.
+    pub fn unregister_vm(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = idle_vm(index, named)?;
+            self.must_be_off(index, vm)?;
+            let mut draft = self.draft().remove_named(vm);
+            draft = draft.discard::<crate::records::ObservedRecord>(&vm.id.to_string());
+            for volume in vm.hardware.volumes() {
+                draft = draft.discard::<crate::records::VolumeRecord>(&volume.to_string());
+            }
+            Ok((self.task_done(id, TaskKind::VmUnregister, vm.object(), caller), draft))
+        })
+    }
+
+    /// Takes a datastore into the inventory. Its host is asked first, and marks it.
+    pub fn add_datastore(&self, caller: &Caller, wish: &AddDatastore) -> Result<Task, Problem> {
+        if let Some(known) = self.known_request(caller)? {
+            return Ok(known);
+        }
+        // Before the host marks the directory.
+        if by_name_or_id(&self.inventory.read().datastores, wish.name.as_str()).is_some() {
+            return Err(problems::name_taken(ObjectKind::Datastore, wish.name.as_str()));
+        }
+        let seat = self.find_seat(wish.host.as_deref())?;
+        self.is_nobodys_path(seat, wish)?;
+        let request = DatastoreRequest { path: wish.path.clone().into() };
+        let told = seat.host.add_datastore(&request).map_err(|error| {
+            let problem = problems::host(seat.name.as_str(), &error);
+            Problem { message: format!("datastore {}: {}", wish.name, problem.message), ..problem }
+        })?;
+        let Some(id) = told.id else {
+            let why = told.reason.unwrap_or_else(|| "it bears no id".to_owned());
+            return Err(Problem::new(
+                ErrorCode::DatastoreUnavailable,
+                format!("{} cannot be a datastore: {why}", wish.path),
+            ));
+        };
+        // Before it is in the inventory, or it would be missed there. What fails here is asked for again soon.
+        if let Err(error) = self.hear_state(seat) {
+            tracing::debug!(host = %seat.name, %error, "the host's state could not be read again");
+        }
+        self.wish(caller, |index, task| {
+            if let Some(known) = index.datastores.get(&id.to_string()) {
+                return Err(problems::name_taken(ObjectKind::Datastore, known.name.as_str()));
+            }
+            if by_name_or_id(&index.datastores, wish.name.as_str()).is_some() {
+                return Err(problems::name_taken(ObjectKind::Datastore, wish.name.as_str()));
+            }
+            let (name, path) = (wish.name.clone(), wish.path.clone());
+            let record = DatastoreRecord { id, name, path, host: seat.id };
+            let object = datastore_object(&record);
+            let task = self.task_done(task, TaskKind::DatastoreAdd, object, caller);
+            Ok((task, self.draft().create_named(&record)))
+        })
+    }
+
+    /// Refuses the directory of a datastore that is known. What lies there now may be another disk's, with another mark, and
+    /// its VMs would be taken for those of the one that is away.
+    fn is_nobodys_path(&self, seat: &super::HostSeat, wish: &AddDatastore) -> Result<(), Problem> {
+        let index = self.inventory.read();
+        let is_there = |known: &&Row<DatastoreRecord>| {
+            known.host == seat.id && Path::new(&known.path) == Path::new(&wish.path)
+        };
+        let Some(known) = index.datastores.iter().find(is_there) else { return Ok(()) };
+        let (name, path) = (&known.name, &known.path);
+        let message = format!("{path} is the directory of datastore {name} already");
+        Err(Problem::new(ErrorCode::NameTaken, message).next(format!(
+            "use {name}; where another disk is mounted there now, mount that of {name}, or forget {name} first: \
+             `strongroom datastore remove {name}`"
+        )))
+    }
+
+    /// Takes a datastore without VMs out of the inventory; its files stay.
+    pub fn remove_datastore(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.wish(caller, |index, task| {
+            let datastore = by_name_or_id(&index.datastores, named)
+                .ok_or_else(|| problems::not_found(ObjectKind::Datastore, named))?;
+            let vms = index.vms.iter().filter(|vm| vm.datastore == datastore.id).count();
+            if vms > 0 {
+                let message = format!("datastore {} has {}", datastore.name, counted(vms, "VM"));
+                return Err(Problem::new(ErrorCode::InUse, message)
+                    .next("delete, move or unregister what is in it first"));
+            }
+            let task = self.task_done(task, TaskKind::DatastoreRemove, datastore_object(datastore), caller);
+            Ok((task, self.draft().remove_named(datastore)))
+        })
+    }
+
+    /// Makes a policy.
+    pub fn create_policy(&self, caller: &Caller, wish: &CreatePolicy) -> Result<Task, Problem> {
+        if wish.description.len() > strongroom_api::limits::DESCRIPTION_MAX_BYTES {
+            return Err(problems::invalid("the description is too long"));
+        }
+        let most_ms = strongroom_api::limits::DISK_LATENCY_P99_MAX_MS;
+        if wish.rules.disk_latency_p99_ms.is_some_and(|latency_ms| latency_ms > most_ms) {
+            return Err(problems::invalid("a disk's latency is at most 60000 milliseconds"));
+        }
+        self.wish(caller, |index, task| {
+            if by_name_or_id(&index.policies, wish.name.as_str()).is_some() {
+                return Err(problems::name_taken(ObjectKind::Policy, wish.name.as_str()));
+            }
+            let record = PolicyRecord {
+                id: Uuid::new_v4(),
+                name: wish.name.clone(),
+                description: wish.description.clone(),
+                rules: wish.rules.clone(),
+            };
+            let task = self.task_done(task, TaskKind::PolicyCreate, policy_object(&record), caller);
+            Ok((task, self.draft().create_named(&record)))
+        })
+    }
+
+    /// Deletes a policy that holds for no VM.
+    pub fn delete_policy(&self, caller: &Caller, named: &str) -> Result<Task, Problem> {
+        self.wish(caller, |index, task| {
+            let policy = by_name_or_id(&index.policies, named)
+                .ok_or_else(|| problems::not_found(ObjectKind::Policy, named))?;
+            let vms = index.vms.iter().filter(|vm| vm.policy == Some(policy.id)).count();
+            if vms > 0 {
+                return Err(Problem::new(
+                    ErrorCode::InUse,
+                    format!("policy {} holds for {}", policy.name, counted(vms, "VM")),
+                )
+                .next("delete those VMs first, or keep the policy"));
+            }
+            let task = self.task_done(task, TaskKind::PolicyDelete, policy_object(policy), caller);
+            Ok((task, self.draft().remove_named(policy)))
+        })
+    }
+
+    /// Asks for the end of a task. It ends when what it does can be left.
+    pub fn cancel_task(&self, id: Uuid) -> Result<Task, Problem> {
+        let cancelled = self.race(|| {
+            let index = self.inventory.read();
+            let task =
+                index.task(id).ok_or_else(|| problems::not_found(ObjectKind::Task, &id.to_string()))?;
+            if task.task.state.is_over() || task.task.cancelling {
+                return Ok(task.task.clone());
+            }
+            if matches!(task.work, Work::Delete) {
+                return Err(problems::conflict("a deletion cannot be cancelled").into());
+            }
+            let mut record = TaskRecord::clone(&task.record);
+            record.task.cancelling = true;
+            let draft = self.draft().replace(task, &record);
+            drop(index);
+            self.inventory.commit(draft)?;
+            Ok(record.task)
+        })?;
+        self.schedule.wake(id);
+        Ok(cancelled)
+    }
+
+    /// A wish of a VM that nobody works on. `change` makes of it what is wanted, and says what has to be done.
+    pub(super) fn vm_wish(
+        &self,
+        caller: &Caller,
+        named: &str,
+        kind: TaskKind,
+        change: impl Fn(&mut VmRecord, PowerState) -> Result<Work, Problem>,
+    ) -> Result<Task, Problem> {
+        self.wish(caller, |index, id| {
+            let vm = idle_vm(index, named)?;
+            let power = self.power_of(index, vm);
+            let mut changed = VmRecord::clone(&vm.record);
+            let work = change(&mut changed, power)?;
+            changed.task = Some(id);
+            let task = self.task(id, kind, vm.object(), caller);
+            Ok((TaskRecord { vm: Some(vm.id), work, ..task }, self.draft().replace(vm, &changed)))
+        })
+    }
+
+    /// Makes a wish true, again if somebody else was quicker. A request that was answered before is answered the same.
+    pub(super) fn wish(
+        &self,
+        caller: &Caller,
+        judge: impl Fn(&Index, Uuid) -> Result<(TaskRecord, Draft), Problem>,
+    ) -> Result<Task, Problem> {
+        let task = self.race(|| {
+            if let Some(known) = self.known_request(caller)? {
+                return Ok(known);
+            }
+            let id = Uuid::now_v7();
+            let (task, mut draft) = {
+                let index = self.inventory.read();
+                if index.open_tasks_count() >= OPEN_TASKS_MAX {
+                    return Err(Problem::new(ErrorCode::TooMany, "too many tasks are open")
+                        .next("wait until some are done")
+                        .into());
+                }
+                judge(&index, id)?
+            };
+            if let Some((what, must)) = use_of(task.kind()) {
+                let vm = self.inventory.read().find_vm(&task.task.object.name).cloned();
+                if let Some(vm) = vm {
+                    self.put_on_record(caller, &vm, &format!("{what} of VM {} is asked for", vm.name), must)?;
+                }
+            }
+            draft = self.noted(draft, caller, id);
+            let object = &task.task.object;
+            let (kind, message) = match task.task.state {
+                TaskState::Done => ("task.done", done(task.kind(), &object.name)),
+                _ => (
+                    "task.started",
+                    format!("{} of {}, by {}", task.kind().as_str(), object.name, caller.name),
+                ),
+            };
+            draft = draft.create(&task).event(kind, object, message, Some(id));
+            self.inventory.commit(draft)?;
+            Ok::<_, Stop>(task.task)
+        })?;
+        self.schedule.wake(task.id);
+        Ok(task)
+    }
+
+    /// With the request that this task is the answer to.
+    pub(super) fn noted(&self, draft: Draft, caller: &Caller, task: Uuid) -> Draft {
+        let Some(RequestKey { key, fingerprint }) = caller.request.clone() else { return draft };
+        draft.create(&RequestRecord { key, fingerprint, task, at_unix_ms: self.now_unix_ms() })
+    }
+
+    /// The task that a request was answered with before.
+    pub(super) fn known_request(&self, caller: &Caller) -> Result<Option<Task>, Problem> {
+        let Some(request) = &caller.request else { return Ok(None) };
+        let index = self.inventory.read();
+        let Some(known) = index.requests.get(&request.key) else { return Ok(None) };
+        if known.fingerprint != request.fingerprint {
+            return Err(Problem::new(
+                ErrorCode::KeyReused,
+                "this Idempotency-Key was sent with another request before",
+            )
+            .next("use a new key for a new request"));
+        }
+        let task = index.task(known.task).map(|task| task.task.clone());
+        task.map(Some).ok_or_else(|| {
+            problems::conflict("this request was done, and its task is not in the history any more")
+        })
+    }
+
+    fn task(&self, id: Uuid, kind: TaskKind, object: ObjectRef, caller: &Caller) -> TaskRecord {
+        TaskRecord {
+            task: Task {
+                id,
+                kind,
+                object,
+                state: TaskState::Running,
+                progress: None,
+                note: None,
+                awaits_image: None,
+                error: None,
+                cancelling: false,
+                by: caller.name.clone(),
+                created_unix_ms: self.now_unix_ms(),
+                ended_unix_ms: None,
+            },
+            vm: None,
+            work: Work::Nothing,
+            operation: None,
+            waits_for_key: false,
+        }
+    }
+
+    /// A task that is done with the transaction that makes it.
+    pub(super) fn task_done(
+        &self,
+        id: Uuid,
+        kind: TaskKind,
+        object: ObjectRef,
+        caller: &Caller,
+    ) -> TaskRecord {
+        let mut record = self.task(id, kind, object, caller);
+        (record.task.state, record.task.ended_unix_ms) = (TaskState::Done, Some(self.now_unix_ms()));
+        record
+    }
+
+    /// The host of this name or id; the only one if none is named.
+    pub(super) fn find_seat(&self, named: Option<&str>) -> Result<&super::HostSeat, Problem> {
+        let Some(named) = named else {
+            return match self.hosts.as_slice() {
+                [only] => Ok(only),
+                _ => Err(problems::invalid("which host is meant?").next("name one with --host")),
+            };
+        };
+        let index = self.inventory.read();
+        let found = by_name_or_id(&index.hosts, named).and_then(|host| self.seat(host.id));
+        found.ok_or_else(|| problems::not_found(ObjectKind::Host, named))
+    }
+
+    fn power_of(&self, index: &Index, vm: &VmRecord) -> PowerState {
+        let up = self.seat(vm.host).is_some_and(super::HostSeat::is_up);
+        self.power_in(index, vm, up)
+    }
+
+    fn must_be_off(&self, index: &Index, vm: &VmRecord) -> Result<(), Problem> {
+        let power = index.observed(vm.id).map_or(PowerState::Stopped, |seen| seen.power);
+        if power.is_on() { Err(state(vm, power, "it has to be off").next(stop_it(vm))) } else { Ok(()) }
+    }
+}
+
+/// The VM's dump of this number.
+pub(super) fn dump_of<'index>(
+    index: &'index Index,
+    vm: &VmRecord,
+    number: u32,
+) -> Result<&'index Dump, Problem> {
+    let found = index.observed(vm.id).and_then(|seen| {
+        let seen: &crate::records::ObservedRecord = &seen.record;
+        seen.dumps.iter().find(|dump| dump.number == number)
+    });
+    found.ok_or_else(|| {
+        Problem::new(ErrorCode::NotFound, format!("VM {} has no dump {number}", vm.name))
+            .next(format!("`strongroom vm dump list {}` shows what there is", vm.name))
+    })
+}
+
+/// The VM of this name or id, if nobody works on it.
+fn idle_vm<'index>(index: &'index Index, named: &str) -> Result<&'index Row<VmRecord>, Problem> {
+    let vm = index.find_vm(named).ok_or_else(|| problems::not_found(ObjectKind::Vm, named))?;
+    let Some(task) = vm.task else { return Ok(vm) };
+    let what = index.task(task).map_or("a task", |task| task.kind().as_str());
+    Err(Problem::new(ErrorCode::Busy, format!("{what} works on VM {}", vm.name))
+        .next(format!("wait for it (`strongroom task show {task}`), or cancel it")))
+}
+
+/// Not of a VM that is off.
+fn must_run(vm: &VmRecord, power: PowerState, deed: &str) -> Problem {
+    state(vm, power, &format!("only one that runs can be {deed}"))
+        .next(format!("`strongroom vm start {}` starts it", vm.name))
+}
+
+fn stop_it(vm: &VmRecord) -> String {
+    format!("`strongroom vm stop {}` stops it", vm.name)
+}
+
+pub(super) fn state(vm: &VmRecord, power: PowerState, why: &str) -> Problem {
+    problems::conflict(format!("VM {} is {}: {why}", vm.name, power.as_str()))
+}
+
+/// A format, as hosts call it.
+pub(super) fn image_format(format: strongroom_api::vm::ImageFormat) -> ImageFormat {
+    match format {
+        strongroom_api::vm::ImageFormat::Auto => ImageFormat::Auto,
+        strongroom_api::vm::ImageFormat::Raw => ImageFormat::Raw,
+        strongroom_api::vm::ImageFormat::Qcow2 => ImageFormat::Qcow2,
+        strongroom_api::vm::ImageFormat::Vmdk => ImageFormat::Vmdk,
+        strongroom_api::vm::ImageFormat::Vhdx => ImageFormat::Vhdx,
+    }
+}
+
+fn stop_timeout(how: &StopVm) -> Result<u32, Problem> {
+    match how.timeout_s.unwrap_or(STOP_TIMEOUT_DEFAULT_S) {
+        timeout_s @ 1..=STOP_TIMEOUT_MAX_S => Ok(timeout_s),
+        other => Err(problems::invalid(format!("{other} seconds are not within 1 and {STOP_TIMEOUT_MAX_S}"))),
+    }
+}
+
+fn patched(vm: &VmRecord, patch: &PatchVm) -> Result<VmRecord, Problem> {
+    let mut changed = vm.clone();
+    let hardware = &mut changed.hardware;
+    hardware.cpus = patch.cpus.unwrap_or(hardware.cpus);
+    hardware.memory = patch.memory_bytes.unwrap_or(hardware.memory);
+    hardware.vnc = patch.vnc.unwrap_or(hardware.vnc);
+    if let Some(nics) = &patch.nics {
+        hardware.nics = addressed(nics)?;
+    }
+    if let Some(cdrom) = &patch.cdrom {
+        hardware.cdrom = cdrom.clone();
+    }
+    if let Some(boot) = &patch.boot {
+        hardware.boot = boot.clone();
+    }
+    changed.restart = patch.restart.unwrap_or(changed.restart);
+    Ok(changed)
+}
+
+pub(super) fn policy_object(policy: &PolicyRecord) -> ObjectRef {
+    ObjectRef { kind: ObjectKind::Policy, id: Some(policy.id), name: policy.name.to_string() }
+}
+
+/// A name from a text that was found, not asked for.
+pub(super) fn name_of(text: &str) -> Result<Name, Problem> {
+    Name::new(text).map_err(|error| problems::invalid(format!("{text:?} is no name: {error}")))
+}
+
+/// What a task does with what a guest keeps, if it does, and whether it must be on record. What is
+/// removed gives nobody anything, and a key server that is lost keeps nobody from that.
+pub(super) fn use_of(kind: TaskKind) -> Option<(&'static str, MustRecord)> {
+    Some(match kind {
+        TaskKind::VmDump => ("a dump", MustRecord::OfEncrypted),
+        TaskKind::VmImportDisk => ("the filling of a disk", MustRecord::OfEncrypted),
+        TaskKind::VmSuspend => ("the suspension", MustRecord::Never),
+        TaskKind::VmDumpDelete => ("the deletion of a dump", MustRecord::Never),
+        TaskKind::VmRemoveDisk => ("the removal of a disk", MustRecord::Never),
+        TaskKind::VmDelete => ("the deletion", MustRecord::Never),
+        _ => return None,
+    })
+}

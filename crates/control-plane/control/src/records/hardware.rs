@@ -1,0 +1,363 @@
+//! What a VM is made of, as the inventory keeps it, and how a host is told of it.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend};
+use strongroom_hostd::protocol;
+use strongroom_hostd::protocol::{DiskKey, KnownVolume};
+use strongroom_keys::ProviderKey;
+use strongroom_types::{KekId, VolumeId, VolumeSize};
+use strongroom_vm::{
+    Cpus, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, VmName, rounded_memory,
+};
+
+/// What the disk for cloud-init is called; no other disk is.
+pub const SEED: &str = "seed";
+
+/// What a VM is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hardware {
+    /// The main board.
+    pub machine: MachineType,
+    /// What starts the guest.
+    pub firmware: Firmware,
+    /// Processors.
+    pub cpus: Cpus,
+    /// Memory.
+    #[serde(deserialize_with = "rounded_memory")]
+    pub memory: MemorySize,
+    /// Disks.
+    pub disks: Vec<DiskRecord>,
+    /// Network interfaces; each has its address.
+    pub nics: Vec<Nic>,
+    /// Whether there is a TPM.
+    pub tpm: bool,
+    /// Whether there is a disk for cloud-init.
+    #[serde(default)]
+    pub seed: bool,
+    /// What is booted.
+    pub boot: Boot,
+    /// The CD-ROM drive.
+    #[serde(default)]
+    pub cdrom: Cdrom,
+    /// Whether there is a screen.
+    pub vnc: bool,
+    /// Whether there is the guest agent's channel.
+    pub guest_agent: bool,
+    /// The VM's own volumes that last: UEFI's variables, the TPM's record, the seed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_volumes: Vec<KnownVolume>,
+}
+
+/// A disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskRecord {
+    /// Its name.
+    pub name: DiskName,
+    /// Its size.
+    pub size: VolumeSize,
+    /// What it is for.
+    #[serde(default)]
+    pub kind: DiskKind,
+    /// How the guest gets at it.
+    pub frontend: DiskFrontend,
+    /// Under which key it is. Nothing in a datastore decides this.
+    pub sealing: DiskSealing,
+    /// Its volume, once that is there.
+    #[serde(default)]
+    pub volume: Option<VolumeId>,
+    /// Whether that is the one volume to be opened. The former release kept the id of a volume that an import had replaced, so
+    /// what it has written is shown, and pinned only when the host has told the volume anew.
+    #[serde(default)]
+    pub pinned: bool,
+    /// The least generation of its descriptor: an older one was put back.
+    #[serde(default)]
+    pub least_generation: u64,
+    /// Whether it takes all its space at once.
+    #[serde(default)]
+    pub thick: bool,
+    /// Whether it has a tag of every block.
+    #[serde(default)]
+    pub integrity: bool,
+}
+
+/// Under which key a disk is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskSealing {
+    /// Under none, because a person said so.
+    Clear,
+    /// Under one that is not there yet. Such a disk is not told to a host.
+    Awaited,
+    /// Under this one; with `kek`, no other will do.
+    Under {
+        /// Where it is.
+        key: ProviderKey,
+        /// The id that it has in descriptors.
+        #[serde(default)]
+        kek: Option<KekId>,
+        /// The key that the VM is moving to; its volume is under either.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<ProviderKey>,
+    },
+}
+
+impl DiskSealing {
+    /// Under this key, and moving to no other.
+    pub const fn under(key: ProviderKey, kek: Option<KekId>) -> Self {
+        Self::Under { key, kek, next: None }
+    }
+
+    /// The key that it is moving to.
+    pub fn next(&self) -> Option<&ProviderKey> {
+        match self {
+            Self::Under { next, .. } => next.as_ref(),
+            Self::Clear | Self::Awaited => None,
+        }
+    }
+
+    /// Where the key is.
+    pub fn key(&self) -> Option<&ProviderKey> {
+        match self {
+            Self::Under { key, .. } => Some(key),
+            Self::Clear | Self::Awaited => None,
+        }
+    }
+
+    fn told(&self) -> Option<DiskKey> {
+        match self {
+            Self::Clear => Some(DiskKey::Unencrypted),
+            Self::Awaited => None,
+            Self::Under { key, kek, next } => {
+                Some(DiskKey::Provider { key: key.clone(), kek: *kek, next: next.clone() })
+            }
+        }
+    }
+}
+
+impl DiskRecord {
+    /// What a host is told of it; nothing while its key is awaited.
+    pub fn told(&self) -> Option<protocol::Disk> {
+        Some(protocol::Disk {
+            name: self.name.clone(),
+            size_bytes: self.size,
+            key: self.sealing.told()?,
+            kind: self.kind,
+            frontend: self.frontend,
+            thick: self.thick,
+            integrity: self.integrity,
+            least_generation: self.least_generation,
+            volume: self.volume.filter(|_| self.pinned),
+        })
+    }
+}
+
+impl Hardware {
+    /// The disk of this name.
+    pub fn disk(&self, name: &str) -> Option<&DiskRecord> {
+        self.disks.iter().find(|disk| disk.name.as_str() == name)
+    }
+
+    /// The name of the next disk of a kind: the first that is free.
+    pub fn free_name(&self, kind: DiskKind) -> Option<DiskName> {
+        let prefix = match kind {
+            DiskKind::Data => "disk",
+            DiskKind::Swap => "swap",
+        };
+        let mut names = (0..=self.disks.len()).map(|number| format!("{prefix}{number}"));
+        names.find(|name| self.disk(name).is_none())?.parse().ok()
+    }
+
+    /// The volumes that are known, its own ones too.
+    pub fn volumes(&self) -> impl Iterator<Item = VolumeId> {
+        let own = self.own_volumes.iter().map(|own| own.volume);
+        self.disks.iter().filter_map(|disk| disk.volume).chain(own)
+    }
+
+    /// The volume of this name, a disk's or one of the VM's own.
+    pub fn volume(&self, name: &DiskName) -> Option<VolumeId> {
+        let own = self.own_volumes.iter().find(|own| own.name == *name).map(|own| own.volume);
+        self.disk(name.as_str()).and_then(|disk| disk.volume).or(own)
+    }
+
+    /// Forgets which volume has this name, because another one is about to take its place.
+    pub fn forget_volume(&mut self, name: &DiskName) {
+        self.own_volumes.retain(|own| own.name != *name);
+        for disk in self.disks.iter_mut().filter(|disk| disk.name == *name) {
+            (disk.volume, disk.pinned, disk.least_generation) = (None, false, 0);
+        }
+    }
+
+    /// Size of all disks, in bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        self.disks.iter().map(|disk| disk.size.bytes()).sum()
+    }
+
+    /// What an image can be put into, if it has something of that name: a disk that keeps data, or the seed.
+    pub fn fillable(&self, name: &str) -> Option<DiskName> {
+        if self.seed && name == SEED {
+            return name.parse().ok();
+        }
+        let found = self.disks.iter().find(|disk| disk.name.as_str() == name && disk.kind == DiskKind::Data);
+        found.map(|disk| disk.name.clone())
+    }
+
+    /// Whether some disk is sealed.
+    pub fn encrypted(&self) -> bool {
+        self.disks.iter().any(|disk| disk.sealing != DiskSealing::Clear)
+    }
+
+    /// The disks that are not encrypted.
+    pub fn clear_disks(&self) -> impl Iterator<Item = &DiskRecord> {
+        self.disks.iter().filter(|disk| disk.sealing == DiskSealing::Clear)
+    }
+
+    /// What could lead the data of encrypted disks out, should somebody else than the VM's owner have decided it.
+    pub fn ways_out(&self) -> Vec<String> {
+        let mut ways = Vec::new();
+        if !self.encrypted() {
+            return ways;
+        }
+        for disk in self.clear_disks() {
+            let is_first = self.disks.first() == Some(disk);
+            let starts = if is_first { ", and the VM starts from it" } else { "" };
+            ways.push(format!("{} is not encrypted{starts}", disk.name));
+        }
+        for (number, nic) in self.nics.iter().enumerate() {
+            let network = match &nic.backend {
+                NicBackend::User {} => "the host's networks, through passt".to_owned(),
+                NicBackend::Tap { device } => format!("tap device {device}"),
+                NicBackend::Bridge { device, .. } => format!("bridge {device}"),
+            };
+            ways.push(format!("nic{number} reaches {network}"));
+        }
+        if let Boot::Kernel { kernel, .. } = &self.boot {
+            ways.push(format!("it starts the host's kernel {}", kernel.display()));
+        }
+        if let Some(image) = self.cdrom.image() {
+            ways.push(format!("it starts from the host's image {}", image.display()));
+        }
+        ways
+    }
+
+    /// The keys that its disks are under, or are moving to, each once; first that of the VM's own volumes.
+    pub fn keys(&self) -> Vec<ProviderKey> {
+        let mut keys: Vec<ProviderKey> = Vec::new();
+        let both = |disk: &'_ DiskRecord| [disk.sealing.key().cloned(), disk.sealing.next().cloned()];
+        for key in &self.disks.iter().flat_map(both).flatten().collect::<Vec<_>>() {
+            if !keys.contains(key) {
+                keys.push(key.clone());
+            }
+        }
+        keys
+    }
+
+    /// The key that the VM is moving to.
+    pub fn next_key(&self) -> Option<&ProviderKey> {
+        self.disks.iter().find_map(|disk| disk.sealing.next())
+    }
+
+    /// Every sealed disk is to move to this key.
+    pub fn move_to(&mut self, to: &ProviderKey) {
+        for disk in &mut self.disks {
+            if let DiskSealing::Under { key, next, .. } = &mut disk.sealing {
+                *next = (key != to).then(|| to.clone());
+            }
+        }
+    }
+
+    /// Every sealed disk has moved. Says which keys they have left.
+    pub fn moved(&mut self) -> Vec<ProviderKey> {
+        let mut left = Vec::new();
+        for disk in &mut self.disks {
+            if let DiskSealing::Under { key, kek, next } = &mut disk.sealing
+                && let Some(next) = next.take()
+            {
+                let before = std::mem::replace(key, next);
+                *kek = None;
+                if !left.contains(&before) {
+                    left.push(before);
+                }
+            }
+        }
+        left
+    }
+
+    /// What a host is told; nothing while a key is awaited.
+    pub fn told(
+        &self,
+        id: strongroom_types::VmId,
+        name: VmName,
+        datastore: PathBuf,
+    ) -> Option<protocol::VmSpec> {
+        Some(protocol::VmSpec {
+            id,
+            name,
+            datastore,
+            machine: self.machine,
+            cpus: self.cpus,
+            memory_bytes: self.memory,
+            firmware: self.firmware,
+            disks: self.disks.iter().map(DiskRecord::told).collect::<Option<_>>()?,
+            nics: self.nics.iter().map(nic_told).collect::<Option<_>>()?,
+            tpm: self.tpm,
+            seed: self.seed,
+            vnc: self.vnc,
+            guest_agent: self.guest_agent,
+            kernel: self.boot.kernel(),
+            cdrom: self.cdrom.image().map(Path::to_owned),
+            policy: None,
+            own_volumes: self.own_volumes.clone(),
+        })
+    }
+
+    /// What a VM's directory says that it is.
+    ///
+    /// # Errors
+    /// What in it is no hardware.
+    pub fn found(spec: &protocol::VmSpec) -> Result<Self, String> {
+        spec.cpus.check().map_err(|error| error.to_string())?;
+        let disk = |disk: &protocol::Disk| DiskRecord {
+            name: disk.name.clone(),
+            size: disk.size_bytes,
+            kind: disk.kind,
+            frontend: disk.frontend,
+            sealing: match &disk.key {
+                DiskKey::Unencrypted => DiskSealing::Clear,
+                DiskKey::Provider { key, kek, next } => {
+                    DiskSealing::Under { key: key.clone(), kek: *kek, next: next.clone() }
+                }
+            },
+            volume: None,
+            pinned: false,
+            least_generation: disk.least_generation,
+            thick: disk.thick,
+            integrity: disk.integrity,
+        };
+        Ok(Self {
+            machine: spec.machine,
+            firmware: spec.firmware,
+            cpus: spec.cpus,
+            memory: spec.memory_bytes,
+            disks: spec.disks.iter().map(disk).collect(),
+            nics: spec.nics.iter().map(nic_found).collect(),
+            tpm: spec.tpm,
+            seed: spec.seed,
+            boot: Boot::of(spec.kernel.clone()),
+            cdrom: Cdrom::of(spec.cdrom.clone()),
+            vnc: spec.vnc,
+            guest_agent: spec.guest_agent,
+            own_volumes: Vec::new(),
+        })
+    }
+}
+
+/// Nothing of one without an address, which no VM of the inventory has.
+fn nic_told(nic: &Nic) -> Option<strongroom_vm::Nic> {
+    Some(strongroom_vm::Nic { mac: nic.mac?, network: (&nic.backend).into() })
+}
+
+fn nic_found(nic: &strongroom_vm::Nic) -> Nic {
+    Nic { backend: (&nic.network).into(), mac: Some(nic.mac) }
+}

@@ -1,0 +1,184 @@
+//! The OpenAPI document: made from the operations and their types once, and served as it is.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde_json::{Map, Value, json};
+use strongroom_api::limits::IDEMPOTENCY_KEY_MAX_BYTES;
+use strongroom_api::{ErrorCode, IDEMPOTENCY_KEY_HEADER, Method, OPERATIONS, Operation, TOUCHES_EXTENSION};
+
+use super::examples::Examples;
+
+/// Operations that want no token.
+const OPEN: [&str; 3] = ["openapi", "healthz", "readyz"];
+
+/// What a reader of the document needs before the first operation.
+const DESCRIPTION: &str = "Virtual machines whose disks nobody but they can read.\n\n\
+Every operation but `openapi`, `healthz` and `readyz` takes a bearer token: `Authorization: Bearer TOKEN`. What changes \
+something answers 202 with a task; `GET /v1/tasks/{task}?wait_s=60` waits for its end.\n\n\
+Guest data does not pass here. `POST /v1/vms/{vm}/tickets` gives a ticket for one connection to the VM's host: connect \
+to the unix socket in the ticket's `socket`, send `{\"format\":1,\"ticket\":\"TICKET\"}` and a line feed, and read one line, \
+which says what follows or why not. A ticket is good once, for 30 seconds. docs/API.md has an example for each use.";
+
+/// Tags and what their operations are about.
+const TAGS: [(&str, &str); 8] = [
+    ("vm", "Virtual machines: their lives, disks, dumps and keys."),
+    ("datastore", "Directories that VMs' volumes are in."),
+    ("host", "Machines that run VMs."),
+    ("policy", "Rules that VMs are made under."),
+    ("key-provider", "Servers that keys come from."),
+    ("task", "What is being done, and what was."),
+    ("event", "What happened, and what is wrong now."),
+    ("server", "The control plane itself."),
+];
+
+/// The document.
+fn document(api: utoipa::openapi::OpenApi) -> Value {
+    // A document that does not serialise would have no operations, which a test would see.
+    let mut document = serde_json::to_value(api).unwrap_or(Value::Null);
+    document["info"] = json!({
+        "title": "Strongroom",
+        "version": "1",
+        "description": DESCRIPTION,
+        "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+    });
+    document["tags"] =
+        TAGS.iter().map(|(name, description)| json!({ "name": name, "description": description })).collect();
+    document["components"]["securitySchemes"] = json!({ "token": {
+        "type": "http", "scheme": "bearer", "description": "The first one is in `<home>/control/token`.",
+    } });
+    let examples = Examples::read();
+    for operation in OPERATIONS {
+        let method = operation.method.as_str().to_ascii_lowercase();
+        let Some(found) = document["paths"][operation.path].get_mut(&method) else { continue };
+        found[TOUCHES_EXTENSION] = json!(operation.touches.as_str());
+        complete_answers(found, operation);
+        add_examples(found, &examples);
+        if !OPEN.contains(&operation.id) {
+            found["security"] = json!([{ "token": [] }]);
+        }
+        if operation.method != Method::Get {
+            let key = json!({
+                "name": IDEMPOTENCY_KEY_HEADER, "in": "header", "required": false,
+                "description": "A request with the key of an earlier one is that request: it is done once. Printable ASCII.",
+                "schema": {
+                    "type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_MAX_BYTES, "pattern": "^[!-~]+$",
+                },
+            });
+            match found.get_mut("parameters").and_then(Value::as_array_mut) {
+                Some(parameters) => parameters.push(key),
+                None => found["parameters"] = json!([key]),
+            }
+        }
+    }
+    document
+}
+
+/// Says of each answer what it is, and of each operation what it answers when it fails.
+fn complete_answers(operation: &mut Value, which: &Operation) {
+    let has_query = operation["parameters"]
+        .as_array()
+        .is_some_and(|parameters| parameters.iter().any(|parameter| parameter["in"] == "query"));
+    let summary = operation["summary"].as_str().unwrap_or_default().to_owned();
+    let Some(answers) = operation.get_mut("responses").and_then(Value::as_object_mut) else { return };
+    let error = |description: &str| {
+        json!({
+            "description": description,
+            "content": { "application/json": { "schema": { "$ref": "#/components/schemas/ErrorBody" } } },
+        })
+    };
+    // In place of those that the operations name themselves: all that there are.
+    answers.retain(|status, _| status.starts_with('2'));
+    let mut refusals: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for code in ErrorCode::ALL.into_iter().filter(|code| may_answer(*code, which, has_query)) {
+        let name = serde_json::to_value(code).unwrap_or_default();
+        let name = format!("`{}`", name.as_str().unwrap_or_default());
+        refusals.entry(code.http_status()).or_default().push(name);
+    }
+    for (status, codes) in refusals {
+        let what = match status {
+            500.. => "It cannot be done now; `next_step` says when to ask again",
+            _ => "It was refused and nothing was changed",
+        };
+        answers.insert(status.to_string(), error(&format!("{what}: {}.", codes.join(", "))));
+    }
+    for (status, answer) in answers {
+        let described = match status.as_str() {
+            "201" => "It was made.",
+            "202" => "It was accepted; the task says how it goes on.",
+            _ => &summary,
+        };
+        if answer.get("description").and_then(Value::as_str).is_none_or(str::is_empty) {
+            answer["description"] = json!(described);
+        }
+    }
+}
+
+/// Whether an operation may answer with a code. No wildcard: a new code is thought of here.
+fn may_answer(code: ErrorCode, operation: &Operation, has_query: bool) -> bool {
+    use ErrorCode as Code;
+    let (is_open, is_change) = (OPEN.contains(&operation.id), operation.method != Method::Get);
+    // What a host or a key provider is asked before it is answered.
+    let asks_others = is_change || ["vm_key_status", "vm_stats", "datastore_scan"].contains(&operation.id);
+    match code {
+        // A query where none belongs.
+        Code::Malformed => true,
+        Code::Unauthorized | Code::TooMany | Code::Timeout => !is_open,
+        Code::NotFound => operation.path.contains('{') || is_change || has_query,
+        Code::Invalid => is_change || has_query,
+        Code::BadCursor => has_query,
+        Code::NameTaken
+        | Code::Busy
+        | Code::InUse
+        | Code::VolumeKnown
+        | Code::KeyReused
+        | Code::TooLarge
+        | Code::UnsupportedMediaType
+        | Code::NoHost => is_change,
+        Code::Stale => operation.id == "vm_set",
+        Code::Conflict
+        | Code::KeyUnavailable
+        | Code::KeyRevoked
+        | Code::HostUnavailable
+        | Code::DatastoreFull
+        | Code::DatastoreUnavailable
+        | Code::HostFailed
+        | Code::Cancelled => asks_others,
+        Code::Unavailable => !is_open || operation.id == "readyz",
+        Code::Internal => !["openapi", "healthz"].contains(&operation.id),
+        // Of requests that are no operation's; and what this version does not know.
+        Code::NoSuchPath | Code::MethodNotAllowed | Code::Unknown => false,
+    }
+}
+
+/// Gives the body of the request, and of each answer, the example of its type.
+fn add_examples(operation: &mut Value, examples: &Examples) {
+    let with_example = |contents: &mut Map<String, Value>| {
+        for content in contents.values_mut() {
+            let schema = &content["schema"];
+            // A body that may be left out is its type or nothing.
+            let choices = schema["oneOf"].as_array().map_or(std::slice::from_ref(schema), Vec::as_slice);
+            let named = choices.iter().find_map(|choice| choice["$ref"].as_str()).unwrap_or_default();
+            if let Some(example) = named.rsplit('/').next().and_then(|name| examples.of(name)) {
+                content["example"] = example;
+            }
+        }
+    };
+    let answers = operation["responses"].as_object_mut().into_iter().flat_map(Map::values_mut);
+    answers.filter_map(|answer| answer.get_mut("content")?.as_object_mut()).for_each(with_example);
+    if let Some(contents) = operation.pointer_mut("/requestBody/content").and_then(Value::as_object_mut) {
+        with_example(contents);
+    }
+}
+
+static TEXT: OnceLock<String> = OnceLock::new();
+
+/// Keeps the document of the router that is served.
+pub(super) fn keep(api: utoipa::openapi::OpenApi) {
+    let _ = TEXT.set(document(api).to_string());
+}
+
+/// The document's text.
+pub(super) fn text() -> String {
+    TEXT.get().cloned().unwrap_or_default()
+}

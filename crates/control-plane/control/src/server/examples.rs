@@ -1,0 +1,92 @@
+//! An example of each type that a request or an answer is made of, by the name of its schema. `examples.json` has them.
+
+use serde_json::{Value, json};
+
+const TEXT: &str = include_str!("examples.json");
+
+/// Examples by the names of schemas.
+pub struct Examples(Value);
+
+impl Examples {
+    /// All of them.
+    pub fn read() -> Self {
+        // A file that is not JSON has no examples, which a test would see.
+        Self(serde_json::from_str(TEXT).unwrap_or(Value::Null))
+    }
+
+    /// That of a schema; of a page, one with its only entry.
+    pub fn of(&self, schema: &str) -> Option<Value> {
+        match schema.strip_prefix("Page_") {
+            Some(item) => self.0.get(item).map(|item| json!({ "items": [item], "total": 1 })),
+            None => self.0.get(schema).cloned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Serialize;
+    use serde::de::DeserializeOwned;
+    use strongroom_api::{ErrorBody, alarm, datastore, event, host, key, policy, task, vm};
+
+    use super::*;
+
+    /// Reads an example as its type, which has to say all of it again.
+    fn is_whole<T: DeserializeOwned + Serialize>(examples: &Examples, name: &str) {
+        let example = examples.of(name).unwrap_or_else(|| panic!("there is no example of {name}"));
+        let read: T =
+            serde_json::from_value(example.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let again = serde_json::to_value(read).unwrap();
+        for (field, value) in example.as_object().unwrap() {
+            if !value.is_object() && !value.is_array() {
+                assert_eq!(again.get(field), Some(value), "{name}: {field} is no field of it");
+            }
+        }
+    }
+
+    #[test]
+    fn each_example_is_of_its_type() {
+        let examples = Examples::read();
+        macro_rules! whole {
+            ($($type:ty),+ $(,)?) => {{
+                let names = [$(stringify!($type).rsplit("::").next().unwrap().trim()),+];
+                $(is_whole::<$type>(&examples, stringify!($type).rsplit("::").next().unwrap().trim());)+
+                let there: Vec<&String> = examples.0.as_object().unwrap().keys().collect();
+                let unread: Vec<_> = there.iter().filter(|name| !names.contains(&name.as_str())).collect();
+                assert!(unread.is_empty(), "{unread:?} are read by no test");
+            }};
+        }
+        whole!(
+            datastore::AddDatastore,
+            vm::AddDisk,
+            alarm::Alarm,
+            policy::CreatePolicy,
+            vm::CreateVm,
+            datastore::Datastore,
+            vm::Dump,
+            vm::DumpVm,
+            ErrorBody,
+            event::Event,
+            datastore::Found,
+            host::Host,
+            vm::ImportDisk,
+            key::KeyProvider,
+            key::KeyStatus,
+            vm::PatchVm,
+            policy::Policy,
+            vm::PowerOptions,
+            datastore::RebuildDatastore,
+            vm::RegisterVm,
+            vm::ResizeDisk,
+            vm::RotateKey,
+            vm::StartVm,
+            vm::StopVm,
+            task::Task,
+            vm::Ticket,
+            vm::TicketUse,
+            vm::VmStats,
+            vm::VmSummary,
+            vm::VmView,
+        );
+    }
+}

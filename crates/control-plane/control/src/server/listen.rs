@@ -1,0 +1,124 @@
+//! Connections: TLS, limits, and an end in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use rustls::ServerConfig;
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_serving::{Connections, HttpLimits, Limits, Place, Places, serve_http, shake_hands};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+
+use super::problem::Refusal;
+use super::{Api, document, routes};
+use crate::engine::Control;
+
+/// Most connections at a time. One is known from its first request with a token on; those that never show one cannot keep
+/// others out.
+const PLACES: Limits = Limits { strangers: 128, known: 512, of_one: 384 };
+/// Time for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a request, from its head to its answer's head: a wait for a task, and some more.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
+/// A console's requests follow each other on one connection.
+const HTTP: HttpLimits = HttpLimits {
+    head_bytes: 16 * 1024,
+    head_lines: 64,
+    head_within: Duration::from_secs(60),
+    keeps_alive: true,
+};
+/// How long an end waits for requests under way.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The place of a connection, which a request with a token makes its holder's.
+pub(super) type ConnectionPlace = Arc<Place<String>>;
+
+/// Serves the API until `stop` is ready, then finishes what is under way.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    control: Arc<Control>,
+    stop: impl Future<Output = ()>,
+) {
+    let ending = watch::Sender::new(false);
+    let api = Api { control, counts: Arc::default(), ending: ending.subscribe() };
+    let router = router(&api);
+    let acceptor = TlsAcceptor::from(tls);
+    let places = Places::new("the API", PLACES);
+    let mut connections = Connections::new("the API");
+    tokio::pin!(stop);
+    loop {
+        let (stream, peer) = tokio::select! {
+            () = &mut stop => break,
+            accepted = connections.accept(|| listener.accept()) => accepted,
+        };
+        let place = Arc::new(places.enter(peer.ip()));
+        let (router, acceptor, ending) = (router.clone(), acceptor.clone(), ending.subscribe());
+        let counts = Arc::clone(&api.counts);
+        connections.spawn(async move {
+            counts.connections.fetch_add(1, Ordering::Relaxed);
+            tokio::select! {
+                () = place.displaced() => {}
+                () = connection(stream, peer, acceptor, router, &place, ending) => {}
+            }
+            counts.connections.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    ending.send_replace(true);
+    connections.drain(SHUTDOWN_TIMEOUT).await;
+}
+
+/// The operations with what stands before them.
+fn router(api: &Api) -> Router {
+    let (router, openapi) = routes::router(api).split_for_parts();
+    document::keep(openapi);
+    router
+        .fallback(|| async { Refusal(Problem::new(ErrorCode::NoSuchPath, "there is nothing at this path")) })
+        .method_not_allowed_fallback(|| async {
+            Refusal(Problem::new(ErrorCode::MethodNotAllowed, "this path takes other methods"))
+        })
+        .layer(middleware::from_fn_with_state(api.clone(), answer))
+        .with_state(api.clone())
+}
+
+/// Each answer: in time, counted, and not kept by anybody on its way.
+async fn answer(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let answered = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
+    let mut response = answered.unwrap_or_else(|_| {
+        Refusal(Problem::new(ErrorCode::Timeout, "the request took too long")).into_response()
+    });
+    let headers = response.headers_mut();
+    headers.insert("cache-control", axum::http::HeaderValue::from_static("no-store"));
+    headers.insert("x-content-type-options", axum::http::HeaderValue::from_static("nosniff"));
+    api.counts.answered(response.status().as_u16());
+    response
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    acceptor: TlsAcceptor,
+    router: Router,
+    place: &ConnectionPlace,
+    mut ending: watch::Receiver<bool>,
+) {
+    // A console of small answers: none waits for the one before.
+    let _ = stream.set_nodelay(true);
+    let stream = match shake_hands(&acceptor, stream, HANDSHAKE_TIMEOUT).await {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%peer, %error, "no TLS"),
+    };
+    let told = async move {
+        // The sender outlives all connections.
+        let _ = ending.wait_for(|ending| *ending).await;
+    };
+    if let Err(error) = serve_http(stream, router, Arc::clone(place), HTTP, told).await {
+        tracing::debug!(%peer, %error, "a connection ended early");
+    }
+}

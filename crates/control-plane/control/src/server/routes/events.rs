@@ -1,0 +1,142 @@
+//! Tasks, events, alarms.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use strongroom_api::alarm::Alarm;
+use strongroom_api::event::{Event, EventListQuery, EventStreamQuery};
+use strongroom_api::limits::EVENT_NUMBER_MAX;
+use strongroom_api::task::{Task, TaskListQuery, TaskQuery};
+use strongroom_api::vm::PowerOptions;
+use strongroom_api::{ErrorBody, ListQuery, Page};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::super::Api;
+use super::super::ask::{Asked, Named, Wish};
+use super::super::stream;
+use super::{Answer, blocking};
+use crate::engine::views::{limit, page_of};
+use crate::problems;
+use crate::records::{alarm_id, event_id};
+
+/// Longest wait for the end of a task, in seconds: below what proxies and clients take for a dead server.
+const WAIT_MAX_S: u32 = 60;
+
+/// Tasks, newest first.
+#[utoipa::path(get, path = "/v1/tasks", operation_id = "task_list", tag = "task", params(TaskListQuery),
+    responses((status = 200, body = Page<Task>), (status = "4XX", body = ErrorBody)))]
+pub async fn task_list(
+    State(api): State<Api>,
+    Asked(query): Asked<TaskListQuery>,
+) -> Answer<Json<Page<Task>>> {
+    Ok(Json(api.control.list_tasks(&query)?))
+}
+
+/// A task. With `wait_s` it is answered when it is over or waits for an image, or as it is then.
+#[utoipa::path(get, path = "/v1/tasks/{task}", operation_id = "task_show", tag = "task",
+    params(("task" = Uuid, Path, description = "Its id."), TaskQuery),
+    responses((status = 200, body = Task), (status = "4XX", body = ErrorBody)))]
+pub async fn task_show(
+    State(mut api): State<Api>,
+    Named(task): Named<Uuid>,
+    Asked(query): Asked<TaskQuery>,
+) -> Answer<Json<Task>> {
+    let wait_s = query.wait_s.unwrap_or(0);
+    if wait_s > WAIT_MAX_S {
+        return Err(problems::invalid(format!("a wait is {WAIT_MAX_S} seconds at most")).into());
+    }
+    let deadline = Instant::now() + Duration::from_secs(wait_s.into());
+    let mut changes = api.control.inventory.changes();
+    loop {
+        changes.mark_unchanged();
+        let shown = api.control.show_task(task)?;
+        if shown.state.is_over() || shown.awaits_image.is_some() || Instant::now() >= deadline {
+            return Ok(Json(shown));
+        }
+        tokio::select! {
+            _ = tokio::time::timeout_at(deadline, changes.changed()) => {}
+            _ = api.ending.wait_for(|ending| *ending) => return Ok(Json(shown)),
+        }
+    }
+}
+
+/// Asks for the end of a task. It ends as soon as what it does can be left.
+#[utoipa::path(delete, path = "/v1/tasks/{task}", operation_id = "task_cancel", tag = "task",
+    params(("task" = Uuid, Path, description = "Its id.")),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn task_cancel(
+    State(api): State<Api>,
+    Named(task): Named<Uuid>,
+    _: Wish<PowerOptions>,
+) -> Answer<(axum::http::StatusCode, Json<Task>)> {
+    let task = blocking(api, move |control| control.cancel_task(task)).await?;
+    Ok((axum::http::StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Events, oldest first: the newest, or those after a number.
+#[utoipa::path(get, path = "/v1/events", operation_id = "event_list", tag = "event", params(EventListQuery),
+    responses((status = 200, body = Page<Event>), (status = "4XX", body = ErrorBody)))]
+pub async fn event_list(
+    State(api): State<Api>,
+    Asked(query): Asked<EventListQuery>,
+) -> Answer<Json<Page<Event>>> {
+    let limit = limit(query.limit)?;
+    let index = api.control.inventory.read();
+    let of_object = |event: &&crate::inventory::Row<Event>| {
+        query.object.is_none_or(|object| event.object.id == Some(object))
+    };
+    let show = |event: &crate::inventory::Row<Event>| Event::clone(&event.record);
+    let (items, total): (Vec<Event>, usize) = match query.after {
+        Some(after) => {
+            let after = event_id(after);
+            let later = index.events().after(&after).filter(of_object);
+            (later.take(limit).map(show).collect(), index.events().after(&after).filter(of_object).count())
+        }
+        None => {
+            let mut newest: Vec<_> =
+                index.events().iter().rev().filter(of_object).take(limit).map(show).collect();
+            newest.reverse();
+            (newest, index.events().iter().filter(of_object).count())
+        }
+    };
+    let more = query.after.is_some() && total > items.len();
+    let next = items.last().filter(|_| more).map(|event| event.id.to_string());
+    Ok(Json(Page { items, total: total as u64, next }))
+}
+
+/// Events as they happen (server-sent events). `Last-Event-ID` goes on where a stream was cut off; an event `reset` says that
+/// some in between are not kept any more.
+#[utoipa::path(get, path = "/v1/events/stream", operation_id = "event_stream", tag = "event", params(EventStreamQuery),
+    responses((status = 200, description = "The `data` of each is an Event.", content_type = "text/event-stream", body = String),
+        (status = "4XX", body = ErrorBody)))]
+pub async fn event_stream(
+    State(api): State<Api>,
+    Asked(query): Asked<EventStreamQuery>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    let resumed = match headers.get("last-event-id") {
+        None => None,
+        Some(value) => Some(
+            value
+                .to_str()
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+                .filter(|number| *number <= EVENT_NUMBER_MAX)
+                .ok_or_else(|| problems::invalid("Last-Event-ID is not the number of an event"))?,
+        ),
+    };
+    Ok(stream::events(&api, resumed.or(query.after)))
+}
+
+/// Alarms that are raised now.
+#[utoipa::path(get, path = "/v1/alarms", operation_id = "alarm_list", tag = "alarm", params(ListQuery),
+    responses((status = 200, body = Page<Alarm>), (status = "4XX", body = ErrorBody)))]
+pub async fn alarm_list(State(api): State<Api>, Asked(query): Asked<ListQuery>) -> Answer<Json<Page<Alarm>>> {
+    let alarms =
+        api.control.inventory.read().alarms.iter().map(|alarm| Alarm::clone(&alarm.record)).collect();
+    Ok(Json(page_of("alarms", alarms, &query, alarm_id)?))
+}

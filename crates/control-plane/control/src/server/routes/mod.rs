@@ -1,0 +1,82 @@
+//! The operations. Which there are, and what each touches, says `strongroom_api::OPERATIONS`; a test compares.
+
+mod disks;
+mod events;
+mod inventory;
+mod server;
+mod vms;
+
+use axum::middleware;
+use strongroom_api::{ErrorCode, Problem};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::problem::Refusal;
+use super::{Api, ask, token};
+
+/// An operation's answer.
+type Answer<T> = Result<T, Refusal>;
+
+/// Every operation.
+pub(super) fn router(api: &Api) -> OpenApiRouter<Api> {
+    // Those whose query is read, which refuse what they do not know of it.
+    let lists = OpenApiRouter::new()
+        .routes(routes!(vms::vm_list, vms::vm_create))
+        .routes(routes!(vms::vm_dump, vms::vm_dump_list))
+        .routes(routes!(inventory::datastore_list, inventory::datastore_add))
+        .routes(routes!(inventory::datastore_scan))
+        .routes(routes!(inventory::host_list))
+        .routes(routes!(inventory::policy_list, inventory::policy_create))
+        .routes(routes!(inventory::key_provider_list))
+        .routes(routes!(events::task_list))
+        .routes(routes!(events::task_show, events::task_cancel))
+        .routes(routes!(events::event_list))
+        .routes(routes!(events::event_stream))
+        .routes(routes!(events::alarm_list));
+    let others = OpenApiRouter::new()
+        .routes(routes!(vms::vm_register))
+        .routes(routes!(vms::vm_show, vms::vm_set, vms::vm_delete))
+        .routes(routes!(vms::vm_unregister))
+        .routes(routes!(vms::vm_start))
+        .routes(routes!(vms::vm_stop))
+        .routes(routes!(vms::vm_restart))
+        .routes(routes!(vms::vm_pause))
+        .routes(routes!(vms::vm_suspend))
+        .routes(routes!(vms::vm_rotate_key))
+        .routes(routes!(vms::vm_dump_delete))
+        .routes(routes!(vms::vm_resume))
+        .routes(routes!(vms::vm_reset))
+        .routes(routes!(vms::vm_ticket))
+        .routes(routes!(disks::vm_add_disk))
+        .routes(routes!(disks::vm_remove_disk, disks::vm_resize_disk))
+        .routes(routes!(vms::vm_import_disk))
+        .routes(routes!(vms::vm_key_status))
+        .routes(routes!(vms::vm_stats))
+        .routes(routes!(inventory::datastore_show, inventory::datastore_remove))
+        .routes(routes!(inventory::datastore_rebuild))
+        .routes(routes!(inventory::host_show))
+        .routes(routes!(inventory::policy_show, inventory::policy_delete))
+        .routes(routes!(server::metrics))
+        .route_layer(middleware::from_fn(ask::without_query));
+    let guarded =
+        lists.merge(others).route_layer(middleware::from_fn_with_state(api.clone(), token::require));
+    let open = OpenApiRouter::new()
+        .routes(routes!(server::openapi))
+        .routes(routes!(server::healthz))
+        .routes(routes!(server::readyz))
+        .route_layer(middleware::from_fn(ask::without_query));
+    guarded.merge(open)
+}
+
+/// Does what blocks: for the store's device, for a host, for a key provider.
+async fn blocking<T: Send + 'static>(
+    api: Api,
+    work: impl FnOnce(&crate::engine::Control) -> Result<T, Problem> + Send + 'static,
+) -> Answer<T> {
+    let done = tokio::task::spawn_blocking(move || work(&api.control)).await;
+    let done = done.unwrap_or_else(|error| {
+        tracing::error!(%error, "an operation of the API has panicked");
+        Err(Problem::new(ErrorCode::Internal, "a defect of the server; its log has more"))
+    });
+    done.map_err(Refusal)
+}

@@ -1,0 +1,265 @@
+//! VMs.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use strongroom_api::key::KeyStatus;
+use strongroom_api::task::Task;
+use strongroom_api::vm::{
+    CreateVm, Dump, DumpVm, ImportDisk, PatchVm, PowerOptions, RegisterVm, RotateKey, StartVm, StopVm,
+    Ticket, TicketUse, VmListQuery, VmStats, VmSummary, VmView,
+};
+use strongroom_api::{ErrorBody, ListQuery, Page};
+
+use super::super::Api;
+use super::super::ask::{Asked, Named, Wish, version};
+use super::{Answer, blocking};
+use crate::engine::views::page_of;
+
+/// A task that was accepted.
+type Accepted = Answer<(StatusCode, Json<Task>)>;
+
+/// VMs, a page at a time.
+#[utoipa::path(get, path = "/v1/vms", operation_id = "vm_list", tag = "vm", params(VmListQuery),
+    responses((status = 200, body = Page<VmSummary>), (status = "4XX", body = ErrorBody)))]
+pub async fn vm_list(
+    State(api): State<Api>,
+    Asked(query): Asked<VmListQuery>,
+) -> Answer<Json<Page<VmSummary>>> {
+    Ok(Json(api.control.list_vms(&query)?))
+}
+
+/// A VM, whole.
+#[utoipa::path(get, path = "/v1/vms/{vm}", operation_id = "vm_show", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = VmView), (status = "4XX", body = ErrorBody)))]
+pub async fn vm_show(State(api): State<Api>, Named(vm): Named<String>) -> Answer<Json<VmView>> {
+    Ok(Json(api.control.show_vm(&vm)?))
+}
+
+/// How the keys of a VM stand. Its key providers are asked.
+#[utoipa::path(get, path = "/v1/vms/{vm}/key-status", operation_id = "vm_key_status", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = KeyStatus), (status = "4XX", body = ErrorBody)))]
+pub async fn vm_key_status(State(api): State<Api>, Named(vm): Named<String>) -> Answer<Json<KeyStatus>> {
+    blocking(api, move |control| control.key_status(&vm)).await.map(Json)
+}
+
+/// What a VM's guest asked of its disks: requests, bytes, errors, latencies. Its host is asked.
+#[utoipa::path(get, path = "/v1/vms/{vm}/stats", operation_id = "vm_stats", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")),
+    responses((status = 200, body = VmStats), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_stats(State(api): State<Api>, Named(vm): Named<String>) -> Answer<Json<VmStats>> {
+    blocking(api, move |control| control.vm_stats(&vm)).await.map(Json)
+}
+
+/// Moves a VM, running or off, to a new key: every volume of it. No data is copied, and the guest notices nothing. The key that it
+/// leaves is taken out of use.
+#[utoipa::path(post, path = "/v1/vms/{vm}/key/rotate", operation_id = "vm_rotate_key", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<RotateKey>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_rotate_key(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<RotateKey>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.rotate_key(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// A ticket for one connection to the guest, or for an image into a disk. It is shown to the host: guest data does not pass
+/// here.
+#[utoipa::path(post, path = "/v1/vms/{vm}/tickets", operation_id = "vm_ticket", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = TicketUse,
+    responses((status = 201, body = Ticket), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_ticket(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<TicketUse>,
+) -> Answer<(StatusCode, Json<Ticket>)> {
+    let ticket = blocking(api, move |control| control.ticket(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::CREATED, Json(ticket)))
+}
+
+/// Makes a VM and its volumes.
+#[utoipa::path(post, path = "/v1/vms", operation_id = "vm_create", tag = "vm", request_body = CreateVm,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_create(State(api): State<Api>, wish: Wish<CreateVm>) -> Accepted {
+    let task = blocking(api, move |control| control.create_vm(&wish.caller, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Takes a VM that lies in a datastore into the inventory.
+#[utoipa::path(post, path = "/v1/vms/register", operation_id = "vm_register", tag = "vm", request_body = RegisterVm,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_register(State(api): State<Api>, wish: Wish<RegisterVm>) -> Accepted {
+    let task = blocking(api, move |control| control.register_vm(&wish.caller, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Changes a VM that is off. `If-Match` with its version refuses the change if somebody else made one.
+#[utoipa::path(patch, path = "/v1/vms/{vm}", operation_id = "vm_set", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = PatchVm,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_set(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<PatchVm>) -> Accepted {
+    let version = version(&wish.headers)?;
+    let task = blocking(api, move |control| control.set_vm(&wish.caller, &vm, &wish.body, version)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Fills a disk of a VM that is off with an image that was sent to its host with a ticket.
+#[utoipa::path(post, path = "/v1/vms/{vm}/disks/{disk}/import", operation_id = "vm_import_disk", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("disk" = String, Path, description = "`disk0` and so on.")),
+    request_body = ImportDisk,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_import_disk(
+    State(api): State<Api>,
+    Named((vm, disk)): Named<(String, String)>,
+    wish: Wish<ImportDisk>,
+) -> Accepted {
+    let task =
+        blocking(api, move |control| control.import_disk(&wish.caller, &vm, &disk, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Deletes a VM that is off, and its volumes.
+#[utoipa::path(delete, path = "/v1/vms/{vm}", operation_id = "vm_delete", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_delete(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.delete_vm(&wish.caller, &vm)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Takes a VM out of the inventory; its files stay.
+#[utoipa::path(post, path = "/v1/vms/{vm}/unregister", operation_id = "vm_unregister", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_unregister(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.unregister_vm(&wish.caller, &vm)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Starts a VM. The task is done when it runs. One that is suspended goes on with its memory.
+#[utoipa::path(post, path = "/v1/vms/{vm}/start", operation_id = "vm_start", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<StartVm>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_start(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<StartVm>) -> Accepted {
+    let task = blocking(api, move |control| control.start_vm(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Stops a VM.
+#[utoipa::path(post, path = "/v1/vms/{vm}/stop", operation_id = "vm_stop", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<StopVm>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_stop(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<StopVm>) -> Accepted {
+    let task = blocking(api, move |control| control.stop_vm(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Stops a VM and starts it.
+#[utoipa::path(post, path = "/v1/vms/{vm}/restart", operation_id = "vm_restart", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<StopVm>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_restart(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<StopVm>) -> Accepted {
+    let task = blocking(api, move |control| control.restart_vm(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Lets the CPUs of a VM stand still.
+#[utoipa::path(post, path = "/v1/vms/{vm}/pause", operation_id = "vm_pause", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_pause(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.pause_vm(&wish.caller, &vm)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Seals the memory of a VM in a volume of its own, and ends it. Its next start goes on with it. If it fails, the guest goes on.
+#[utoipa::path(post, path = "/v1/vms/{vm}/suspend", operation_id = "vm_suspend", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_suspend(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.suspend_vm(&wish.caller, &vm)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Dumps what the guest of a VM has in its memory into a sealed volume of the VM's own, as a core file (ELF). The guest stands still
+/// meanwhile and goes on then, whatever becomes of it.
+#[utoipa::path(post, path = "/v1/vms/{vm}/dumps", operation_id = "vm_dump", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<DumpVm>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_dump(State(api): State<Api>, Named(vm): Named<String>, wish: Wish<DumpVm>) -> Accepted {
+    let task = blocking(api, move |control| control.dump_vm(&wish.caller, &vm, &wish.body)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// The dumps of a VM, all of each of which is there. What is in one takes a ticket.
+#[utoipa::path(get, path = "/v1/vms/{vm}/dumps", operation_id = "vm_dump_list", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ListQuery),
+    responses((status = 200, body = Page<Dump>), (status = "4XX", body = ErrorBody)))]
+pub async fn vm_dump_list(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    Asked(query): Asked<ListQuery>,
+) -> Answer<Json<Page<Dump>>> {
+    let all = api.control.list_dumps(&vm)?;
+    // As wide as the greatest number, so that their order is that of numbers.
+    Ok(Json(page_of("dumps", all, &query, |dump| format!("{:010}", dump.number))?))
+}
+
+/// Deletes a dump of a VM, whether that runs or not.
+#[utoipa::path(delete, path = "/v1/vms/{vm}/dumps/{dump}", operation_id = "vm_dump_delete", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id."), ("dump" = u32, Path, description = "Its number.")),
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_dump_delete(
+    State(api): State<Api>,
+    Named((vm, dump)): Named<(String, u32)>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.delete_dump(&wish.caller, &vm, dump)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Lets them go on.
+#[utoipa::path(post, path = "/v1/vms/{vm}/resume", operation_id = "vm_resume", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_resume(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.resume_vm(&wish.caller, &vm)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}
+
+/// Resets a VM, as its button would.
+#[utoipa::path(post, path = "/v1/vms/{vm}/reset", operation_id = "vm_reset", tag = "vm",
+    params(("vm" = String, Path, description = "Name or id.")), request_body = Option<PowerOptions>,
+    responses((status = 202, body = Task), (status = "4XX", body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn vm_reset(
+    State(api): State<Api>,
+    Named(vm): Named<String>,
+    wish: Wish<PowerOptions>,
+) -> Accepted {
+    let task = blocking(api, move |control| control.reset_vm(&wish.caller, &vm)).await?;
+    Ok((StatusCode::ACCEPTED, Json(task)))
+}

@@ -1,0 +1,338 @@
+//! The API over real TLS.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
+use strongroom_hostd::protocol::{OffReason, PowerState};
+use support::client::Client;
+use support::server::Server;
+
+fn with_datastore(client: &mut Client) {
+    let added = client.post("/v1/datastores", &json!({ "name": "ds1", "path": "/srv/ds1" }));
+    client.done(&added);
+}
+
+fn wish(name: &str) -> Value {
+    json!({ "name": name, "memory_bytes": 2u64 << 30, "cpus": { "cores": 2 }, "disks": [{ "size_bytes": 20u64 << 30 }] })
+}
+
+#[test]
+fn a_vm_lives_over_the_api() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut client = server.client();
+    with_datastore(&mut client);
+    let created = client.post("/v1/vms", &wish("web1"));
+    client.done(&created);
+    let shown = client.get("/v1/vms/web1").json();
+    assert_eq!((&shown["power"], &shown["encrypted"]), (&json!("stopped"), &json!(true)));
+    assert_eq!(shown["key"], json!({ "provider": "embedded", "key": "key-0" }));
+    assert!(shown["disks"][0]["volume"].is_string());
+    let started = client.ask("POST", "/v1/vms/web1/start", &[], None);
+    client.done(&started);
+    let id = shown["id"].as_str().unwrap();
+    assert_eq!(client.get(&format!("/v1/vms/{id}")).json()["power"], "running");
+    assert_eq!(client.get("/v1/vms?power=running&name=WEB").json()["total"], 1);
+    let refused = client.ask("DELETE", "/v1/vms/web1", &[], None);
+    assert_eq!((refused.status, refused.code().as_str()), (409, "conflict"));
+    let ticket = client.post("/v1/vms/web1/tickets", &json!({ "operation": "console" }));
+    assert_eq!((ticket.status, ticket.json()["ticket"].as_str()), (201, Some("07".repeat(16).as_str())));
+    let stopped = client.post("/v1/vms/web1/stop", &json!({ "timeout_s": 5 }));
+    client.done(&stopped);
+    let version = client.get("/v1/vms/web1").json()["version"].as_u64().unwrap();
+    let patch = json!({ "memory_bytes": 1u64 << 30 }).to_string();
+    let changed = client.ask("PATCH", "/v1/vms/web1", &[("if-match", &version.to_string())], Some(&patch));
+    client.done(&changed);
+    assert_eq!(client.get("/v1/vms/web1").json()["memory_bytes"], 1u64 << 30);
+    let stale = client.ask("PATCH", "/v1/vms/web1", &[("if-match", &version.to_string())], Some(&patch));
+    assert_eq!((stale.status, stale.code().as_str()), (412, "stale"));
+    let keys = client.get("/v1/vms/web1/key-status").json();
+    assert_eq!((&keys["encrypted"], &keys["keys"][0]["state"]), (&json!(true), &json!("active")));
+    let deleted = client.ask("DELETE", "/v1/vms/web1", &[], None);
+    client.done(&deleted);
+    assert_eq!(client.get("/v1/vms/web1").code(), "not_found");
+    assert!(server.site.host.lock().vms.is_empty());
+    let kinds: Vec<String> = client.get("/v1/tasks").json()["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["kind"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(kinds, ["vm_delete", "vm_configure", "vm_stop", "vm_start", "vm_create", "datastore_add"]);
+}
+
+#[test]
+fn a_request_that_comes_twice_is_done_once() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut client = server.client();
+    with_datastore(&mut client);
+    let body = wish("web1").to_string();
+    let key = [("idempotency-key", "a-4711")];
+    let first = client.ask("POST", "/v1/vms", &key, Some(&body));
+    let again = client.ask("POST", "/v1/vms", &key, Some(&body));
+    assert_eq!(first.json()["id"], again.json()["id"]);
+    assert_eq!(client.post("/v1/vms", &wish("web1")).code(), "name_taken");
+    let other = client.ask("POST", "/v1/vms", &key, Some(&wish("web2").to_string()));
+    assert_eq!((other.status, other.code().as_str()), (422, "key_reused"));
+    client.done(&first);
+    server.stop();
+    // After a restart too.
+    let server = Server::start(home.path());
+    let again = server.client().ask("POST", "/v1/vms", &key, Some(&body));
+    assert_eq!(first.json()["id"], again.json()["id"]);
+}
+
+#[test]
+fn nobody_gets_in_without_a_token() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mode = std::fs::metadata(home.path().join("token")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(std::fs::metadata(home.path().join("api.key")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(server.fingerprint.len(), 64);
+    let mut client = server.client();
+    let good = std::mem::take(&mut client.token);
+    for operation in OPERATIONS {
+        let open = matches!(operation.id, "openapi" | "healthz" | "readyz");
+        let path = operation.path.replace(['{', '}'], "");
+        let answer = client.ask(operation.method.as_str(), &path, &[], None);
+        assert_eq!(answer.status == 401, !open, "{}: {}", operation.id, answer.status);
+    }
+    client.token = format!("{good}0");
+    assert_eq!(client.get("/v1/vms").code(), "unauthorized");
+    client.token = good.clone();
+    assert_eq!(client.get("/v1/vms").status, 200);
+    // The store keeps no token.
+    let store = std::fs::read(home.path().join("store.redb")).unwrap();
+    assert!(!store.windows(good.len()).any(|here| here == good.as_bytes()));
+}
+
+#[test]
+fn connections_without_a_token_keep_nobody_out_who_has_one() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut early = server.client();
+    assert_eq!(early.get("/v1/vms").status, 200);
+    // Silent ones, and ones that ask without a token and stay.
+    let silent: Vec<_> = (0..600).map(|_| std::net::TcpStream::connect(server.address()).unwrap()).collect();
+    let strangers: Vec<_> = (0..150)
+        .map(|_| {
+            let mut stranger = server.client();
+            stranger.token.clear();
+            assert_eq!(stranger.get("/v1/vms").status, 401);
+            stranger
+        })
+        .collect();
+    assert_eq!(server.client().get("/v1/vms").status, 200);
+    assert_eq!(early.get("/v1/vms").status, 200);
+    drop((silent, strangers));
+}
+
+#[test]
+fn one_token_has_its_share_of_the_connections() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut open: Vec<_> = (0..384).map(|_| server.client()).collect();
+    for client in &mut open {
+        assert_eq!(client.get("/v1/vms").status, 200);
+    }
+    let refused = server.client().get("/v1/vms");
+    assert_eq!((refused.status, refused.code().as_str()), (429, "too_many"), "{refused:?}");
+    open.truncate(100);
+    // Their ends are noticed in their own time.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while server.client().get("/v1/vms").status != 200 {
+        assert!(std::time::Instant::now() < until, "no place is free again");
+    }
+}
+
+#[test]
+fn what_does_not_belong_here_is_refused_with_its_reason() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut client = server.client();
+    let long = "x".repeat(300 * 1024);
+    for (method, path, body, status, code) in [
+        ("GET", "/v1/nothing", None, 404, "no_such_path"),
+        ("PUT", "/v1/vms", None, 405, "method_not_allowed"),
+        ("POST", "/v1/vms", Some("{"), 400, "malformed"),
+        ("POST", "/v1/vms", Some(r#"{"name":"web1","memory_bytes":1}"#), 400, "malformed"),
+        ("POST", "/v1/vms", Some(r#"{"name":"web1","memory_bytes":67108864,"x":1}"#), 400, "malformed"),
+        ("POST", "/v1/vms", Some(r#"{"name":"web1","memory_bytes":67108864}"#), 422, "invalid"),
+        ("POST", "/v1/vms", Some(long.as_str()), 413, "too_large"),
+        ("GET", "/v1/vms?limit=0", None, 422, "invalid"),
+        ("GET", "/v1/vms?limit=x", None, 400, "malformed"),
+        ("GET", "/v1/vms?colour=red", None, 400, "malformed"),
+        ("GET", "/v1/tasks?cursor=x", None, 400, "bad_cursor"),
+        ("GET", "/v1/tasks/x", None, 400, "malformed"),
+        ("GET", "/v1/vms/web1", None, 404, "not_found"),
+        ("GET", "/v1/vms/%FF", None, 400, "malformed"),
+    ] {
+        let answer = client.ask(method, path, &[], body);
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (status, code),
+            "{method} {path}: {}",
+            answer.body
+        );
+    }
+    let typed = client.ask("POST", "/v1/vms", &[("content-type", "text/plain")], Some("{}"));
+    assert_eq!(typed.code(), "unsupported_media_type");
+    let head = client.ask("GET", "/v1/vms", &[("x-long", &"y".repeat(40 * 1024))], None);
+    assert!(matches!(head.status, 0 | 431), "{}", head.status);
+    assert_eq!(client.raw(b"\x16\x03\x01 nonsense\r\n\r\n").status, 400);
+    assert_eq!(client.get("/healthz").status, 200);
+}
+
+#[test]
+fn the_document_has_every_operation_and_what_it_touches() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let document = server.client().get("/openapi.json").json();
+    let mut ids = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let id = operation["operationId"].as_str().unwrap();
+            let known = strongroom_api::operation(id).unwrap_or_else(|| panic!("{id} is not in the table"));
+            assert_eq!(
+                (known.path, known.method.as_str()),
+                (path.as_str(), method.to_ascii_uppercase().as_str())
+            );
+            assert_eq!(operation[TOUCHES_EXTENSION], known.touches.as_str());
+            ids.insert(id.to_owned());
+        }
+    }
+    assert_eq!(ids.len(), OPERATIONS.len());
+    // Each reference leads somewhere.
+    let text = document.to_string();
+    for part in text.split("\"#/components/schemas/").skip(1) {
+        let name = part.split('"').next().unwrap();
+        assert!(document["components"]["schemas"][name].is_object(), "{name}");
+    }
+}
+
+#[test]
+fn a_query_that_an_operation_does_not_know_is_refused_everywhere() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut client = server.client();
+    for operation in OPERATIONS {
+        let path = operation.path.replace("{task}", &"0".repeat(32)).replace("{dump}", "1");
+        let path = format!("{}?nonsense=1", path.replace(['{', '}'], ""));
+        let answer = client.ask(operation.method.as_str(), &path, &[], None);
+        assert_eq!(answer.status, 400, "{}: {}", operation.id, answer.body);
+        assert_eq!(answer.code(), "malformed", "{}", operation.id);
+        assert!(answer.body.contains("nonsense"), "{}: {}", operation.id, answer.body);
+    }
+    for (path, says) in [
+        ("/v1/vms?limit=many", "a whole number from 1 to 1000"),
+        ("/v1/vms?power=foo", "one of stopped, "),
+        ("/v1/tasks?state=null", "one of running, done, failed, cancelled"),
+        ("/v1/events?after=9223372036854775808", "a whole number from 0 to 9223372036854775807"),
+    ] {
+        let answer = client.get(path);
+        assert_eq!(answer.code(), "malformed", "{path}");
+        assert!(
+            answer.body.contains(says) && !answer.body.contains("deserialize"),
+            "{path}: {}",
+            answer.body
+        );
+    }
+}
+
+#[test]
+fn the_document_names_each_status_and_the_codes_that_have_it() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let document = server.client().get("/openapi.json").json();
+    let mut named = BTreeSet::new();
+    for operation in
+        document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values())
+    {
+        let answers = operation["responses"].as_object().unwrap();
+        for (status, answer) in answers.iter().filter(|(status, _)| !status.starts_with('2')) {
+            let number: u16 =
+                status.parse().unwrap_or_else(|_| panic!("{status} of {}", operation["operationId"]));
+            let text = answer["description"].as_str().unwrap();
+            let codes = text.split('`').skip(1).step_by(2).filter(|code| *code != "next_step");
+            for code in codes {
+                let code: ErrorCode = serde_json::from_value(code.into()).unwrap();
+                assert_eq!(code.http_status(), number, "{text}");
+                named.insert(format!("{code:?}"));
+            }
+        }
+    }
+    // Those of requests that are no operation's are not an operation's.
+    assert_eq!(named.len(), ErrorCode::ALL.len() - 2, "{named:?}");
+}
+
+#[test]
+fn a_stream_of_events_goes_on_where_it_was_cut_off() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut client = server.client();
+    with_datastore(&mut client);
+    let created = client.post("/v1/vms", &wish("web1"));
+    client.done(&created);
+    let first = client.stream("/v1/events/stream?after=0", "", |text| text.contains("VM web1 was made"));
+    let id: u64 = first.lines().find_map(|line| line.strip_prefix("id: ")).unwrap().parse().unwrap();
+    let rest = client.stream("/v1/events/stream", &format!("last-event-id: {id}\r\n"), |text| {
+        text.contains("VM web1 was made")
+    });
+    let ids = |text: &str| -> Vec<u64> {
+        text.lines().filter_map(|line| line.strip_prefix("id: ")).map(|id| id.parse().unwrap()).collect()
+    };
+    assert_eq!(ids(&first)[1..], ids(&rest));
+    // What happens meanwhile comes too.
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let streaming = scope.spawn(|| {
+            server.client().stream("/v1/events/stream", "", |text| {
+                if text.contains("events of Strongroom") {
+                    let _ = sender.send(());
+                }
+                text.contains("VM web1 runs")
+            })
+        });
+        receiver.recv().unwrap();
+        let started = client.ask("POST", "/v1/vms/web1/start", &[], None);
+        client.done(&started);
+        streaming.join().unwrap();
+    });
+}
+
+#[test]
+fn alarms_are_raised_and_cleared_by_themselves() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path());
+    let mut client = server.client();
+    with_datastore(&mut client);
+    for name in ["web1", "web2"] {
+        let created = client.post("/v1/vms", &wish(name));
+        client.done(&created);
+    }
+    let last = client.get("/v1/events?limit=1").json()["items"][0]["id"].as_u64().unwrap();
+    server.site.host.lock().free_bytes = 1 << 30;
+    let from = format!("/v1/events/stream?after={last}");
+    let raised = client.stream(&from, "", |text| text.contains("event: alarm.raised"));
+    assert!(raised.contains("datastore ds1 has"), "{raised}");
+    assert_eq!(client.get("/v1/alarms").json()["items"][0]["kind"], "datastore_full");
+    server.site.host.lock().free_bytes = 900 << 30;
+    client.stream(&from, "", |text| text.contains("event: alarm.cleared"));
+    // A VM that its guest has shut down is wanted off.
+    let started = client.ask("POST", "/v1/vms/web1/start", &[], None);
+    client.done(&started);
+    server.site.host.guest("web1", |vm| {
+        (vm.power, vm.reason) = (PowerState::Stopped, Some(OffReason::GuestShutdown));
+    });
+    client.stream(&from, "", |text| text.contains("VM web1 is wanted off"));
+    assert_eq!(client.get("/v1/vms/web1").json()["desired"], "stopped");
+    let metrics = client.get("/metrics").body;
+    assert!(metrics.contains("strongroom_vms 2\n"), "{metrics}");
+}

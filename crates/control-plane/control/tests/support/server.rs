@@ -1,0 +1,82 @@
+//! A control plane that serves, with a host in memory.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use strongroom_control::host::Host;
+use strongroom_control::{ControlConfig, ControlProcess};
+use tokio::sync::oneshot;
+
+use super::client::Client;
+use super::site::Site;
+
+pub struct Server {
+    pub site: Arc<Site>,
+    pub directory: PathBuf,
+    address: std::net::SocketAddr,
+    pub fingerprint: String,
+    runtime: Option<tokio::runtime::Runtime>,
+    stop: Option<oneshot::Sender<()>>,
+    running: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Server {
+    pub fn start(directory: &Path) -> Self {
+        let site = Site::new();
+        site.host.lock().by_itself = true;
+        Self::with_site(directory, Arc::new(site))
+    }
+
+    pub fn with_site(directory: &Path, site: Arc<Site>) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let config = ControlConfig {
+            directory: directory.to_owned(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            certificate_names: Vec::new(),
+            hosts: vec![("host1".parse().unwrap(), Arc::clone(&site.host) as Arc<dyn Host>)],
+            keys: Arc::clone(&site.keys) as _,
+        };
+        let process = runtime.block_on(ControlProcess::bind(config)).unwrap();
+        let (address, fingerprint) = (process.address(), process.fingerprint());
+        let (stop, stopped) = oneshot::channel();
+        let running = runtime.spawn(async move {
+            process.run(async { drop(stopped.await) }).await.unwrap();
+        });
+        Self {
+            site,
+            directory: directory.to_owned(),
+            address,
+            fingerprint,
+            runtime: Some(runtime),
+            stop: Some(stop),
+            running: Some(running),
+        }
+    }
+
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.address
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.address, &self.directory)
+    }
+
+    /// Ends it in order; what lies in the directory stays.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        drop(self.stop.take());
+        if let (Some(runtime), Some(running)) = (self.runtime.take(), self.running.take()) {
+            let _ = runtime.block_on(running);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,774 @@
+//! A site: one host and its key providers, which live on whatever becomes of the control plane.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
+use strongroom_api::vm::CreateVm;
+use strongroom_control::engine::{Caller, Control, Next, RequestKey};
+use strongroom_control::host::{Host, HostError};
+use strongroom_control::keys::{KeyProblem, VmKeys};
+use strongroom_hostd::protocol::{
+    Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
+    DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, JudgeRequest,
+    Judgement, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
+    OperationRequest, OperationState, PowerState, Problem, Programs, Ticket, TicketId, TicketRequest,
+    Topology, VmGeneration, VmReason, VmSpec, VmStatistics, VolumeFacts, WaitingFor,
+};
+use strongroom_keys::{ProviderKey, ProviderName};
+use strongroom_store::{Engine, Store};
+use strongroom_types::{DatastoreId, KeyRequestId, VmId, VolumeId};
+use uuid::Uuid;
+
+use super::fuse::{Fuse, FusedStore};
+
+/// The rounds after which a site that does not come to rest never will.
+const ROUNDS_MAX: usize = 300;
+
+/// Everything but the control plane.
+pub struct Site {
+    pub fuse: Arc<Fuse>,
+    pub store: Arc<dyn Store>,
+    pub host: Arc<FakeHost>,
+    pub keys: Arc<FakeKeys>,
+    clock_ms: Arc<AtomicU64>,
+}
+
+impl Site {
+    pub fn new() -> Self {
+        let fuse = Arc::new(Fuse::default());
+        fuse.set(i64::MAX);
+        let memory = redb::backends::InMemoryBackend::new();
+        let keys = Arc::new(FakeKeys { fuse: Arc::clone(&fuse), state: Mutex::default() });
+        let host = Arc::new(FakeHost {
+            fuse: Arc::clone(&fuse),
+            state: Mutex::new(HostInside::new()),
+            changed: Condvar::new(),
+        });
+        Self {
+            store: Arc::new(Engine::with_backend(memory, "inventory").unwrap()),
+            fuse,
+            host,
+            keys,
+            clock_ms: Arc::new(AtomicU64::new(1_700_000_000_000)),
+        }
+    }
+
+    /// A control plane, as after a start; the one before is dead.
+    pub fn control(&self) -> Option<Control> {
+        let store = Arc::new(FusedStore { store: Arc::clone(&self.store), fuse: Arc::clone(&self.fuse) });
+        let clock = Arc::clone(&self.clock_ms);
+        let hosts = vec![("host1".parse().unwrap(), Arc::clone(&self.host) as Arc<dyn Host>)];
+        let now = Arc::new(move || clock.load(Ordering::SeqCst));
+        let control = Control::open(store, hosts, Arc::clone(&self.keys) as _, now).ok()?;
+        control.ask_providers();
+        Some(control)
+    }
+
+    pub fn pass(&self, time: Duration) {
+        self.clock_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
+    }
+}
+
+pub fn caller(request: u64) -> Caller {
+    let key = format!("{request:064x}");
+    Caller { name: "test".to_owned(), request: Some(RequestKey { fingerprint: key.clone(), key }) }
+}
+
+pub fn create(name: &str, encrypted: bool) -> CreateVm {
+    let wish = serde_json::json!({ "name": name, "memory_bytes": 64 << 20, "disks": [{ "size_bytes": 1 << 20 }],
+        "encryption": { "encrypted": encrypted } });
+    serde_json::from_value(wish).unwrap()
+}
+
+/// Lets everybody work until nothing is left to do. False if the control plane died.
+pub fn settle_down(site: &Site, control: &Control) -> bool {
+    for _ in 0..ROUNDS_MAX {
+        let before = site.store.snapshot().unwrap().revision();
+        for host in control.hosts() {
+            let _ = control.observe(host, Duration::ZERO);
+        }
+        let open: Vec<Uuid> = control.inventory.read().open_tasks().map(|task| task.task.id).collect();
+        for task in &open {
+            for _ in 0..20 {
+                if !matches!(control.advance(*task), Ok(Next::Again)) {
+                    break;
+                }
+            }
+        }
+        let worked = site.host.work();
+        let _ = control.settle();
+        let _ = control.review();
+        if site.fuse.is_burnt() {
+            return false;
+        }
+        site.pass(Duration::from_secs(2));
+        let after = site.store.snapshot().unwrap().revision();
+        if open.is_empty() && !worked && before == after {
+            return true;
+        }
+        if !open.is_empty() && !worked && before == after && site.keys.lock().unavailable {
+            return true;
+        }
+    }
+    let index = control.inventory.read();
+    let open: Vec<_> = index.open_tasks().map(|task| (*task.record).clone()).collect();
+    panic!("no rest after {ROUNDS_MAX} rounds; open: {open:#?}");
+}
+
+/// A host in memory.
+pub struct FakeHost {
+    fuse: Arc<Fuse>,
+    state: Mutex<HostInside>,
+    changed: Condvar,
+}
+
+pub struct HostInside {
+    epoch: Epoch,
+    changes: Vec<ChangedObject>,
+    pub vms: BTreeMap<VmId, FakeVm>,
+    operations: HashMap<OperationId, (Operation, Option<OperationRequest>)>,
+    order: Vec<OperationId>,
+    used_grants: BTreeSet<Vec<u8>>,
+    pub datastores: BTreeMap<PathBuf, DatastoreId>,
+    pub free_bytes: u64,
+    pub memory_bytes: u64,
+    pub crypto_safe: CryptoSafe,
+    /// What guests asked of their disks.
+    pub statistics: BTreeMap<VmId, VmStatistics>,
+    pub programs: Option<Programs>,
+    /// What it should never have been asked for.
+    pub violations: Vec<String>,
+    /// So many moves to another key fail.
+    pub rekeys_that_fail: u32,
+    /// With which codes changes of disks fail that are no removals; the last first.
+    pub disk_changes_that_fail: Vec<&'static str>,
+    /// With which code a question whether a VM can be made is refused.
+    pub refuses: Option<&'static str>,
+    /// With which codes imports fail; the last first.
+    pub imports_that_fail: Vec<&'static str>,
+    pub down: bool,
+    /// Whether it works as soon as it is asked, and whoever waits for changes waits.
+    pub by_itself: bool,
+}
+
+#[derive(Clone)]
+pub struct FakeVm {
+    pub spec: VmSpec,
+    pub generation: u64,
+    pub power: PowerState,
+    pub reason: Option<OffReason>,
+    pub volumes: BTreeMap<String, VolumeId>,
+    pub waiting_for: Vec<WaitingFor>,
+    pub supervisor_deaths: u64,
+    pub tpm_lost: bool,
+    pub network_lost: bool,
+    pub dumps: Vec<Dump>,
+    /// What its supervisor has attested.
+    pub attested: Option<VmSpec>,
+}
+
+impl HostInside {
+    fn datastore(&self, path: &Path, id: DatastoreId) -> Datastore {
+        Datastore {
+            path: path.to_owned(),
+            id: Some(id),
+            total_bytes: 1 << 40,
+            free_bytes: self.free_bytes,
+            state: DatastoreState::Ready,
+            reason: None,
+        }
+    }
+
+    fn new() -> Self {
+        Self {
+            epoch: Epoch(Uuid::new_v4()),
+            changes: Vec::new(),
+            vms: BTreeMap::new(),
+            operations: HashMap::new(),
+            order: Vec::new(),
+            used_grants: BTreeSet::new(),
+            datastores: BTreeMap::new(),
+            free_bytes: 900 << 30,
+            memory_bytes: 64 << 30,
+            crypto_safe: CryptoSafe { state: CryptoSafeState::Safe, reasons: Vec::new(), required: true },
+            statistics: BTreeMap::new(),
+            programs: Some(Programs { passt: Some("/usr/bin/passt".into()), ..Programs::default() }),
+            violations: Vec::new(),
+            rekeys_that_fail: 0,
+            disk_changes_that_fail: Vec::new(),
+            refuses: None,
+            imports_that_fail: Vec::new(),
+            down: false,
+            by_itself: false,
+        }
+    }
+
+    fn observed(&self, id: VmId) -> Option<ObservedVm> {
+        let vm = self.vms.get(&id)?;
+        let reason = vm.reason.map(|reason| VmReason {
+            code: reason.code().to_owned(),
+            message: format!("because of {}", reason.code()),
+        });
+        Some(ObservedVm {
+            vm: id,
+            name: vm.spec.name.clone(),
+            directory: vm.spec.directory(),
+            generation: VmGeneration(vm.generation),
+            power: vm.power,
+            since_unix_seconds: 0,
+            supervisor_pid: None,
+            supervisor_deaths: vm.supervisor_deaths,
+            qemu_pid: None,
+            tpm_lost: vm.tpm_lost,
+            network_lost: vm.network_lost,
+            volumes: Vec::new(),
+            reason,
+            waiting_for: vm.waiting_for.clone(),
+            suspended: None,
+            dumps: Some(vm.dumps.clone()),
+            spec: Some(Box::new(vm.spec.clone())),
+        })
+    }
+
+    fn take_grants(&mut self, request: &OperationRequest, spec: &VmSpec) -> Result<(), Problem> {
+        let needed = spec.disks.iter().any(|disk| disk.key.provider_key().is_some());
+        if needed && request.grants.is_empty() {
+            return Err(Problem::new("key_unavailable", "no grant came with it"));
+        }
+        for grant in &request.grants {
+            if !self.used_grants.insert(grant.bytes.to_vec()) {
+                self.violations.push(format!("a grant was used twice for {}", spec.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn work(&mut self) -> bool {
+        let inside = self;
+        let waiting: Vec<OperationId> = std::mem::take(&mut inside.order);
+        for operation in &waiting {
+            let Some((_, request)) = inside.operations.get(operation) else { continue };
+            let Some(request) = request.clone() else { continue };
+            let vm = inside.operations[operation].0.vm;
+            let carried = inside.carry_out(vm, &request);
+            let Some((state, request)) = inside.operations.get_mut(operation) else { continue };
+            *request = None;
+            match carried {
+                Ok(outcome) => (state.state, state.outcome) = (OperationState::Done, outcome),
+                Err(problem) => (state.state, state.error) = (OperationState::Failed, Some(problem)),
+            }
+            inside.changes.push(ChangedObject::Operation(*operation));
+            inside.changes.push(ChangedObject::Vm(vm));
+        }
+        !waiting.is_empty()
+    }
+
+    fn carry_out(
+        &mut self,
+        id: VmId,
+        request: &OperationRequest,
+    ) -> Result<Option<OperationOutcome>, Problem> {
+        let running = |vm: &FakeVm| !matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
+        match &request.kind {
+            OperationKind::Create { spec } => {
+                if !self.datastores.contains_key(&spec.datastore) {
+                    return Err(Problem::new("datastore_unknown", "no such datastore"));
+                }
+                if !self.vms.contains_key(&id) {
+                    self.take_grants(request, spec)?;
+                    if self.vms.values().any(|vm| vm.spec.directory() == spec.directory()) {
+                        return Err(Problem::new("conflict", "the directory is taken"));
+                    }
+                    let volume =
+                        |disk: &strongroom_hostd::protocol::Disk| (disk.name.to_string(), VolumeId::random());
+                    let vm = FakeVm {
+                        volumes: spec.disks.iter().map(volume).collect(),
+                        spec: (**spec).clone(),
+                        attested: Some((**spec).clone()),
+                        generation: 0,
+                        power: PowerState::Stopped,
+                        reason: Some(OffReason::NeverStarted),
+                        waiting_for: Vec::new(),
+                        supervisor_deaths: 0,
+                        tpm_lost: false,
+                        network_lost: false,
+                        dumps: Vec::new(),
+                    };
+                    self.vms.insert(id, vm);
+                }
+                let vm = &self.vms[&id];
+                let facts = spec.disks.iter().map(|disk| VolumeFacts {
+                    disk: disk.name.clone(),
+                    volume: vm.volumes[disk.name.as_str()],
+                    kek: None,
+                    generation: 1,
+                });
+                Ok(Some(OperationOutcome::Volumes(facts.collect())))
+            }
+            OperationKind::Delete => match self.vms.get(&id) {
+                Some(vm) if running(vm) => Err(Problem::new("conflict", "it runs")),
+                _ => {
+                    self.vms.remove(&id);
+                    Ok(None)
+                }
+            },
+            OperationKind::Start { spec, .. } => {
+                let Some(vm) = self.vms.get(&id).cloned() else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                let generation = request.generation.0;
+                if vm.generation == generation && running(&vm) {
+                    return Ok(None);
+                }
+                if generation <= vm.generation {
+                    return Err(Problem::new("generation", "this start is over"));
+                }
+                if running(&vm) {
+                    self.violations.push(format!("{} was started while it runs", spec.name));
+                }
+                let granted = self.take_grants(request, spec);
+                let power = if granted.is_ok() { PowerState::Running } else { PowerState::KeyUnavailable };
+                let started = FakeVm {
+                    spec: (**spec).clone(),
+                    attested: Some((**spec).clone()),
+                    generation,
+                    power,
+                    reason: None,
+                    ..vm
+                };
+                self.vms.insert(id, started);
+                Ok(None)
+            }
+            OperationKind::ChangeDisk { change, .. } => {
+                let Some(vm) = self.vms.get(&id).cloned() else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                self.take_grants(request, &vm.spec)?;
+                let is_removal = matches!(change, DiskChange::Remove { .. });
+                if !is_removal && let Some(code) = self.disk_changes_that_fail.pop() {
+                    return Err(Problem::new(code, "it does not"));
+                }
+                let spec = change.applied_to(&vm.spec)?;
+                let vm = self.vms.get_mut(&id).unwrap();
+                vm.volumes.retain(|name, _| spec.disks.iter().any(|disk| disk.name.as_str() == name));
+                for disk in &spec.disks {
+                    vm.volumes.entry(disk.name.to_string()).or_insert_with(VolumeId::random);
+                }
+                vm.attested = Some(spec.clone());
+                vm.spec = spec;
+                let facts = vm.spec.disks.iter().map(|disk| VolumeFacts {
+                    disk: disk.name.clone(),
+                    volume: vm.volumes[disk.name.as_str()],
+                    kek: None,
+                    generation: 1,
+                });
+                Ok(Some(OperationOutcome::Volumes(facts.collect())))
+            }
+            OperationKind::ImportDisk { spec, disk, .. } => {
+                self.take_grants(request, spec)?;
+                if let Some(code) = self.imports_that_fail.pop() {
+                    return Err(Problem::new(code, "it does not"));
+                }
+                let Some(vm) = self.vms.get_mut(&id) else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                let volume = VolumeId::random();
+                vm.volumes.insert(disk.to_string(), volume);
+                let facts = VolumeFacts { disk: disk.clone(), volume, kek: None, generation: 1 };
+                Ok(Some(OperationOutcome::Volumes(vec![facts])))
+            }
+            OperationKind::Rekey { spec } => {
+                self.take_grants(request, spec)?;
+                if self.rekeys_that_fail > 0 {
+                    self.rekeys_that_fail -= 1;
+                    return Err(Problem::new("rekey", "the disk is full"));
+                }
+                let Some(vm) = self.vms.get_mut(&id) else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                vm.spec = (**spec).clone();
+                vm.attested = Some(vm.spec.clone());
+                for disk in &mut vm.spec.disks {
+                    if let DiskKey::Provider { key, next: next @ Some(_), .. } = &mut disk.key {
+                        *key = next.take().unwrap();
+                    }
+                }
+                let facts = spec.disks.iter().map(|disk| VolumeFacts {
+                    disk: disk.name.clone(),
+                    volume: vm.volumes[disk.name.as_str()],
+                    kek: None,
+                    generation: 3,
+                });
+                Ok(Some(OperationOutcome::Volumes(facts.collect())))
+            }
+            OperationKind::Configure { spec } => match self.vms.get_mut(&id) {
+                Some(vm) => {
+                    vm.spec = (**spec).clone();
+                    vm.attested = Some(vm.spec.clone());
+                    Ok(None)
+                }
+                None => Err(Problem::new("not_found", "there is no such VM")),
+            },
+            kind => {
+                let Some(vm) = self.vms.get_mut(&id) else {
+                    return Err(Problem::new("not_found", "there is no such VM"));
+                };
+                match kind {
+                    OperationKind::Stop { .. } if running(vm) => {
+                        (vm.power, vm.reason) = (PowerState::Stopped, Some(OffReason::Stopped));
+                        vm.waiting_for.clear();
+                    }
+                    OperationKind::Stop { .. } => {}
+                    OperationKind::Pause if running(vm) => vm.power = PowerState::Paused,
+                    OperationKind::Resume if running(vm) => vm.power = PowerState::Running,
+                    OperationKind::SupplyGrants if vm.power == PowerState::KeyUnavailable => {
+                        vm.power = PowerState::Running;
+                        vm.waiting_for.clear();
+                    }
+                    OperationKind::Dump { label } if running(vm) => {
+                        let made = vm.dumps.iter().find(|dump| dump.operation == request.operation).cloned();
+                        let dump = made.unwrap_or_else(|| Dump {
+                            number: vm.dumps.len() as u32 + 1,
+                            volume: VolumeId::random(),
+                            bytes: 2 << 30,
+                            sealed_bytes: 1 << 30,
+                            at_unix_seconds: 1,
+                            label: label.clone(),
+                            operation: request.operation,
+                        });
+                        if !vm.dumps.contains(&dump) {
+                            vm.dumps.push(dump.clone());
+                        }
+                        return Ok(Some(OperationOutcome::Dump(dump)));
+                    }
+                    OperationKind::DeleteDump { number, .. } => {
+                        vm.dumps.retain(|dump| dump.number != *number)
+                    }
+                    OperationKind::Reset if running(vm) => {}
+                    other => return Err(Problem::new("conflict", format!("{} does not fit", other.name()))),
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl FakeHost {
+    pub fn lock(&self) -> MutexGuard<'_, HostInside> {
+        self.state.lock().unwrap()
+    }
+
+    /// Does what was asked. Says whether there was something.
+    pub fn work(&self) -> bool {
+        self.lock().work()
+    }
+
+    /// hostd is killed and started: VMs run on, and no operation is known.
+    pub fn restart(&self) {
+        let mut inside = self.lock();
+        inside.epoch = Epoch(Uuid::new_v4());
+        inside.changes.clear();
+        inside.operations.clear();
+        inside.order.clear();
+    }
+
+    /// The machine loses power.
+    pub fn lose_power(&self) {
+        self.restart();
+        let mut inside = self.lock();
+        for vm in inside.vms.values_mut() {
+            if !matches!(vm.power, PowerState::Stopped | PowerState::Crashed) {
+                (vm.power, vm.reason) = (PowerState::Crashed, Some(OffReason::HostLost));
+                vm.waiting_for.clear();
+            }
+        }
+    }
+
+    /// A guest does something by itself.
+    pub fn guest(&self, name: &str, act: impl Fn(&mut FakeVm)) {
+        let mut inside = self.lock();
+        let found = inside.vms.iter_mut().find(|(_, vm)| vm.spec.name.as_str() == name);
+        let Some((id, vm)) = found else { return };
+        act(vm);
+        let id = *id;
+        inside.changes.push(ChangedObject::Vm(id));
+        self.changed.notify_all();
+    }
+
+    /// One call: before and after it the control plane may die.
+    fn call<T>(&self, act: impl FnOnce(&mut HostInside) -> Result<T, HostError>) -> Result<T, HostError> {
+        let dead = || HostError::Unreachable("dead".to_owned());
+        if !self.fuse.passes() {
+            return Err(dead());
+        }
+        let mut inside = self.lock();
+        if inside.down {
+            return Err(HostError::Unreachable("hostd is down".to_owned()));
+        }
+        let done = act(&mut inside);
+        if self.fuse.passes() { done } else { Err(dead()) }
+    }
+}
+
+impl Host for FakeHost {
+    fn state(&self) -> Result<HostState, HostError> {
+        self.call(|inside| {
+            let datastores = inside.datastores.iter().map(|(path, id)| inside.datastore(path, *id));
+            Ok(HostState {
+                name: "host1".to_owned(),
+                version: "0".to_owned(),
+                epoch: inside.epoch,
+                cpus: 8,
+                memory_bytes: 64 << 30,
+                memory_available_bytes: 32 << 30,
+                topology: Topology::default(),
+                accelerator: Accelerator::Tcg,
+                programs: inside.programs.clone(),
+                boot_directories: Vec::new(),
+                datastores: datastores.collect(),
+                crypto_safe: inside.crypto_safe.clone(),
+                vms_running: 0,
+                operations_running: 0,
+                operations_queued: 0,
+            })
+        })
+    }
+
+    fn vms(&self) -> Result<ObservedVms, HostError> {
+        self.call(|inside| {
+            let vms = inside.vms.keys().filter_map(|id| inside.observed(*id)).collect();
+            Ok(ObservedVms { epoch: inside.epoch, number: inside.changes.len() as u64, vms })
+        })
+    }
+
+    fn vm(&self, vm: VmId) -> Result<Option<ObservedVm>, HostError> {
+        self.call(|inside| Ok(inside.observed(vm)))
+    }
+
+    fn statistics(&self, vm: VmId) -> Result<Option<VmStatistics>, HostError> {
+        self.call(|inside| {
+            let none = VmStatistics { vm, disks: Vec::new() };
+            Ok(inside.vms.contains_key(&vm).then(|| inside.statistics.get(&vm).cloned().unwrap_or(none)))
+        })
+    }
+
+    fn all_statistics(&self) -> Result<Vec<VmStatistics>, HostError> {
+        self.call(|inside| Ok(inside.statistics.values().cloned().collect()))
+    }
+
+    fn check(&self, spec: &VmSpec) -> Result<(), HostError> {
+        self.call(|inside| match (spec.memory_bytes.bytes() > inside.memory_bytes, inside.refuses) {
+            (true, _) => Err(HostError::Refused(Problem::new("too_much_memory", "it has less memory"))),
+            (_, Some(code)) => Err(HostError::Refused(Problem::new(code, "it does not fit"))),
+            (false, None) => Ok(()),
+        })
+    }
+
+    fn judge(&self, request: &JudgeRequest) -> Result<Judgement, HostError> {
+        self.call(|inside| {
+            let found = inside.vms.get(&request.spec.id).and_then(|vm| vm.attested.as_ref());
+            let doubt = match found {
+                None => Some("it bears no attestation"),
+                Some(attested) if *attested != *request.spec => Some("it is not what was attested"),
+                Some(_) => None,
+            };
+            Ok(Judgement { doubts: doubt.into_iter().map(str::to_owned).collect() })
+        })
+    }
+
+    fn operate(&self, vm: VmId, request: &OperationRequest) -> Result<Operation, HostError> {
+        self.call(|inside| {
+            if let Some((known, _)) = inside.operations.get(&request.operation) {
+                return Ok(known.clone());
+            }
+            let operation = Operation {
+                operation: request.operation,
+                vm,
+                kind: request.kind.name().to_owned(),
+                state: OperationState::Queued,
+                progress: None,
+                error: None,
+                outcome: None,
+            };
+            inside.operations.insert(request.operation, (operation.clone(), Some(request.clone())));
+            inside.order.push(request.operation);
+            if inside.by_itself {
+                inside.work();
+                self.changed.notify_all();
+            }
+            Ok(operation)
+        })
+    }
+
+    fn operation(&self, operation: OperationId) -> Result<Option<Operation>, HostError> {
+        self.call(|inside| Ok(inside.operations.get(&operation).map(|(known, _)| known.clone())))
+    }
+
+    fn cancel(&self, operation: OperationId) -> Result<(), HostError> {
+        self.call(|inside| {
+            if let Some((known, request @ Some(_))) = inside.operations.get_mut(&operation) {
+                (known.state, *request) = (OperationState::Cancelled, None);
+            }
+            Ok(())
+        })
+    }
+
+    fn ticket(&self, _: VmId, _: &TicketRequest) -> Result<Ticket, HostError> {
+        self.call(|_| {
+            let (ticket, socket) = (TicketId::from_bytes([7; 16]), PathBuf::from("/run/guest.sock"));
+            Ok(Ticket { ticket, expires_unix_seconds: 30, socket })
+        })
+    }
+
+    fn changes(&self, after: u64, wait: Duration) -> Result<Changes, HostError> {
+        let inside = self.lock();
+        if inside.by_itself {
+            let quiet = |inside: &mut HostInside| inside.changes.len() as u64 <= after;
+            drop(self.changed.wait_timeout_while(inside, wait, quiet).unwrap());
+        } else {
+            drop(inside);
+        }
+        self.call(|inside| {
+            let changes = inside.changes.iter().enumerate().skip(after as usize);
+            let changes = changes.map(|(at, object)| Change { number: at as u64 + 1, object: *object });
+            let number = inside.changes.len() as u64;
+            Ok(Changes { epoch: inside.epoch, number, read_all: false, changes: changes.collect() })
+        })
+    }
+
+    fn add_datastore(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {
+        self.call(|inside| {
+            if request.path.starts_with("/proc") {
+                return Err(HostError::Refused(Problem::new("invalid", "no file system for volumes")));
+            }
+            let id = *inside.datastores.entry(request.path.clone()).or_insert_with(DatastoreId::random);
+            Ok(inside.datastore(&request.path, id))
+        })
+    }
+
+    fn look_through(&self, request: &DatastoreRequest) -> Result<Datastore, HostError> {
+        self.call(|inside| match inside.datastores.get(&request.path) {
+            Some(id) => Ok(inside.datastore(&request.path, *id)),
+            None => Err(HostError::Refused(Problem::new("no_such_datastore", "it is not one of this host"))),
+        })
+    }
+
+    fn volume(&self, directory: &Path, disk: &DiskName) -> Result<VolumeId, HostError> {
+        self.call(|inside| {
+            let name = directory.file_name().and_then(|name| name.to_str());
+            let vm = inside.vms.values().find(|vm| Some(vm.spec.name.as_str()) == name);
+            let volume = vm.and_then(|vm| vm.volumes.get(disk.as_str())).copied();
+            volume.ok_or_else(|| HostError::Refused(Problem::new("volume_unreadable", "no such volume")))
+        })
+    }
+}
+
+/// Key providers in memory.
+pub struct FakeKeys {
+    fuse: Arc<Fuse>,
+    state: Mutex<KeysInside>,
+}
+
+#[derive(Default)]
+pub struct KeysInside {
+    /// Keys by the request that made them.
+    pub made: BTreeMap<KeyRequestId, (VmId, ProviderKey)>,
+    grants: u64,
+    pub unavailable: bool,
+    pub expires_unix_seconds: Option<u64>,
+    pub last_backup_unix_seconds: Option<u64>,
+    /// Keys that were taken out of use.
+    pub retired: BTreeSet<String>,
+    /// What is on the audit log of uses of guest data.
+    pub uses: Vec<String>,
+}
+
+impl FakeKeys {
+    pub fn lock(&self) -> MutexGuard<'_, KeysInside> {
+        self.state.lock().unwrap()
+    }
+
+    fn call<T>(&self, act: impl FnOnce(&mut KeysInside) -> T) -> Result<T, KeyProblem> {
+        let dead = || KeyProblem::Unavailable("dead".to_owned());
+        if !self.fuse.passes() {
+            return Err(dead());
+        }
+        let mut inside = self.lock();
+        if inside.unavailable {
+            return Err(KeyProblem::Unavailable("nobody answers".to_owned()));
+        }
+        let done = act(&mut inside);
+        if self.fuse.passes() { Ok(done) } else { Err(dead()) }
+    }
+}
+
+impl VmKeys for FakeKeys {
+    fn create_key(
+        &self,
+        provider: &ProviderName,
+        request: KeyRequestId,
+        vm: VmId,
+    ) -> Result<ProviderKey, KeyProblem> {
+        self.call(|inside| {
+            let number = inside.made.len();
+            let made = inside.made.entry(request).or_insert_with(|| {
+                let key = format!("key-{number}").parse().unwrap();
+                (vm, ProviderKey { provider: provider.clone(), key, wrapped: None })
+            });
+            made.1.clone()
+        })
+    }
+
+    fn grant(
+        &self,
+        _: VmId,
+        _: VmGeneration,
+        _: &str,
+        keys: &[ProviderKey],
+    ) -> Result<Vec<Grant>, KeyProblem> {
+        self.call(|inside| {
+            inside.grants += 1;
+            let bytes = inside.grants.to_be_bytes().to_vec().into();
+            let keys = keys.iter().map(|key| key.key.clone()).collect();
+            vec![Grant { bytes, keys, expires_unix_seconds: u64::MAX }]
+        })
+    }
+
+    fn retire(&self, key: &ProviderKey) -> Result<(), KeyProblem> {
+        self.call(|inside| {
+            inside.retired.insert(key.key.to_string());
+        })
+    }
+
+    fn record_use(&self, _: VmId, what: &str, by: &str) -> Result<(), KeyProblem> {
+        self.call(|inside| inside.uses.push(format!("{what}, by {by}")))
+    }
+
+    fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding> {
+        let expires_unix_seconds = self.lock().expires_unix_seconds;
+        let standing = |key: &ProviderKey| KeyStanding {
+            provider: key.provider.to_string(),
+            key: key.key.to_string(),
+            state: KeyState::Active,
+            reason: None,
+            expires_unix_seconds,
+        };
+        keys.iter().map(standing).collect()
+    }
+
+    fn providers(&self) -> Vec<KeyProvider> {
+        let inside = self.lock();
+        vec![KeyProvider {
+            name: "embedded".to_owned(),
+            kind: "embedded".to_owned(),
+            healthy: !inside.unavailable,
+            reason: None,
+            certificate_expires_unix_seconds: None,
+            last_backup_unix_seconds: inside.last_backup_unix_seconds,
+        }]
+    }
+}

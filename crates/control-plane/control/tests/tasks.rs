@@ -1,0 +1,612 @@
+//! Tasks and the inventory against the embedded store, with a host and key providers in memory.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::time::Duration;
+
+use strongroom_api::alarm::{AlarmKind, Severity};
+use strongroom_api::datastore::{RebuildDatastore, Standing};
+use strongroom_api::task::TaskState;
+use strongroom_api::vm::{
+    AddDisk, Cdrom, CreateVm, DesiredPower, DumpVm, Nic, NicBackend, PatchVm, PowerState, RegisterVm,
+    ResizeDisk, RotateKey, StartVm, StopVm, TicketUse,
+};
+use strongroom_api::{ErrorCode, Problem};
+use strongroom_control::engine::Control;
+use strongroom_hostd::protocol::{
+    CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
+};
+use strongroom_types::{VmId, VolumeId};
+use support::{Site, caller, create, settle_down};
+
+/// A site with a datastore and some VMs.
+fn site(names: &[&str]) -> (Site, Control) {
+    let site = Site::new();
+    let control = site.control().unwrap();
+    let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
+    control.add_datastore(&caller(900), &datastore).unwrap();
+    for (number, name) in names.iter().enumerate() {
+        control.create_vm(&caller(1000 + number as u64), &create(name, true)).unwrap();
+    }
+    assert!(settle_down(&site, &control));
+    (site, control)
+}
+
+fn alarms(control: &Control) -> Vec<AlarmKind> {
+    control.inventory.read().alarms.iter().map(|alarm| alarm.kind).collect()
+}
+
+fn code<T: std::fmt::Debug>(answer: Result<T, Problem>) -> ErrorCode {
+    answer.unwrap_err().code
+}
+
+#[test]
+fn a_start_waits_for_its_key_and_goes_on_by_itself() {
+    let (site, control) = site(&["web1"]);
+    site.keys.lock().unavailable = true;
+    let task = control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let waiting = control.show_task(task.id).unwrap();
+    assert_eq!(waiting.state, TaskState::Running);
+    assert!(waiting.note.unwrap().starts_with("waiting for key provider embedded, key key-0"));
+    assert_eq!(alarms(&control), [AlarmKind::KeyUnavailable]);
+    assert_eq!(code(control.delete_vm(&caller(2), "web1")), ErrorCode::Busy);
+    site.keys.lock().unavailable = false;
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    assert_eq!(alarms(&control), []);
+}
+
+#[test]
+fn a_start_that_waits_can_be_cancelled() {
+    let (site, control) = site(&["web1"]);
+    site.keys.lock().unavailable = true;
+    let task = control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    control.cancel_task(task.id).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
+    let vm = control.show_vm("web1").unwrap().summary;
+    assert_eq!((vm.power, vm.desired, vm.task), (PowerState::Stopped, DesiredPower::Stopped, None));
+    control.delete_vm(&caller(2), "web1").unwrap();
+    assert!(settle_down(&site, &control));
+    assert!(site.host.lock().vms.is_empty());
+}
+
+#[test]
+fn a_creation_that_is_cancelled_leaves_nothing() {
+    let (site, control) = site(&[]);
+    site.keys.lock().unavailable = true;
+    let task = control.create_vm(&caller(1), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    control.cancel_task(task.id).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Cancelled);
+    assert_eq!(code(control.show_vm("web1")), ErrorCode::NotFound);
+    site.keys.lock().unavailable = false;
+    control.create_vm(&caller(2), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(site.keys.lock().made.len(), 1);
+}
+
+#[test]
+fn a_vm_that_crashes_is_started_again_and_not_for_ever() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let crash = || {
+        site.host.guest("web1", |vm| {
+            (vm.power, vm.reason) = (HostPower::Crashed, Some(OffReason::QemuDied));
+        })
+    };
+    for _ in 0..3 {
+        crash();
+        assert!(settle_down(&site, &control));
+        assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    }
+    crash();
+    assert!(settle_down(&site, &control));
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((vm.summary.power, vm.summary.desired), (PowerState::Crashed, DesiredPower::Running));
+    assert_eq!(alarms(&control), [AlarmKind::VmCrashed]);
+    // A person's start counts anew, and the alarm is over.
+    control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), []);
+    assert_eq!(control.show_vm("web1").unwrap().generation, vm.generation + 1);
+}
+
+#[test]
+fn a_vm_moves_to_a_new_key_and_the_old_one_is_retired() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let keys = || control.inventory.read().find_vm("web1").unwrap().hardware.keys();
+    let names = || keys().iter().map(|key| key.key.to_string()).collect::<Vec<_>>();
+    // What fails leaves both keys known, so that whatever was moved can be opened.
+    site.host.lock().rekeys_that_fail = 6;
+    let failed = control.rotate_key(&caller(2), "web1", &RotateKey::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(failed.id).unwrap().state, TaskState::Failed);
+    assert_eq!(names(), ["key-0", "key-1"]);
+    assert!(site.keys.lock().retired.is_empty());
+    // Called again, it goes on with the key that there is; and tries again by itself.
+    site.host.lock().rekeys_that_fail = 2;
+    let done = control.rotate_key(&caller(3), "web1", &RotateKey::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(done.id).unwrap().state, TaskState::Done);
+    assert_eq!((names(), site.keys.lock().made.len()), (vec!["key-1".to_owned()], 2));
+    assert_eq!(site.keys.lock().retired.iter().collect::<Vec<_>>(), ["key-0"]);
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    assert_eq!(site.host.lock().violations, Vec::<String>::new());
+    // Nothing is due; then everything is.
+    assert_eq!(control.rotate_due_keys(), 0);
+    site.keys.lock().expires_unix_seconds = Some(1);
+    assert_eq!(control.rotate_due_keys(), 1);
+    assert!(settle_down(&site, &control));
+    assert_eq!(names(), ["key-2"]);
+}
+
+/// What was there before is refused by its generation: so the inventory's never falls, and goes with every operation.
+#[test]
+fn the_least_generation_of_a_volume_rises_and_goes_with_every_operation() {
+    let (site, control) = site(&["web1"]);
+    let told = || {
+        let host = site.host.lock();
+        host.vms
+            .values()
+            .next()
+            .unwrap()
+            .spec
+            .disks
+            .iter()
+            .map(|disk| disk.least_generation)
+            .collect::<Vec<_>>()
+    };
+    let asked = |request: u64, task: strongroom_api::task::Task| {
+        assert!(settle_down(&site, &control));
+        assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done, "request {request}");
+    };
+    asked(1, control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap());
+    let first = told();
+    assert!(!first.is_empty() && first.iter().all(|least| *least == 1), "as it was made: {first:?}");
+    asked(2, control.rotate_key(&caller(2), "web1", &RotateKey::default()).unwrap());
+    asked(3, control.stop_vm(&caller(3), "web1", &StopVm::default()).unwrap());
+    asked(4, control.start_vm(&caller(4), "web1", &StartVm::default()).unwrap());
+    assert!(told().iter().all(|least| *least == 3), "after a new key: {:?}", told());
+    // Whatever a host says later, of an older descriptor that somebody has put back.
+    let larger: ResizeDisk = serde_json::from_str(r#"{"size_bytes":1099511627776}"#).unwrap();
+    let disk = control.show_vm("web1").unwrap().disks[0].name.clone();
+    asked(5, control.resize_disk(&caller(5), "web1", &disk, &larger).unwrap());
+    asked(6, control.stop_vm(&caller(6), "web1", &StopVm::default()).unwrap());
+    asked(7, control.start_vm(&caller(7), "web1", &StartVm::default()).unwrap());
+    assert!(told().iter().all(|least| *least == 3), "a host told of an older one: {:?}", told());
+}
+
+#[test]
+fn a_dump_is_made_once_whoever_dies_and_the_history_says_who_opened_it() {
+    let (site, control) = site(&["web1"]);
+    let wish = DumpVm { label: Some("it hangs".to_owned()) };
+    assert_eq!(code(control.dump_vm(&caller(1), "web1", &wish)), ErrorCode::Conflict);
+    control.start_vm(&caller(2), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    for label in ["", "a\nb", &"x".repeat(65)] {
+        let wish = DumpVm { label: Some(label.to_owned()) };
+        assert_eq!(code(control.dump_vm(&caller(3), "web1", &wish)), ErrorCode::Invalid, "{label:?}");
+    }
+    let task = control.dump_vm(&caller(4), "web1", &wish).unwrap();
+    // The host has made it, and knows of no operation any more.
+    control.advance(task.id).unwrap();
+    control.advance(task.id).unwrap();
+    assert!(site.host.work());
+    site.host.restart();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_task(task.id).unwrap().state, TaskState::Done);
+    let dumps = control.list_dumps("web1").unwrap();
+    assert_eq!((dumps.len(), dumps[0].number, dumps[0].label.as_deref()), (1, 1, Some("it hangs")));
+    let vm = control.show_vm("web1").unwrap();
+    assert_eq!((vm.dumps, vm.summary.desired), (dumps, DesiredPower::Running));
+
+    assert_eq!(code(control.ticket(&caller(5), "web1", &TicketUse::Dump { number: 2 })), ErrorCode::NotFound);
+    control.ticket(&caller(6), "web1", &TicketUse::Dump { number: 1 }).unwrap();
+    assert_eq!(code(control.delete_dump(&caller(7), "web1", 2)), ErrorCode::NotFound);
+    control.delete_dump(&caller(8), "web1", 1).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.list_dumps("web1").unwrap(), []);
+    assert_eq!(control.show_vm("web1").unwrap().summary.desired, DesiredPower::Running);
+    let index = control.inventory.read();
+    let told: Vec<_> = index.events().iter().filter(|event| event.kind.starts_with("vm.dump")).collect();
+    let kinds: Vec<_> = told.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["vm.dumped", "vm.dump_opened", "vm.dump_deleted"]);
+    assert!(told[1].message.contains("dump 1 of VM web1 is opened, by "), "{:?}", told[1].message);
+}
+
+#[test]
+fn what_could_lead_data_out_of_a_registered_vm_is_listed_and_takes_a_word() {
+    let (site, control) = site(&["web1"]);
+    control.unregister_vm(&caller(1), "web1").unwrap();
+    // Who writes the datastore puts a clear disk before the encrypted one, and a network card.
+    {
+        let mut host = site.host.lock();
+        let vm = host.vms.values_mut().next().unwrap();
+        let mut clear = vm.spec.disks[0].clone();
+        (clear.name, clear.key) = ("disk7".parse().unwrap(), DiskKey::Unencrypted);
+        vm.volumes.insert("disk7".to_owned(), VolumeId::random());
+        vm.spec.disks.insert(0, clear);
+        assert!(!vm.spec.nics.is_empty() && vm.spec.is_encrypted());
+    }
+    site.host.restart();
+    let mut register =
+        RegisterVm { datastore: None, directory: "web1".parse().unwrap(), accept_configuration: false };
+    let refused = control.register_vm(&caller(2), &register).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.message.contains("it is not what was attested"), "{refused}");
+    for way in ["disk7 is not encrypted, and the VM starts from it", "nic0 reaches"] {
+        assert!(refused.message.contains(way), "{refused}");
+    }
+    assert!(refused.next_step.unwrap().contains("--accept-configuration"));
+    control.rebuild_datastore(&caller(3), "ds1", &RebuildDatastore::default()).unwrap();
+    assert_eq!(control.show_vm("web1").unwrap_err().code, ErrorCode::NotFound);
+    register.accept_configuration = true;
+    control.register_vm(&caller(4), &register).unwrap();
+    let summary = control.show_vm("web1").unwrap().summary;
+    assert!(summary.encrypted && summary.partly_clear);
+}
+
+#[test]
+fn a_vm_whose_keys_vouch_for_it_is_registered_without_a_word() {
+    let (site, control) = site(&["web1"]);
+    let vm = || site.host.lock().vms.values().next().unwrap().clone();
+    assert!(!vm().spec.nics.is_empty() && vm().spec.is_encrypted());
+    control.unregister_vm(&caller(1), "web1").unwrap();
+    let register =
+        RegisterVm { datastore: None, directory: "web1".parse().unwrap(), accept_configuration: false };
+    control.register_vm(&caller(2), &register).unwrap();
+    assert!(control.show_vm("web1").unwrap().summary.encrypted);
+    let vouched = |message: &str| message.contains("as its keys vouch for it");
+    assert!(control.inventory.read().events().iter().any(|event| vouched(&event.message)));
+    // Its policy is in no inventory any more.
+    control.unregister_vm(&caller(3), "web1").unwrap();
+    let policy = Some(uuid::Uuid::from_u128(7));
+    for known in site.host.lock().vms.values_mut() {
+        known.spec.policy = policy;
+        known.attested = Some(known.spec.clone());
+    }
+    site.host.restart();
+    let refused = control.register_vm(&caller(4), &register).unwrap_err();
+    assert!(refused.message.contains("its policy 00000000-0000-0000-0000-000000000007 is not"), "{refused}");
+}
+
+#[test]
+fn whoever_gets_at_what_a_guest_keeps_is_on_the_audit_log_first() {
+    let (site, control) = site(&["web1"]);
+    control.ticket(&caller(1), "web1", &TicketUse::ConsoleLog {}).unwrap();
+    control.ticket(&caller(2), "web1", &TicketUse::Console { read_only: true }).unwrap();
+    let by = caller(1).name;
+    let expected = [
+        format!("the console's log of VM web1 is opened, by {by}"),
+        format!("the console, to be read only, of VM web1 is opened, by {by}"),
+    ];
+    assert_eq!(site.keys.lock().uses, expected);
+    // Without a record an encrypted VM's console stays closed, and none of its events says
+    // otherwise.
+    site.keys.lock().unavailable = true;
+    let refused = control.ticket(&caller(4), "web1", &TicketUse::Vnc {}).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::KeyUnavailable);
+    assert!(refused.message.contains("cannot be put on record"), "{refused}");
+    assert!(!control.inventory.read().events().iter().any(|event| event.kind == "vm.screen_opened"));
+    // What is removed is nobody's then.
+    control.delete_vm(&caller(5), "web1").unwrap();
+}
+
+#[test]
+fn a_copy_of_a_volume_is_refused_and_an_orphan_is_named() {
+    let (site, control) = site(&["web1"]);
+    let original = site.host.lock().vms.values().next().unwrap().clone();
+    let mut copy = original.clone();
+    (copy.spec.id, copy.spec.name) = (VmId::random(), "web2".parse().unwrap());
+    site.host.lock().vms.insert(copy.spec.id, copy.clone());
+    site.host.restart();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), [AlarmKind::Orphan]);
+    let found = control.datastore_contents("ds1").unwrap();
+    let standings: Vec<_> = found.iter().map(|found| (found.directory.as_str(), found.standing)).collect();
+    assert_eq!(standings, [("web1", Standing::Registered), ("web2", Standing::Duplicate)]);
+    let register =
+        RegisterVm { datastore: None, directory: "web2".parse().unwrap(), accept_configuration: true };
+    assert_eq!(code(control.register_vm(&caller(1), &register)), ErrorCode::VolumeKnown);
+    // With the original unregistered it is the only one that says so.
+    control.unregister_vm(&caller(2), "web1").unwrap();
+    control.register_vm(&caller(3), &register).unwrap();
+    assert_eq!(control.show_vm("web2").unwrap().summary.id, copy.spec.id);
+    let register =
+        RegisterVm { datastore: None, directory: "web1".parse().unwrap(), accept_configuration: true };
+    assert_eq!(code(control.register_vm(&caller(4), &register)), ErrorCode::VolumeKnown);
+    site.host.lock().vms.remove(&copy.spec.id);
+    site.host.restart();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), [AlarmKind::Orphan, AlarmKind::VmMissing]);
+}
+
+#[test]
+fn disks_come_grow_and_go_and_what_fails_is_taken_back() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let at_first = control.show_vm("web1").unwrap().disks.len();
+    let disks = || control.show_vm("web1").unwrap().disks;
+    let wish: AddDisk = serde_json::from_str(r#"{"size_bytes":1048576}"#).unwrap();
+    let larger: ResizeDisk = serde_json::from_str(r#"{"size_bytes":2097152}"#).unwrap();
+    // By the death of a supervisor: asked again. For good: taken back.
+    for (codes, state) in
+        [(vec!["supervisor_away"], TaskState::Done), (vec!["no_port", "supervisor_away"], TaskState::Failed)]
+    {
+        site.host.lock().disk_changes_that_fail = codes;
+        let number = disks().len() as u64;
+        let task = control.add_disk(&caller(10 + number), "web1", &wish).unwrap();
+        assert_eq!(code(control.add_disk(&caller(20 + number), "web1", &wish)), ErrorCode::Busy);
+        assert!(settle_down(&site, &control));
+        let told = control.show_task(task.id).unwrap();
+        assert_eq!(told.state, state, "{told:?}");
+    }
+    let added = disks();
+    assert_eq!(added.len(), at_first + 1);
+    let (first, last) = (&added[0], &added[at_first]);
+    assert!(last.volume.is_some() && last.key.is_some() && last.key == first.key, "{added:?}");
+    assert_eq!(code(control.remove_disk(&caller(30), "web1", &first.name)), ErrorCode::Conflict);
+    assert_eq!(code(control.remove_disk(&caller(31), "web1", "disk9")), ErrorCode::NotFound);
+    control.resize_disk(&caller(32), "web1", &last.name, &larger).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(disks()[at_first].size_bytes, 2 << 20);
+    assert_eq!(code(control.resize_disk(&caller(33), "web1", &last.name, &larger)), ErrorCode::Conflict);
+    control.remove_disk(&caller(34), "web1", &last.name).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(disks().len(), at_first);
+    assert_eq!(site.host.lock().violations, Vec::<String>::new());
+}
+
+#[test]
+fn a_vm_has_a_network_unless_none_is_asked_for_or_its_host_has_none() {
+    let (site, control) = site(&[]);
+    let made = |number: u64, name: &str, nics: Option<Vec<Nic>>| {
+        control.create_vm(&caller(number), &CreateVm { nics, ..create(name, true) })?;
+        assert!(settle_down(&site, &control));
+        Ok(control.show_vm(name)?.nics)
+    };
+    let user = || Some(vec![Nic { backend: NicBackend::User {}, mac: None }]);
+    let nics = made(1, "web1", None).unwrap();
+    assert_eq!((nics.len(), &nics[0].backend), (1, &NicBackend::User {}));
+    assert!(nics[0].mac.unwrap().to_string().starts_with("52:54:00:"));
+    assert_eq!(made(2, "web2", Some(Vec::new())).unwrap(), []);
+
+    // A host without what the network takes: none by itself, and none that reaches nothing.
+    site.host.lock().programs = Some(Programs::default());
+    site.pass(Duration::from_secs(6));
+    assert!(settle_down(&site, &control));
+    assert_eq!(made(3, "web3", None).unwrap(), []);
+    let refused: Problem = made(4, "web4", user()).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NoHost);
+    assert!(refused.next_step.as_ref().unwrap().contains("Debian: passt"), "{refused:?}");
+    let patch = PatchVm { nics: user(), ..PatchVm::default() };
+    assert_eq!(code(control.set_vm(&caller(5), "web3", &patch, None)), ErrorCode::NoHost);
+    // A host that does not say what it has is asked for it.
+    site.host.lock().programs = None;
+    site.pass(Duration::from_secs(6));
+    assert!(settle_down(&site, &control));
+    control.set_vm(&caller(6), "web3", &patch, None).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_vm("web3").unwrap().nics.len(), 1);
+}
+
+#[test]
+fn a_cdrom_comes_and_goes_and_its_vm_is_found_with_it() {
+    let (site, control) = site(&[]);
+    let cdrom = Cdrom::Image { path: "/boot/debian.iso".into() };
+    control.create_vm(&caller(1), &CreateVm { cdrom: cdrom.clone(), ..create("web1", true) }).unwrap();
+    assert!(settle_down(&site, &control));
+    let told = || site.host.lock().vms.values().map(|vm| vm.spec.cdrom.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (control.show_vm("web1").unwrap().cdrom, told()),
+        (cdrom, vec![Some("/boot/debian.iso".into())])
+    );
+    let patch = PatchVm { cdrom: Some(Cdrom::Absent), ..PatchVm::default() };
+    control.set_vm(&caller(2), "web1", &patch, None).unwrap();
+    assert!(settle_down(&site, &control));
+    assert_eq!((control.show_vm("web1").unwrap().cdrom, told()), (Cdrom::Absent, vec![None]));
+}
+
+#[test]
+fn who_opens_a_console_or_a_screen_is_in_the_history_before_they_can() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let uses = [TicketUse::Console { read_only: true }, TicketUse::ConsoleLog {}, TicketUse::Vnc {}];
+    for (number, wanted) in (2..).zip(&uses) {
+        control.ticket(&caller(number), "web1", wanted).unwrap();
+    }
+    let index = control.inventory.read();
+    let told = index.events().iter().filter(|event| event.kind.ends_with("_opened"));
+    let told: Vec<_> = told.map(|event| (event.kind.as_str(), event.message.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            ("vm.console_opened", "the console, to be read only, of VM web1 is opened, by test"),
+            ("vm.console_opened", "the console's log of VM web1 is opened, by test"),
+            ("vm.screen_opened", "the screen of VM web1 is opened, by test"),
+        ]
+    );
+}
+
+#[test]
+fn a_lost_inventory_comes_back_from_the_datastore_alone() {
+    let (site, control) = site(&["web1", "db1", "mail1"]);
+    control.start_vm(&caller(1), "db1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let before: Vec<_> = ["web1", "db1", "mail1"].map(|name| control.show_vm(name).unwrap()).into();
+    drop(control);
+    // Another store: nothing is left but the host and what lies there.
+    let mut other = Site::new();
+    (other.host, other.keys) = (site.host, site.keys);
+    let control = other.control().unwrap();
+    let datastore = serde_json::from_str(r#"{"name":"ds1","path":"/srv/ds1"}"#).unwrap();
+    control.add_datastore(&caller(1), &datastore).unwrap();
+    control.rebuild_datastore(&caller(2), "ds1", &RebuildDatastore { accept_configuration: true }).unwrap();
+    assert!(settle_down(&other, &control));
+    for before in before {
+        let after = control.show_vm(before.summary.name.as_str()).unwrap();
+        assert_eq!((after.summary.id, after.summary.power), (before.summary.id, before.summary.power));
+        assert_eq!((after.disks, after.key, after.nics), (before.disks, before.key, before.nics));
+        assert_eq!((after.generation, after.summary.desired), (before.generation, before.summary.desired));
+    }
+    assert_eq!(alarms(&control), []);
+    // It goes on where it was: the next start is one that the host has not seen.
+    control.stop_vm(&caller(3), "db1", &StopVm::default()).unwrap();
+    assert!(settle_down(&other, &control));
+    control.start_vm(&caller(4), "db1", &StartVm::default()).unwrap();
+    assert!(settle_down(&other, &control));
+    assert_eq!(control.show_vm("db1").unwrap().summary.power, PowerState::Running);
+}
+
+#[test]
+fn many_who_want_the_same_name_are_answered_once() {
+    let (site, control) = site(&[]);
+    let wins = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let (control, wins) = (&control, &wins);
+            scope.spawn(move || match control.create_vm(&caller(number), &create("web1", false)) {
+                Ok(_) => drop(wins.fetch_add(1, std::sync::atomic::Ordering::Relaxed)),
+                Err(problem) => assert_eq!(problem.code, ErrorCode::NameTaken),
+            });
+        }
+    });
+    assert_eq!(wins.into_inner(), 1);
+    assert!(settle_down(&site, &control));
+    assert_eq!(site.host.lock().vms.len(), 1);
+    // Events are in the order of their numbers, without one twice.
+    let index = control.inventory.read();
+    let numbers: Vec<u64> = index.events().iter().map(|event| event.id).collect();
+    assert!(numbers.windows(2).all(|two| two[0] < two[1]));
+}
+
+#[test]
+fn expiry_and_a_missing_backup_are_told_before_they_hurt() {
+    let (site, control) = site(&["web1"]);
+    {
+        let mut keys = site.keys.lock();
+        keys.expires_unix_seconds = Some(control.now_unix_ms() / 1000 + 5 * 86_400);
+        keys.last_backup_unix_seconds = Some(0);
+    }
+    control.ask_providers();
+    // An answer about a key is believed for a minute.
+    site.pass(Duration::from_secs(61));
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), [AlarmKind::KeyExpiry, AlarmKind::KeyServerUnbacked]);
+    let mut keys = site.keys.lock();
+    (keys.expires_unix_seconds, keys.last_backup_unix_seconds) = (None, Some(control.now_unix_ms() / 1000));
+    drop(keys);
+    site.pass(Duration::from_secs(61));
+    control.ask_providers();
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), []);
+}
+
+#[test]
+fn a_host_whose_memory_comes_to_a_disk_is_told_and_its_vms_are_left_alone() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let says = |state, reasons: &[&str]| {
+        let reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+        site.host.lock().crypto_safe = CryptoSafe { state, reasons, required: true };
+        site.host.restart();
+        assert!(settle_down(&site, &control));
+    };
+    says(CryptoSafeState::PendingIncapable, &["memory is swapped out to /dev/sda2"]);
+    assert_eq!(alarms(&control), [AlarmKind::HostNotCryptoSafe]);
+    let told = control.inventory.read().alarms.iter().next().unwrap().clone();
+    assert_eq!(told.severity, Severity::Critical);
+    assert!(told.message.contains("/dev/sda2"), "{}", told.message);
+    assert_eq!(control.show_vm("web1").unwrap().summary.power, PowerState::Running);
+    says(CryptoSafeState::Safe, &[]);
+    assert_eq!(alarms(&control), []);
+}
+
+#[test]
+fn what_a_host_cannot_do_is_known_before_a_key_is_made() {
+    let (site, control) = site(&[]);
+    site.host.lock().memory_bytes = 1 << 20;
+    let task = control.create_vm(&caller(1), &create("web1", true)).unwrap();
+    assert!(settle_down(&site, &control));
+    let ended = control.show_task(task.id).unwrap();
+    assert_eq!(ended.state, TaskState::Failed);
+    assert_eq!(ended.error.unwrap().code, ErrorCode::Invalid);
+    assert!(site.keys.lock().made.is_empty(), "no key is left without a VM");
+    assert!(control.show_vm("web1").is_err());
+}
+
+#[test]
+fn the_deaths_of_a_vms_processes_are_events() {
+    let (site, control) = site(&["web1"]);
+    control.start_vm(&caller(1), "web1", &StartVm::default()).unwrap();
+    assert!(settle_down(&site, &control));
+    let told = |kind: &str| {
+        let index = control.inventory.read();
+        index.events().iter().filter(|event| event.kind == kind).count()
+    };
+    assert_eq!((told("vm.supervisor_restarted"), told("vm.tpm_lost")), (0, 0));
+    site.host.guest("web1", |vm| vm.supervisor_deaths = 1);
+    assert!(settle_down(&site, &control));
+    assert_eq!((told("vm.supervisor_restarted"), told("vm.tpm_lost")), (1, 0));
+    site.host.guest("web1", |vm| vm.tpm_lost = true);
+    assert!(settle_down(&site, &control));
+    assert_eq!(alarms(&control), [AlarmKind::TpmLost]);
+    site.host.guest("web1", |vm| vm.network_lost = true);
+    assert!(settle_down(&site, &control));
+    assert_eq!((told("vm.network_lost"), alarms(&control).len()), (1, 2));
+    assert!(alarms(&control).contains(&AlarmKind::NetworkLost));
+    // Nothing else that happens tells it again; another death does.
+    site.host.guest("web1", |vm| vm.power = HostPower::Paused);
+    site.host.guest("web1", |vm| vm.supervisor_deaths = 2);
+    assert!(settle_down(&site, &control));
+    assert_eq!((told("vm.supervisor_restarted"), told("vm.tpm_lost")), (2, 1));
+    assert_eq!(told("vm.network_lost"), 1);
+}
+
+#[test]
+fn what_a_datastore_cannot_hold_is_refused_before_there_is_a_task() {
+    let (site, control) = site(&["web1"]);
+    for refused in ["file_too_large", "no_space"] {
+        site.host.lock().refuses = Some(refused);
+        let wanted = if refused == "no_space" { ErrorCode::DatastoreFull } else { ErrorCode::Invalid };
+        let larger = ResizeDisk { size_bytes: (8 << 40).try_into().unwrap() };
+        assert_eq!(code(control.resize_disk(&caller(1), "web1", "disk0", &larger)), wanted);
+        let more: AddDisk = serde_json::from_str(r#"{"size_bytes":8796093022208}"#).unwrap();
+        assert_eq!(code(control.add_disk(&caller(2), "web1", &more)), wanted);
+    }
+    site.host.lock().refuses = None;
+    assert!(settle_down(&site, &control));
+    assert_eq!(control.show_vm("web1").unwrap().disks.len(), 1);
+}
+
+#[test]
+fn a_datastores_directory_is_not_added_as_another_one() {
+    let (site, control) = site(&[]);
+    let known = site.host.lock().datastores.clone();
+    // Another disk is mounted there now.
+    let other = strongroom_types::DatastoreId::random();
+    site.host.lock().datastores.values_mut().for_each(|id| *id = other);
+    let again = serde_json::from_str(r#"{"name":"ds2","path":"/srv/ds1/"}"#).unwrap();
+    let refused = control.add_datastore(&caller(1), &again).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::NameTaken);
+    assert!(refused.message.contains("datastore ds1"), "{refused}");
+    let next = refused.next_step.unwrap();
+    assert!(
+        next.contains("mount that of ds1") && next.contains("`strongroom datastore remove ds1`"),
+        "{next}"
+    );
+    let shown = control.show_datastore("ds1").unwrap();
+    assert_eq!(Some(&shown.id), known.values().next());
+}

@@ -1,0 +1,84 @@
+//! Bridges and tap devices: whether they are there, and whether the host gives them to VMs.
+
+use std::path::Path;
+
+use super::Root;
+use crate::protocol::{Network, Problem};
+
+/// Whether a network card can be on this network of the host. `allowed` is what its configuration names, if it does.
+///
+/// # Errors
+/// `no_such_interface` for a bridge or a tap device that is not there, `interface_not_allowed` for one that the host does
+/// not give to VMs.
+pub fn check(root: &Root, allowed: Option<&[String]>, network: &Network) -> Result<(), Problem> {
+    // The mark is what sysfs has of interfaces of this kind alone.
+    let (device, kind, mark, command) = match network {
+        Network::User => return Ok(()),
+        Network::Tap { device } => (device, "tap device", "tun_flags", "ip tuntap add dev NAME mode tap"),
+        Network::Bridge { bridge, .. } => (bridge, "bridge", "bridge", "ip link add NAME type bridge"),
+    };
+    if let Some(allowed) = allowed.filter(|allowed| !allowed.iter().any(|name| name == device.as_str())) {
+        let message = format!("this host gives VMs no {kind} {device}");
+        let next = match allowed {
+            [] => "use the network user, or name it under `interfaces` in the host's host.json".to_owned(),
+            named => format!("name one of {} (`interfaces` in the host's host.json)", named.join(", ")),
+        };
+        return Err(Problem::new("interface_not_allowed", message).with_next_step(next));
+    }
+    let place = Path::new("/sys/class/net").join(device.as_str());
+    let message = match (root.has(&place), root.has(place.join(mark))) {
+        (_, true) => return Ok(()),
+        (true, false) => format!("network interface {device} of this host is not a {kind}"),
+        (false, false) => format!("this host has no {kind} {device}"),
+    };
+    let next = format!("make one (`{}`), or name another", command.replace("NAME", device.as_str()));
+    Err(Problem::new("no_such_interface", message).with_next_step(next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::tree;
+    use super::*;
+
+    #[test]
+    fn bridges_and_taps_are_there_and_are_such_and_are_given_to_vms() {
+        let (_directory, root) = tree(&[
+            ("/sys/class/net/br0/bridge/bridge_id", "8000"),
+            ("/sys/class/net/eth0/mtu", "1500"),
+            ("/sys/class/net/tap0/tun_flags", "0x1002"),
+        ]);
+        let refused = |allowed: Option<&[&str]>, network: &str| {
+            let allowed: Option<Vec<String>> =
+                allowed.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+            let network: Network = serde_json::from_str(network).unwrap();
+            check(&root, allowed.as_deref(), &network).err().inspect(|problem| {
+                assert!(problem.next_step.is_some(), "{problem}");
+            })
+        };
+        let (bridge, tap) = (r#"{"bridge":{"bridge":"br0"}}"#, r#"{"tap":{"device":"tap0"}}"#);
+        for (allowed, network) in [
+            (None, bridge),
+            (None, tap),
+            (Some(&["tap0", "br0"][..]), bridge),
+            (Some(&["tap0"][..]), tap),
+            (Some(&[][..]), r#""user""#),
+        ] {
+            assert_eq!(refused(allowed, network), None, "{allowed:?} {network}");
+        }
+        for (network, says) in [
+            (r#"{"bridge":{"bridge":"br7"}}"#, "no bridge br7"),
+            (r#"{"bridge":{"bridge":"eth0"}}"#, "eth0 of this host is not a bridge"),
+            (r#"{"tap":{"device":"tap7"}}"#, "no tap device tap7"),
+        ] {
+            let problem = refused(None, network).unwrap();
+            assert_eq!(problem.code, "no_such_interface");
+            assert!(problem.message.contains(says), "{problem}");
+        }
+        // A device that is not there is no hint at what is: what is not given to VMs is said first.
+        for (allowed, network) in
+            [(&["tap0"][..], bridge), (&["br0"][..], tap), (&[][..], r#"{"tap":{"device":"tap7"}}"#)]
+        {
+            assert_eq!(refused(Some(allowed), network).unwrap().code, "interface_not_allowed", "{network}");
+        }
+    }
+}

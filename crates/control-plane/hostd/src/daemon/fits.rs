@@ -1,0 +1,161 @@
+//! Whether a VM fits this host as it is now: what is told before a key is made or anything is written.
+//!
+//! - Memory is compared with all that the host has, and not with what is free: which VMs run when is for a person to say.
+//! - Processors are not compared: a guest with more of them than the host runs, and more slowly.
+
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use strongroom_types::{VolumeSize, display_bytes};
+
+use super::capacity;
+use super::config::DatastoreConfig;
+use crate::checks::{Root, interfaces};
+use crate::protocol::{DatastoreState, Disk, Problem, VmSpec};
+
+/// Whether this host has what a VM takes.
+///
+/// # Errors
+/// `too_much_memory`; what speaks against a network card ([`interfaces::check`]).
+pub fn check_machine(
+    root: &Root,
+    host_memory_bytes: u64,
+    allowed: Option<&[String]>,
+    spec: &VmSpec,
+) -> Result<(), Problem> {
+    if spec.memory_bytes.bytes() > host_memory_bytes {
+        let message = format!(
+            "VM {} is to have {} of memory, and this host has {}",
+            spec.name,
+            spec.memory_bytes,
+            display_bytes(host_memory_bytes)
+        );
+        return Err(Problem::new("too_much_memory", message).with_next_step("give it less with --memory"));
+    }
+    spec.nics.iter().try_for_each(|nic| interfaces::check(root, allowed, &nic.network))
+}
+
+/// Whether a VM's datastore is there, can hold files as large as its disks, and has room for what is to be allocated at
+/// once, of new disks and of those that grow.
+///
+/// # Errors
+/// `no_such_datastore` if its disk is not mounted; `file_too_large`; `no_space`.
+pub fn check_datastore(used: &DatastoreConfig, spec: &VmSpec) -> Result<(), Problem> {
+    let now = capacity::datastore(used);
+    let shown = used.path.display();
+    match now.state {
+        DatastoreState::Missing => {
+            let why = now.reason.unwrap_or_default();
+            let problem = Problem::new("no_such_datastore", format!("datastore {shown} is not there: {why}"));
+            return Err(problem.with_next_step("mount the disk that it is on"));
+        }
+        DatastoreState::Full | DatastoreState::Ready => {}
+    }
+    let mut wanted = 0;
+    for disk in &spec.disks {
+        let growth = growth_bytes(spec, disk);
+        if growth > 0 && !can_hold(&used.path, disk.size_bytes) {
+            let (name, vm, size) = (&disk.name, &spec.name, disk.size_bytes);
+            let message = format!(
+                "the file system of datastore {shown} has no files of {size}, as {name} of VM {vm} would be one"
+            );
+            let problem = Problem::new("file_too_large", message);
+            return Err(problem.with_next_step("make it smaller, or use a datastore on XFS or btrfs"));
+        }
+        wanted += if disk.thick { growth } else { 0 };
+    }
+    if wanted > now.free_bytes {
+        let message = format!(
+            "the disks of VM {} that take their space at once need {}, and datastore {shown} has {} free",
+            spec.name,
+            display_bytes(wanted),
+            display_bytes(now.free_bytes)
+        );
+        return Err(Problem::new("no_space", message).with_next_step("make room there, or use another one"));
+    }
+    Ok(())
+}
+
+/// By how much a disk is larger than its volume. One that cannot be read grows by nothing that is known.
+fn growth_bytes(spec: &VmSpec, disk: &Disk) -> u64 {
+    let (path, bytes) = (spec.volume_path(&disk.name), disk.size_bytes.bytes());
+    if !path.exists() {
+        return bytes;
+    }
+    let has = strongroom_datastore::file::describe(&path).map(|found| found.descriptor.size_bytes.bytes());
+    has.map_or(0, |has| bytes.saturating_sub(has))
+}
+
+/// Whether the file system has files so large: a file without a name is made and given the size, which takes no space.
+/// Where that cannot be tried, the volume's own making says it.
+fn can_hold(datastore: &Path, size: VolumeSize) -> bool {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(datastore, flags, Mode::RUSR | Mode::WUSR) else { return true };
+    rustix::fs::ftruncate(&file, size.block_aligned_bytes()) != Err(Errno::FBIG)
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_datastore::file::{CreateOptions, Protection, Provisioning};
+    use strongroom_types::{DatastoreId, VmId};
+
+    use super::*;
+
+    fn spec(datastore: &Path, more: &str) -> VmSpec {
+        let text = format!(
+            r#"{{"id":"{}","name":"web1","datastore":{datastore:?},"memory_bytes":1073741824{more}}}"#,
+            VmId::random()
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn memory_that_no_start_could_have_is_refused() {
+        let (root, spec) = (Root::machine(), spec(Path::new("/srv"), ""));
+        check_machine(&root, 1 << 30, None, &spec).unwrap();
+        let refused = check_machine(&root, (1 << 30) - 1, None, &spec).unwrap_err();
+        assert_eq!(refused.code, "too_much_memory");
+        assert!(refused.message.contains("web1"), "{refused}");
+    }
+
+    #[test]
+    fn a_datastore_that_is_not_mounted_or_has_no_room_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let id = strongroom_datastore::file::identify(scratch.path()).unwrap();
+        let used = DatastoreConfig { path: scratch.path().to_owned(), id };
+        let disk = |thick| {
+            format!(
+                r#","disks":[{{"name":"disk0","size_bytes":{},"key":"unencrypted","thick":{thick}}}]"#,
+                1u64 << 43
+            )
+        };
+        check_datastore(&used, &spec(scratch.path(), &disk(false))).unwrap();
+        let refused = check_datastore(&used, &spec(scratch.path(), &disk(true))).unwrap_err();
+        assert_eq!(refused.code, "no_space");
+        // A disk that grows takes what it grows by.
+        let free = capacity::datastore(&used).free_bytes;
+        let at = |size: u64| {
+            let more = format!(
+                r#","disks":[{{"name":"disk0","size_bytes":{size},"key":"unencrypted","thick":true}}]"#
+            );
+            spec(scratch.path(), &more)
+        };
+        let (small, large) = (at(1 << 20), at((free & !4095) + (1 << 20)));
+        std::fs::create_dir(small.directory()).unwrap();
+        let volume = CreateOptions {
+            size: small.disks[0].size_bytes,
+            provisioning: Provisioning::Thick,
+            protection: Protection::Unencrypted,
+            log_bytes: None,
+            integrity: false,
+        };
+        strongroom_datastore::file::create(&small.volume_path(&small.disks[0].name), &volume).unwrap();
+        check_datastore(&used, &small).unwrap();
+        check_datastore(&used, &at(2 << 20)).unwrap();
+        assert_eq!(check_datastore(&used, &large).unwrap_err().code, "no_space");
+        let unmounted = DatastoreConfig { id: DatastoreId::random(), ..used };
+        let refused = check_datastore(&unmounted, &spec(scratch.path(), "")).unwrap_err();
+        assert_eq!(refused.code, "no_such_datastore");
+    }
+}

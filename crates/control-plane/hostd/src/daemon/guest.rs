@@ -1,0 +1,197 @@
+//! The guest socket: consoles, screens, dumps, disks and images, for whoever shows a ticket.
+//!
+//! Nothing of a guest passes through hostd: the client's socket goes on to the supervisor of its VM. A connection has a
+//! thread until its line has come.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+
+use super::{Hostd, operations};
+use crate::proof::check_peer;
+use crate::protocol::{FORMAT, GuestHello, GuestWelcome, Problem, ProblemBody, TicketRequest};
+use crate::supervisor::orders::{RequestKind, Task};
+
+/// The longest line, in bytes.
+const LINE_BYTES_MAX: usize = 4096;
+/// For it to come in full.
+const LINE_WITHIN: Duration = Duration::from_secs(5);
+/// Connections that have not shown their ticket.
+const WAITING_MAX: usize = 32;
+/// How many supervisors of its VM may die while a client waits for one.
+const SUPERVISORS_MAX: u32 = 3;
+
+/// Takes connections up, on a thread of its own.
+///
+/// # Errors
+/// If there is no thread.
+pub fn serve(hostd: &Arc<Hostd>, listener: UnixListener) -> io::Result<()> {
+    let (hostd, waiting) = (Arc::clone(hostd), Arc::new(AtomicUsize::new(0)));
+    thread::Builder::new().name("guest sockets".to_owned()).spawn(move || {
+        for stream in listener.incoming() {
+            if hostd.is_ending() {
+                return;
+            }
+            let Ok(stream) = stream else {
+                // Too many descriptors, which is over when some are closed.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            };
+            if waiting.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let (hostd, place) = (Arc::clone(&hostd), Arc::clone(&waiting));
+            let taken = thread::Builder::new().name("ticket".to_owned()).spawn(move || {
+                take_up(&hostd, stream);
+                place.fetch_sub(1, Ordering::Relaxed);
+            });
+            if taken.is_err() {
+                waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn take_up(hostd: &Arc<Hostd>, stream: UnixStream) {
+    let kept = stream.try_clone();
+    if let Err(error) = check_peer(&stream) {
+        tracing::warn!("{error}");
+        return;
+    }
+    let (Err(problem), Ok(mut stream)) = (pass_on(hostd, stream), kept) else { return };
+    let mut line = serde_json::to_vec(&ProblemBody { error: problem }).unwrap_or_default();
+    line.push(b'\n');
+    let _ = stream.write_all(&line);
+}
+
+/// Shows the ticket, and gives the socket to whom it is for. Who that is says the welcome.
+fn pass_on(hostd: &Arc<Hostd>, stream: UnixStream) -> Result<(), Problem> {
+    let bad = |reason: String| Problem::new("bad_hello", reason);
+    let (line, file) =
+        read_line(&stream).map_err(|error| bad(format!("the line cannot be read: {error}")))?;
+    let hello: GuestHello = serde_json::from_slice(&line).map_err(|error| bad(error.to_string()))?;
+    if hello.format != FORMAT {
+        return Err(bad(format!("format {} is not spoken here; {FORMAT} is", hello.format)));
+    }
+    let file = file.map(check_image).transpose()?;
+    let destination = file.as_ref().map(OwnedFd::try_clone).transpose();
+    let destination = destination.map_err(|error| bad(format!("the file cannot be kept: {error}")))?;
+    let (vm, request) = hostd.tickets.redeem(&hello.ticket, file)?;
+    let is_for_one_off = matches!(
+        request,
+        TicketRequest::Upload { .. } | TicketRequest::Check { .. } | TicketRequest::Export { .. }
+    );
+    if !is_for_one_off {
+        hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
+    }
+    let give = |task, grants, to: &[OwnedFd], within| {
+        operations::give_while_off(hostd, vm, task, grants, to, within)
+    };
+    let kind = match request {
+        TicketRequest::Upload { .. } => return welcome(&stream, &GuestWelcome::Upload),
+        TicketRequest::Console { read_only } => RequestKind::Console { read_only },
+        TicketRequest::ConsoleLog { spec, grants } => match hostd.vms.link(vm) {
+            Ok(_) => RequestKind::ConsoleLog,
+            Err(problem) if problem.code == "not_running" => {
+                return give(Task::ConsoleLog(spec), grants, &[stream.into()], Some(operations::LOG_WITHIN));
+            }
+            Err(problem) => return Err(problem),
+        },
+        TicketRequest::Dump { spec, number, grants } => match hostd.vms.link(vm) {
+            Ok(_) => RequestKind::OpenDump { number },
+            Err(problem) if problem.code == "not_running" => {
+                return give(Task::Dump { spec, number }, grants, &[stream.into()], None);
+            }
+            Err(problem) => return Err(problem),
+        },
+        TicketRequest::Check { spec, disk, reads_blocks, grants } => {
+            return give(Task::Check { spec, disk, reads_blocks }, grants, &[stream.into()], None);
+        }
+        TicketRequest::Export { spec, disk, format, grants } => {
+            let file =
+                destination.ok_or_else(|| Problem::new("no_file", "no file came beside the ticket"))?;
+            let to = [OwnedFd::from(stream), check_destination(file)?];
+            return give(Task::Export { spec, disk, format }, grants, &to, None);
+        }
+        TicketRequest::Vnc => {
+            // What follows is the screen's own, which says nothing of us.
+            welcome(&stream, &GuestWelcome::Vnc)?;
+            RequestKind::Vnc
+        }
+    };
+    let _ = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
+    let client = [OwnedFd::from(stream)];
+    let ask = || hostd.runtime.block_on(hostd.vms.link(vm)?.ask(kind.clone(), &client));
+    for _ in 0..SUPERVISORS_MAX {
+        match ask() {
+            // It has died since it was found, or before it could answer.
+            Err(problem) if problem.code == "supervisor_away" => {
+                hostd.runtime.block_on(operations::await_supervisor(hostd, vm));
+            }
+            told => return told,
+        }
+    }
+    ask()
+}
+
+fn welcome(mut stream: &UnixStream, welcome: &GuestWelcome) -> Result<(), Problem> {
+    let mut line = serde_json::to_vec(welcome).unwrap_or_default();
+    line.push(b'\n');
+    stream.write_all(&line).map_err(|error| Problem::new("gone", error.to_string()))
+}
+
+/// An image is a file or a block device, open to be read: of anything else a read could wait for ever.
+fn check_image(file: OwnedFd) -> Result<OwnedFd, Problem> {
+    let bad = |reason: &str| Problem::new("bad_image", reason.to_owned());
+    let kind = fstat(&file).map(|found| FileType::from_raw_mode(found.st_mode));
+    if !matches!(kind, Ok(FileType::RegularFile | FileType::BlockDevice)) {
+        return Err(bad("what came beside the ticket is neither a file nor a block device"));
+    }
+    match fcntl_getfl(&file) {
+        Ok(flags) if flags & OFlags::RWMODE != OFlags::WRONLY && !flags.contains(OFlags::PATH) => Ok(file),
+        _ => Err(bad("the image's file is not open to be read")),
+    }
+}
+
+/// A disk goes into a new file of the client's, which is read again where a format takes that.
+fn check_destination(file: OwnedFd) -> Result<OwnedFd, Problem> {
+    let bad = |reason: &str| Problem::new("bad_image", reason.to_owned());
+    match fstat(&file) {
+        Ok(found)
+            if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile && found.st_size == 0 => {}
+        _ => return Err(bad("what came beside the ticket is no empty file")),
+    }
+    match fcntl_getfl(&file) {
+        Ok(flags) if flags & OFlags::RWMODE == OFlags::RDWR => Ok(file),
+        _ => Err(bad("the file is not open to be read and written")),
+    }
+}
+
+/// Reads one line, a byte at a time so that nothing of what follows is taken, and keeps the first file that comes with it.
+fn read_line(stream: &UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    stream.set_read_timeout(Some(LINE_WITHIN))?;
+    stream.set_write_timeout(Some(LINE_WITHIN))?;
+    let deadline = std::time::Instant::now() + LINE_WITHIN;
+    let (mut line, mut file) = (Vec::new(), None);
+    loop {
+        let mut byte = [0];
+        let received = strongroom_wire::receive(stream, &mut byte, 1)?;
+        file = file.or(received.files.into_iter().next());
+        match (received.bytes, byte[0]) {
+            (0, _) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            (_, b'\n') => return Ok((line, file)),
+            (_, byte) => line.push(byte),
+        }
+        if line.len() > LINE_BYTES_MAX || std::time::Instant::now() > deadline {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The HTTP of the control socket: from requests to [`Hostd`], and back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{FromRequest, FromRequestParts, Path, RawQuery, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use strongroom_serving::{BodyError, Connections, HttpLimits, read_body, serve_http};
+use strongroom_types::VmId;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+use super::vms::no_such_vm;
+use super::{Hostd, operations, statistics};
+use crate::proof::check_peer;
+use crate::protocol::{
+    CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, JudgeRequest, Judgement, ObservedVm,
+    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, REQUEST_BYTES_MAX, Ticket,
+    TicketRequest, VmSpec, VmStatistics,
+};
+
+/// Connections at once: a control plane's, and a few people's.
+const CONNECTIONS_MAX: usize = 64;
+/// A client has one request answered after the other, as long as it likes.
+const HTTP: HttpLimits = HttpLimits {
+    head_bytes: 16 << 10,
+    head_lines: 64,
+    head_within: Duration::from_secs(10),
+    keeps_alive: true,
+};
+/// For a request's body to come.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+
+/// Answers until it is dropped.
+pub async fn serve(hostd: Arc<Hostd>, listener: UnixListener) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let router = router(hostd);
+    let mut connections = Connections::new("hostd's control socket");
+    loop {
+        let (stream, _) = connections.accept(|| listener.accept()).await;
+        if let Err(error) = check_peer(&stream) {
+            tracing::warn!("{error}");
+            continue;
+        }
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let router = router.clone();
+        connections.spawn(async move {
+            connection(router, stream).await;
+            drop(place);
+        });
+    }
+}
+
+async fn connection(router: Router, stream: UnixStream) {
+    if let Err(error) = serve_http(stream, router, (), HTTP, std::future::pending()).await {
+        tracing::debug!("a connection ended early: {error}");
+    }
+}
+
+fn router(hostd: Arc<Hostd>) -> Router {
+    Router::new()
+        .route("/v1/host", get(host))
+        .route("/v1/vms", get(vms))
+        .route("/v1/vms/{vm}", get(vm))
+        .route("/v1/statistics", get(all_statistics))
+        .route("/v1/vms/{vm}/statistics", get(vm_statistics))
+        .route("/v1/vms/{vm}/operations", post(submit))
+        .route("/v1/vms/{vm}/check", post(check))
+        .route("/v1/vms/{vm}/judge", post(judge))
+        .route("/v1/vms/{vm}/tickets", post(ticket))
+        .route("/v1/operations/{operation}", get(operation).delete(cancel))
+        .route("/v1/changes", get(changes))
+        .route("/v1/datastores", put(add_datastore).post(look_through))
+        .fallback(async |uri: Uri| Refused(no_such_path(&uri)))
+        .method_not_allowed_fallback(async || {
+            Refused(Problem::new("method", "that is not done with it here"))
+        })
+        .with_state(hostd)
+}
+
+type Asked = State<Arc<Hostd>>;
+type Answer<T> = Result<Json<T>, Refused>;
+
+async fn host(State(hostd): Asked) -> Answer<Host> {
+    Ok(Json(hostd.host().await?))
+}
+
+async fn vms(State(hostd): Asked) -> Json<ObservedVms> {
+    Json(hostd.observed())
+}
+
+async fn vm(State(hostd): Asked, Named(vm): Named<VmId>) -> Answer<ObservedVm> {
+    Ok(Json(hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?))
+}
+
+async fn all_statistics(State(hostd): Asked) -> Json<Vec<VmStatistics>> {
+    Json(statistics::of_all(&hostd).await)
+}
+
+async fn vm_statistics(State(hostd): Asked, Named(vm): Named<VmId>) -> Answer<VmStatistics> {
+    Ok(Json(statistics::of_vm(&hostd, vm).await?))
+}
+
+async fn submit(
+    State(hostd): Asked,
+    Named(vm): Named<VmId>,
+    Body(wanted): Body<OperationRequest>,
+) -> Result<(StatusCode, Json<Operation>), Refused> {
+    Ok((StatusCode::ACCEPTED, Json(hostd.submit(vm, wanted)?)))
+}
+
+async fn check(State(hostd): Asked, Named(vm): Named<VmId>, Body(spec): Body<VmSpec>) -> Answer<()> {
+    Ok(Json(operations::check(&hostd, vm, spec).await?))
+}
+
+async fn judge(
+    State(hostd): Asked,
+    Named(vm): Named<VmId>,
+    Body(wanted): Body<JudgeRequest>,
+) -> Answer<Judgement> {
+    Ok(Json(operations::judge(&hostd, vm, wanted).await?))
+}
+
+async fn ticket(
+    State(hostd): Asked,
+    Named(vm): Named<VmId>,
+    Body(wanted): Body<TicketRequest>,
+) -> Result<(StatusCode, Json<Ticket>), Refused> {
+    Ok((StatusCode::CREATED, Json(hostd.ticket(vm, wanted)?)))
+}
+
+async fn operation(State(hostd): Asked, Named(operation): Named<OperationId>) -> Answer<Operation> {
+    known(operation, hostd.queue.get(operation))
+}
+
+async fn cancel(State(hostd): Asked, Named(operation): Named<OperationId>) -> Answer<Operation> {
+    known(operation, hostd.queue.cancel(operation))
+}
+
+fn known(operation: OperationId, found: Option<Operation>) -> Answer<Operation> {
+    let none = || Problem::new("no_such_operation", format!("no operation {operation} is known"));
+    Ok(Json(found.ok_or_else(none)?))
+}
+
+async fn changes(State(hostd): Asked, RawQuery(query): RawQuery) -> Answer<Changes> {
+    let Changed { after, wait } = Changed::read(query.as_deref().unwrap_or_default())?;
+    Ok(Json(hostd.changes.after(after, wait).await))
+}
+
+async fn add_datastore(State(hostd): Asked, Body(wanted): Body<DatastoreRequest>) -> Answer<Datastore> {
+    Ok(Json(hostd.add_datastore(wanted).await?))
+}
+
+async fn look_through(State(hostd): Asked, Body(wanted): Body<DatastoreRequest>) -> Answer<Datastore> {
+    Ok(Json(hostd.look_through(wanted).await?))
+}
+
+/// An answer's body.
+struct Json<T>(T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(body) => json(body),
+            Err(error) => Refused(Problem::new("internal", error.to_string())).into_response(),
+        }
+    }
+}
+
+fn json(body: Vec<u8>) -> Response {
+    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
+}
+
+/// A request that is not done.
+struct Refused(Problem);
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = status_of(&self.0.code);
+        let body = serde_json::to_vec(&ProblemBody { error: self.0 }).unwrap_or_default();
+        (status, json(body)).into_response()
+    }
+}
+
+fn status_of(code: &str) -> StatusCode {
+    match code {
+        "no_such_path" | "no_such_vm" | "no_such_operation" => StatusCode::NOT_FOUND,
+        "bad_request" | "bad_spec" => StatusCode::BAD_REQUEST,
+        "too_long" => StatusCode::PAYLOAD_TOO_LARGE,
+        "busy" | "too_many_tickets" | "too_many_datastores" => StatusCode::TOO_MANY_REQUESTS,
+        "internal" | "system" => StatusCode::INTERNAL_SERVER_ERROR,
+        "method" => StatusCode::METHOD_NOT_ALLOWED,
+        _ => StatusCode::CONFLICT,
+    }
+}
+
+fn no_such_path(uri: &Uri) -> Problem {
+    Problem::new("no_such_path", format!("{} is nothing here", uri.path()))
+}
+
+/// An id in the path.
+struct Named<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        path.map(|Path(id)| Self(id)).map_err(|_| Refused(no_such_path(&parts.uri)))
+    }
+}
+
+/// A request's body.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Refused> {
+        let body = read_body(request.into_body(), REQUEST_BYTES_MAX, BODY_WITHIN).await;
+        let body = body.map_err(|error| {
+            let code = match error {
+                BodyError::TooLong(_) => "too_long",
+                BodyError::Late | BodyError::CutShort => "bad_request",
+            };
+            Problem::new(code, error.to_string())
+        })?;
+        let read = serde_json::from_slice(&body);
+        read.map(Self).map_err(|error| Refused(Problem::new("bad_request", error.to_string())))
+    }
+}
+
+/// From which change on is asked, and how long to wait for one.
+struct Changed {
+    after: u64,
+    wait: Duration,
+}
+
+impl Changed {
+    fn read(query: &str) -> Result<Self, Problem> {
+        let (mut after, mut wait_s) = (0, 0);
+        for (name, value) in
+            query.split('&').filter(|part| !part.is_empty()).filter_map(|part| part.split_once('='))
+        {
+            let number =
+                || value.parse().map_err(|_| Problem::new("bad_request", format!("{name} is a number")));
+            match name {
+                "after" => after = number()?,
+                "wait_s" => wait_s = number()?,
+                _ => {
+                    return Err(Problem::new(
+                        "bad_request",
+                        format!("'{name}' is nothing that is asked for here"),
+                    ));
+                }
+            }
+        }
+        let wait = Duration::from_secs(wait_s.min(CHANGES_WAIT_MAX_S));
+        Ok(Self { after, wait })
+    }
+}

@@ -1,0 +1,438 @@
+//! hostd's side of a supervisor: how one is started, found, spoken to, and what is done when it is gone.
+//!
+//! Each VM that is not off has a thread that listens to its supervisor, and sees to it that there is one.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use strongroom_statistics::Snapshot;
+use strongroom_types::VmId;
+use tokio::sync::oneshot;
+
+use super::Hostd;
+use super::boot_files;
+use super::vms::{Kept, now_unix_seconds};
+use crate::process::ProcessIdentity;
+use crate::proof::{Secret, check_peer};
+use crate::protocol::{DiskName, Grant, KnownVolume, OffReason, Problem, StartOptions, VmGeneration, VmSpec};
+use crate::run_directory::VmRunDirectory;
+use crate::supervisor::kill_unrecorded;
+use crate::supervisor::layout::Layout;
+use crate::supervisor::orders::{Birth, Orphan, Report, Request, RequestKind, RunTask, Task};
+use crate::supervisor::state_file::{Off, StateFile};
+use crate::vm_directory::VmRecord;
+use crate::wire::{Wire, WireError};
+
+/// Before a supervisor that hung up and lives is spoken to again, and before one that died at once is replaced again.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// The longest such pause.
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(5);
+/// A supervisor that lived for so long did not die at once.
+const SETTLED: Duration = Duration::from_secs(10);
+/// How long a QEMU that nobody wrote down may take to show itself.
+const UNRECORDED_WITHIN: Duration = Duration::from_secs(1);
+/// What a listening thread needs, in bytes: it decodes packets, and no more.
+const STACK_BYTES: usize = 512 << 10;
+
+/// How supervisors are started.
+#[derive(Clone, Debug)]
+pub struct SupervisorProgram {
+    /// The program.
+    pub path: PathBuf,
+    /// What makes it a supervisor.
+    pub arguments: Vec<OsString>,
+}
+
+impl SupervisorProgram {
+    /// Starts one, and tells it what to do. It has nothing of our environment, and leaves our session itself.
+    ///
+    /// # Errors
+    /// If it cannot be started, or does not take its orders.
+    pub fn start(&self, birth: &Birth, files: &[OwnedFd]) -> Result<(Wire, Child), Problem> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Problem::new("supervisor", format!("the VM's supervisor cannot be started: {error}"))
+        };
+        let (wire, theirs) = Wire::pair().map_err(|error| failed(&error))?;
+        let mut child = Command::new(&self.path)
+            .args(&self.arguments)
+            .env_clear()
+            .stdin(theirs)
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(|error| failed(&error))?;
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = wire.send(birth, &files) {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(failed(&error));
+        }
+        Ok((wire, child))
+    }
+}
+
+/// What a supervisor answers: what became of the VM's volumes, or why it was not done.
+type Answered = Result<Vec<KnownVolume>, Problem>;
+
+/// A supervisor that runs a VM.
+#[derive(Debug)]
+pub struct Link {
+    wire: Wire,
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, oneshot::Sender<Answered>>>,
+    /// What was told before the answers to requests for statistics.
+    counted: Mutex<HashMap<u64, Box<Snapshot>>>,
+}
+
+impl Link {
+    fn new(wire: Wire) -> Arc<Self> {
+        Arc::new(Self { wire, next: AtomicU64::new(1), waiting: Mutex::default(), counted: Mutex::default() })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// What it answers; or that it has died.
+    pub async fn ask(&self, kind: RequestKind, files: &[OwnedFd]) -> Result<(), Problem> {
+        self.ask_numbered(kind, files).await.map(drop)
+    }
+
+    /// Asks for what changes volumes, and waits for the answer: what became of them.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub async fn ask_of_volumes(&self, kind: RequestKind) -> Result<Vec<KnownVolume>, Problem> {
+        self.ask_numbered(kind, &[]).await.map(|(_, known)| known)
+    }
+
+    /// Asks what a disk was asked for.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask); also of a supervisor that does not count.
+    pub async fn ask_statistics(&self, disk: DiskName) -> Result<Snapshot, Problem> {
+        let (id, _) = self.ask_numbered(RequestKind::Statistics { disk }, &[]).await?;
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let none = || Problem::new("supervisor", "the VM's supervisor answered without what was asked for");
+        counted.map(|snapshot| *snapshot).ok_or_else(none)
+    }
+
+    /// Asks, and waits for the answer. Says which number the request has.
+    async fn ask_numbered(
+        &self,
+        kind: RequestKind,
+        files: &[OwnedFd],
+    ) -> Result<(u64, Vec<KnownVolume>), Problem> {
+        let away = || Problem::new("supervisor_away", "the VM's supervisor has died; try again in a moment");
+        let (answer, answered) = oneshot::channel();
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, answer);
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        if self.wire.send(&Request { id, kind }, &files).is_err() {
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            return Err(away());
+        }
+        answered.await.map_err(|_| away())?.map(|known| (id, known))
+    }
+
+    /// Keeps what was told for a request that is waited for.
+    fn told(&self, id: u64, snapshot: Box<Snapshot>) {
+        let is_awaited = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&id);
+        if is_awaited {
+            self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, snapshot);
+        }
+    }
+
+    fn answered(&self, id: u64, answer: Answered) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let is_taken = waiting.is_some_and(|waiting| waiting.send(answer).is_ok());
+        if !is_taken {
+            // Nobody waits any more.
+            self.counted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        }
+    }
+
+    fn is_gone(&self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.wire.hang_up();
+    }
+}
+
+/// What to do next about a VM's supervisor.
+enum Next {
+    /// Listen to this one, which is our child or not.
+    Listen(Wire, Option<Child>),
+    /// Look for one that runs.
+    Find,
+}
+
+/// Starts a VM. Its thread listens to its supervisor from now on.
+///
+/// # Errors
+/// If there is no supervisor.
+pub fn start(
+    hostd: &Arc<Hostd>,
+    spec: &VmSpec,
+    generation: VmGeneration,
+    grants: Vec<Grant>,
+    how: StartOptions,
+) -> Result<(), Problem> {
+    let run = hostd.run.vm(spec.id);
+    let system = |error: &dyn std::fmt::Display| Problem::new("system", error.to_string());
+    // Nothing of a start before this one is of use.
+    run.remove().and_then(|()| run.make()).map_err(|error| system(&error))?;
+    Secret::make(&run.secret()).map_err(|error| system(&error))?;
+    if let Some(kernel) = &spec.kernel {
+        boot_files::copy(kernel, spec.memory_bytes.bytes(), &run, &hostd.config().boot_directories)
+            .inspect_err(|_| drop(run.remove()))?;
+    }
+    let cdrom = spec.cdrom.as_deref().map(|image| boot_files::open(image, &hostd.config().boot_directories));
+    let cdrom = cdrom.transpose().inspect_err(|_| drop(run.remove()))?.map(OwnedFd::from);
+    let (spec_now, layout) = (Box::new(spec.clone()), Layout::default());
+    let task = RunTask { spec: spec_now, generation, adopt: None, layout, how, supervisor_deaths: 0 };
+    let (wire, child) = hostd.supervisor.start(&birth(hostd, &run, grants, task), cdrom.as_slice())?;
+    hostd.vms.set_starting(spec, generation);
+    listen(hostd, spec.id, run, Next::Listen(wire, Some(child)))
+}
+
+/// Takes up the VMs that a hostd before this one has started.
+pub fn find_running(hostd: &Arc<Hostd>) -> io::Result<()> {
+    for vm in hostd.run.vms_found()? {
+        let run = hostd.run.vm(vm);
+        match StateFile::read(&run) {
+            Ok(Some(state)) => {
+                hostd.vms.set_starting(&state.spec, state.generation);
+                if let Err(problem) = listen(hostd, vm, run, Next::Find) {
+                    tracing::error!("VM {vm}: {problem}");
+                }
+            }
+            Ok(None) => {
+                // Its supervisor died, or has not begun yet; whichever, QEMU has not been started.
+                tracing::warn!("VM {vm}: what is left of a start that did not begin is removed");
+                run.remove()?;
+            }
+            Err(error) => tracing::error!("VM {vm}: {}: {error}", run.state().display()),
+        }
+    }
+    Ok(())
+}
+
+fn birth(hostd: &Hostd, run: &VmRunDirectory, grants: Vec<Grant>, task: RunTask) -> Birth {
+    let (home, qemu) = (hostd.home.clone(), hostd.config().qemu);
+    Birth { home, run: run.path().to_owned(), qemu, grants, task: Task::Run(task) }
+}
+
+fn listen(hostd: &Arc<Hostd>, vm: VmId, run: VmRunDirectory, next: Next) -> Result<(), Problem> {
+    let hostd = Arc::clone(hostd);
+    let thread = thread::Builder::new().name("supervisor".to_owned()).stack_size(STACK_BYTES);
+    let spawned = thread.spawn(move || Listener { hostd, vm, run, children: Vec::new() }.run(next));
+    spawned.map(drop).map_err(|error| Problem::new("system", error.to_string()))
+}
+
+struct Listener {
+    hostd: Arc<Hostd>,
+    vm: VmId,
+    run: VmRunDirectory,
+    children: Vec<Child>,
+}
+
+impl Listener {
+    fn run(mut self, mut next: Next) {
+        let mut pause = AGAIN_AFTER;
+        loop {
+            let begun = Instant::now();
+            match next {
+                Next::Listen(wire, child) => {
+                    self.children.extend(child);
+                    self.hear(wire);
+                }
+                Next::Find => match self.find() {
+                    Ok(wire) => self.hear(wire),
+                    Err(error) => tracing::debug!("VM {}: its supervisor is not reached: {error}", self.vm),
+                },
+            }
+            if self.hostd.is_ending() {
+                return;
+            }
+            pause = if begun.elapsed() > SETTLED { AGAIN_AFTER } else { (pause * 2).min(AGAIN_AFTER_MAX) };
+            match self.aftermath(pause) {
+                Some(then) => next = then,
+                None => return,
+            }
+        }
+    }
+
+    /// Listens until the supervisor hangs up.
+    fn hear(&self, wire: Wire) {
+        let link = Link::new(wire);
+        self.hostd.vms.set_link(self.vm, Some(Arc::clone(&link)));
+        loop {
+            match link.wire.receive::<Report>() {
+                Ok((Report::State(observed), _)) => self.hostd.vms.observe(self.vm, *observed),
+                Ok((Report::Answer { id, problem, known }, _)) => {
+                    link.answered(id, problem.map_or(Ok(known), Err));
+                }
+                Ok((Report::Statistics { id, snapshot }, _)) => link.told(id, snapshot),
+                Ok((Report::Progress(progress), _)) => self.hostd.queue.progress_of(self.vm, progress),
+                Ok((Report::Failed(problem), _)) => tracing::error!("VM {}: {problem}", self.vm),
+                Ok(_) => {}
+                Err(WireError::Gone) => break,
+                Err(error) => {
+                    tracing::warn!("VM {}: its supervisor is not understood: {error}", self.vm);
+                    break;
+                }
+            }
+        }
+        self.hostd.vms.set_link(self.vm, None);
+        link.is_gone();
+    }
+
+    fn find(&self) -> Result<Wire, crate::proof::ProofError> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(WireError::from)?;
+        let address = SocketAddrUnix::new(self.run.supervisor_socket()).map_err(WireError::from)?;
+        rustix::net::connect(&socket, &address).map_err(WireError::from)?;
+        check_peer(&socket)?;
+        let wire = Wire::adopt(socket).ok_or(WireError::Gone)?;
+        Secret::read(&self.run.secret())?.prove_as_hostd(&wire, self.vm)?;
+        Ok(wire)
+    }
+
+    /// What is to be done now that nobody is heard; nothing if the VM is off.
+    fn aftermath(&mut self, pause: Duration) -> Option<Next> {
+        let state = match StateFile::read(&self.run) {
+            Ok(Some(state)) => state,
+            Ok(None) => {
+                self.reap(None);
+                return self.off_without_state();
+            }
+            Err(error) => {
+                tracing::error!("VM {}: {}: {error}", self.vm, self.run.state().display());
+                thread::sleep(pause);
+                return Some(Next::Find);
+            }
+        };
+        if state.supervisor.is_alive() {
+            // It hung up because it ends, or because we were too slow for it.
+            await_end(state.supervisor, pause);
+            return Some(Next::Find);
+        }
+        self.reap(Some(state.supervisor));
+        if let Some(off) = &state.off {
+            self.set_off(&state, off.clone());
+            return None;
+        }
+        let (swtpm, paused_by_request) = (state.swtpm, state.paused_by_request);
+        let orphan = state.qemu.map(|qemu| Orphan { qemu, swtpm, paused_by_request });
+        let identity = |orphan: &Orphan| ProcessIdentity {
+            pid: orphan.qemu.pid,
+            start_ticks: orphan.qemu.start_time_ticks,
+        };
+        match orphan.filter(|orphan| identity(orphan).is_alive()) {
+            Some(orphan) => {
+                tracing::error!(
+                    "VM {}: its supervisor died; another one takes over QEMU {}",
+                    self.vm,
+                    orphan.qemu.pid
+                );
+                self.hostd.vms.set_orphaned(self.vm);
+                thread::sleep(pause);
+                Some(self.adopt(state, orphan))
+            }
+            None => {
+                if state.qemu.is_none() {
+                    kill_unrecorded(&self.run, UNRECORDED_WITHIN);
+                    // No QEMU has hung up on it.
+                    if let Some(swtpm) = state.swtpm {
+                        let swtpm = ProcessIdentity { pid: swtpm.pid, start_ticks: swtpm.start_time_ticks };
+                        let _ = swtpm.kill();
+                    }
+                }
+                let message =
+                    "its supervisor and its QEMU died: the host lost its power, or somebody killed them";
+                let reason = OffReason::HostLost;
+                let off = Off { reason, message: message.to_owned(), at_unix_seconds: now_unix_seconds() };
+                self.set_off(&state, off);
+                None
+            }
+        }
+    }
+
+    fn adopt(&self, state: StateFile, orphan: Orphan) -> Next {
+        let StateFile { spec, layout, generation, supervisor_deaths, .. } = state;
+        let (spec, adopt, how) = (Box::new(spec), Some(orphan), StartOptions::default());
+        let supervisor_deaths = supervisor_deaths + 1;
+        let task = RunTask { spec, generation, adopt, layout, how, supervisor_deaths };
+        let begun = Secret::make(&self.run.secret())
+            .map_err(|error| Problem::new("system", error.to_string()))
+            .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));
+        match begun {
+            Ok((wire, child)) => Next::Listen(wire, Some(child)),
+            Err(problem) => {
+                tracing::error!("VM {}: {problem}", self.vm);
+                Next::Find
+            }
+        }
+    }
+
+    /// A supervisor that died before it wrote who it is has begun nothing.
+    fn off_without_state(&self) -> Option<Next> {
+        let observed = self.hostd.vms.get(self.vm)?;
+        let message = "its supervisor died before it had begun";
+        let off = Off {
+            reason: OffReason::StartFailed,
+            message: message.to_owned(),
+            at_unix_seconds: now_unix_seconds(),
+        };
+        let _ = self.run.remove();
+        if let Some(spec) = observed.spec {
+            let kept = kept(&spec);
+            self.hostd.vms.set_off(*spec, observed.generation, Some(&off), kept);
+        }
+        None
+    }
+
+    fn set_off(&self, state: &StateFile, off: Off) {
+        if let Err(error) = self.run.remove() {
+            tracing::warn!("VM {}: {} cannot be removed: {error}", self.vm, self.run.path().display());
+        }
+        let kept = kept(&state.spec);
+        self.hostd.vms.set_off(state.spec.clone(), state.generation, Some(&off), kept);
+    }
+
+    /// Waits for those of our children that have ended. One that hung up before it wrote who it is, is ended.
+    fn reap(&mut self, supervisor: Option<ProcessIdentity>) {
+        let lives = supervisor.is_some_and(ProcessIdentity::is_alive);
+        self.children.retain_mut(|child| {
+            if supervisor.is_none() {
+                let _ = child.kill();
+            }
+            // Only the last one can be the one that lives.
+            lives && matches!(child.try_wait(), Ok(None)) || !lives && child.wait().is_err()
+        });
+    }
+}
+
+/// What a VM that is off keeps of its guest, as its directory says.
+fn kept(spec: &VmSpec) -> Kept {
+    let record = VmRecord::read_of(&spec.directory(), spec.id);
+    let record = record.inspect_err(|error| tracing::error!("VM {}: {error}", spec.name));
+    record.as_ref().map(Kept::from).unwrap_or_default()
+}
+
+/// Waits for the end of a process, for so long.
+fn await_end(process: ProcessIdentity, within: Duration) {
+    let Some(pidfd) = process.pidfd() else { return };
+    let within = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: within.subsec_nanos().into() };
+    let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&within));
+}

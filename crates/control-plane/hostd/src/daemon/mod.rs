@@ -1,0 +1,353 @@
+//! hostd: the daemon of one host.
+//!
+//! It knows the VMs of the host's datastores and starts a supervisor for each that is to run; the supervisor, not hostd, holds
+//! keys and disks. So hostd can end, be killed or be upgraded at any moment, and its successor finds every VM as it is:
+//! `<run>/vms` says who runs, the datastores say what there is. What hostd itself remembers (operations, tickets, numbers of
+//! changes) is of one run, and its protocol says so.
+
+pub mod boot_files;
+pub mod capacity;
+mod changes;
+pub mod config;
+mod fits;
+mod guest;
+mod http;
+mod link;
+mod operations;
+mod queue;
+mod statistics;
+mod tickets;
+mod vms;
+
+use std::fmt::Debug;
+use std::io;
+use std::os::unix::net::UnixListener as BlockingListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, Mode, flock};
+use strongroom_hypervisor::QemuProgram;
+use thiserror::Error;
+use tokio::net::UnixListener;
+use tokio::runtime::Handle;
+
+use self::changes::ChangeLog;
+use self::config::{DATASTORES_MAX, DatastoreConfig, HostConfig};
+pub use self::link::SupervisorProgram;
+use self::operations::blocking;
+use self::queue::Queue;
+use self::tickets::Tickets;
+use self::vms::{Vms, no_such_vm};
+use crate::checks::{Root, crypto_safe};
+use crate::protocol::{
+    ChangedObject, Datastore, DatastoreRequest, DatastoreState, Host, ObservedVms, Operation,
+    OperationRequest, Problem, Ticket, TicketRequest,
+};
+use crate::run_directory::HostRunDirectory;
+use crate::supervisor::fillable;
+
+/// Whoever has to know where volumes are: what needs a key is asked for before one is destroyed.
+pub trait DatastoreNotes: Debug + Send + Sync {
+    /// Notes that volumes will be in this directory; durable when it returns.
+    ///
+    /// # Errors
+    /// If it cannot be noted: then it is not used.
+    fn note(&self, path: &Path) -> io::Result<()>;
+}
+
+/// What a hostd is started with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where hostd's own things are kept: its configuration, and what supervisors need to reach key providers.
+    pub home: PathBuf,
+    /// Told of each datastore before it is used.
+    pub notes: Arc<dyn DatastoreNotes>,
+    /// Where things are kept that last as long as processes.
+    pub run: PathBuf,
+    /// How supervisors are started.
+    pub supervisor: SupervisorProgram,
+}
+
+/// Why hostd does not run.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// Another one does.
+    #[error("another hostd runs with the run directory {0}")]
+    Running(PathBuf),
+    /// The operating system.
+    #[error("hostd cannot {action}: {error}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        error: io::Error,
+    },
+}
+
+fn system(action: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+    move |error| DaemonError::System { action, error }
+}
+
+/// The daemon.
+#[derive(Debug)]
+pub struct Hostd {
+    home: PathBuf,
+    notes: Arc<dyn DatastoreNotes>,
+    run: HostRunDirectory,
+    supervisor: SupervisorProgram,
+    config: Mutex<HostConfig>,
+    vms: Vms,
+    queue: Queue,
+    changes: Arc<ChangeLog>,
+    tickets: Tickets,
+    runtime: Handle,
+    /// Told when there may be something to do.
+    work: tokio::sync::Notify,
+    ending: AtomicBool,
+}
+
+/// Runs until `shutdown` is ready. VMs run on.
+///
+/// # Errors
+/// If another one runs, or it cannot listen. A datastore or a VM that cannot be read is logged.
+pub async fn run(options: Options, shutdown: impl Future<Output = ()>) -> Result<(), DaemonError> {
+    let run = HostRunDirectory::at(&options.run).map_err(system("use its run directory"))?;
+    let lock = take_lock(&run)?;
+    let config = HostConfig::of_home(&options.home).map_err(system("read its configuration"))?;
+    if let Err(error) = boot_files::prepare(&config, &options.home) {
+        tracing::warn!("the directory for kernels and CD-ROM images cannot be made: {error}");
+    }
+    let changes = Arc::new(ChangeLog::new());
+    let hostd = Arc::new(Hostd {
+        home: options.home,
+        notes: options.notes,
+        supervisor: options.supervisor,
+        vms: Vms::new(Arc::clone(&changes)),
+        queue: Queue::new(Arc::clone(&changes)),
+        changes,
+        tickets: Tickets::default(),
+        runtime: Handle::current(),
+        work: tokio::sync::Notify::new(),
+        ending: AtomicBool::new(false),
+        config: Mutex::new(config),
+        run,
+    });
+    let looking = Arc::clone(&hostd);
+    tokio::task::spawn_blocking(move || looking.look_around())
+        .await
+        .map_err(io::Error::other)
+        .flatten()
+        .map_err(system("find what runs"))?;
+    let guest = listen(&hostd.run.guest_socket()).map_err(system("listen"))?;
+    guest::serve(&hostd, guest).map_err(system("listen"))?;
+    let control = listen(&hostd.run.control_socket()).map_err(system("listen"))?;
+    control.set_nonblocking(true).map_err(system("listen"))?;
+    let control = UnixListener::from_std(control).map_err(system("listen"))?;
+    tracing::info!("hostd listens on {}", hostd.run.control_socket().display());
+    let served = http::serve(Arc::clone(&hostd), control);
+    tokio::select! {
+        () = served => {}
+        () = hostd.work_off() => {}
+        () = shutdown => {}
+    }
+    hostd.end();
+    drop(lock);
+    Ok(())
+}
+
+impl Hostd {
+    /// What there is, and what runs.
+    fn look_around(self: &Arc<Self>) -> io::Result<()> {
+        for datastore in self.config().datastores {
+            self.vms.scan(&datastore.path);
+        }
+        link::find_running(self)
+    }
+
+    fn config(&self) -> HostConfig {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+        self.queue.close();
+        for socket in [self.run.control_socket(), self.run.guest_socket()] {
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+
+    /// Does operations, as many at once as may be.
+    async fn work_off(self: &Arc<Self>) {
+        loop {
+            while let Some(job) = self.queue.next() {
+                let hostd = Arc::clone(self);
+                tokio::spawn(async move {
+                    let ended = operations::carry_out(&hostd, &job).await;
+                    if let Err(queue::Failure::Problem(problem)) = &ended {
+                        tracing::warn!("VM {}: {} failed: {problem}", job.vm, job.request.kind.name());
+                    }
+                    hostd.queue.finish(&job, ended);
+                    hostd.work.notify_one();
+                });
+            }
+            self.work.notified().await;
+        }
+    }
+
+    fn submit(&self, vm: strongroom_types::VmId, request: OperationRequest) -> Result<Operation, Problem> {
+        let operation = self.queue.submit(vm, request)?;
+        self.work.notify_one();
+        Ok(operation)
+    }
+
+    fn ticket(&self, vm: strongroom_types::VmId, request: TicketRequest) -> Result<Ticket, Problem> {
+        let now = self.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
+        if let Some(spec) = request.spec() {
+            self.check_spec(vm, spec)?;
+        }
+        match &request {
+            TicketRequest::Upload { disk } => {
+                let disk = now.spec.as_ref().and_then(|spec| fillable(spec, disk));
+                disk.ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk to fill"))?;
+            }
+            TicketRequest::Check { spec, disk, .. } | TicketRequest::Export { spec, disk, .. } => {
+                spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", "the VM has no such disk"))?;
+            }
+            // Of a VM that is off too.
+            TicketRequest::ConsoleLog { .. } => {}
+            TicketRequest::Dump { number, .. } => {
+                let dumps = now.dumps.as_deref().unwrap_or_default();
+                if !dumps.iter().any(|dump| dump.number == *number) {
+                    let message = format!("VM {} has no dump {number}", now.name);
+                    return Err(Problem::new("no_such_dump", message));
+                }
+            }
+            TicketRequest::Console { .. } | TicketRequest::Vnc => match self.vms.link(vm) {
+                // Who comes with it waits for the one that takes over.
+                Err(problem) if problem.code == "supervisor_away" => {}
+                found => drop(found?),
+            },
+        }
+        let (ticket, expires) = self.tickets.mint(vm, request)?;
+        let expires = expires.duration_since(std::time::SystemTime::UNIX_EPOCH);
+        let expires_unix_seconds = expires.map_or(0, |since| since.as_secs());
+        Ok(Ticket { ticket, expires_unix_seconds, socket: self.run.guest_socket() })
+    }
+
+    fn observed(&self) -> ObservedVms {
+        // The number first: what changes meanwhile is told again.
+        let number = self.changes.number();
+        ObservedVms { epoch: self.changes.epoch(), number, vms: self.vms.all() }
+    }
+
+    async fn host(&self) -> Result<Host, Problem> {
+        let config = self.config();
+        let (running, queued) = self.queue.counts();
+        let count = |found: usize| u32::try_from(found).unwrap_or(u32::MAX);
+        let (epoch, vms_running) = (self.changes.epoch(), count(self.vms.running()));
+        let encrypted_run = self.vms.encrypted_run();
+        let findings = self.run.qemu_findings();
+        blocking(move || {
+            let (memory_bytes, memory_available_bytes) = capacity::memory_bytes();
+            let qemu = QemuProgram::probe_once(&config.qemu, &findings).ok();
+            Host {
+                name: config.name.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                epoch,
+                cpus: capacity::cpus(),
+                memory_bytes,
+                memory_available_bytes,
+                topology: capacity::topology(),
+                accelerator: capacity::accelerator(qemu.as_ref()),
+                programs: Some(capacity::programs(qemu.as_ref())),
+                boot_directories: config.boot_directories.clone(),
+                datastores: config.datastores.iter().map(capacity::datastore).collect(),
+                crypto_safe: crypto_safe::judge(&Root::machine(), config.crypto_safe, encrypted_run),
+                vms_running,
+                operations_running: count(running),
+                operations_queued: count(queued),
+            }
+        })
+        .await
+    }
+
+    async fn add_datastore(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
+        let hostd = Arc::clone(self);
+        blocking(move || hostd.add_datastore_now(request.path)).await?
+    }
+
+    async fn look_through(self: &Arc<Self>, request: DatastoreRequest) -> Result<Datastore, Problem> {
+        let hostd = Arc::clone(self);
+        blocking(move || hostd.look_through_now(&request.path)).await?
+    }
+
+    /// What came into a datastore or went from it without hostd. One that is not there, or has another one in its place, says
+    /// nothing of its VMs.
+    fn look_through_now(&self, path: &Path) -> Result<Datastore, Problem> {
+        let Some(used) = self.config().datastore(path).cloned() else {
+            let message = format!("{} is no datastore of this host", path.display());
+            return Err(Problem::new("no_such_datastore", message).with_next_step("add it first"));
+        };
+        let found = capacity::datastore(&used);
+        if found.state == DatastoreState::Ready {
+            self.vms.scan(path);
+            self.vms.forget_missing(path);
+        }
+        Ok(found)
+    }
+
+    fn add_datastore_now(&self, path: PathBuf) -> Result<Datastore, Problem> {
+        if !path.is_absolute() {
+            return Err(Problem::new("bad_request", "a datastore's path is absolute"));
+        }
+        capacity::may_be_used(&path, self.config().datastore(&path))?;
+        let id = strongroom_datastore::file::identify(&path)
+            .map_err(|error| Problem::new(error.code(), error.to_string()))?;
+        self.notes.note(&path).map_err(|error| Problem::new("system", error.to_string()))?;
+        let added = DatastoreConfig { path: path.clone(), id };
+        let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        if config.datastore(&path) != Some(&added) {
+            let mut changed = config.clone();
+            changed.datastores.retain(|datastore| datastore.path != path);
+            if changed.datastores.len() >= DATASTORES_MAX {
+                let message = format!("a host has at most {DATASTORES_MAX} datastores");
+                return Err(Problem::new("too_many_datastores", message));
+            }
+            changed.datastores.push(added.clone());
+            changed.write(&self.home).map_err(|error| Problem::new("system", error.to_string()))?;
+            *config = changed;
+        }
+        drop(config);
+        self.vms.scan(&path);
+        self.changes.add(ChangedObject::Host);
+        Ok(capacity::datastore(&added))
+    }
+}
+
+/// Sees to it that there is one hostd.
+fn take_lock(run: &HostRunDirectory) -> Result<std::fs::File, DaemonError> {
+    let lock = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(run.lock_file());
+    let lock = lock.map_err(system("take its lock"))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(DaemonError::Running(run.path().to_owned())),
+        Err(errno) => Err(system("take its lock")(errno.into())),
+    }
+}
+
+/// Listens, in place of a predecessor, for our own user and root alone.
+fn listen(path: &Path) -> io::Result<BlockingListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // The directory lets nobody else in from the beginning.
+    let listener = BlockingListener::bind(path)?;
+    rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
+    Ok(listener)
+}

@@ -1,0 +1,662 @@
+//! How operations are done.
+
+use std::os::fd::OwnedFd;
+use std::process::Child;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strongroom_types::VmId;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use super::queue::{Failure, Job};
+use super::vms::{Kept, no_such_vm};
+use super::{Hostd, boot_files, capacity, fits, link};
+use crate::checks::{Root, crypto_safe};
+use crate::dumps;
+use crate::protocol::{
+    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm,
+    OperationKind, OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+};
+use crate::supervisor::job::facts;
+use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
+use crate::vm_directory::{VmDirectoryError, VmRecord, delete_vm};
+use crate::vm_lock::VmLock;
+use crate::wire::{Wire, WireError};
+
+/// What of a suspended memory is verified and loaded in a second, at least, in bytes: a slow disk's speed.
+const MEMORY_BYTES_A_SECOND: u64 = 32 << 20;
+/// What a start may take until its guest runs or it is known that it waits for a key.
+const START_WITHIN: Duration = Duration::from_secs(180);
+/// How long an operation waits for a supervisor that is being replaced.
+const AWAY_MAX: Duration = Duration::from_secs(15);
+/// What a VM that is cut off may take to be off: its volumes drain.
+const OFF_WITHIN: Duration = Duration::from_secs(180);
+/// How often it is looked whether a job is wanted any more.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// How long keys may take that a supervisor has grants for, before it is given them again.
+const GRANTS_WORK_WITHIN: Duration = Duration::from_secs(5);
+/// How often one operation gives its grants.
+const GRANTS_GIVEN_MAX: u32 = 3;
+
+/// How long a job of a hostd that was killed may take to notice.
+const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+/// What giving a console's log may take: its key is fetched, and its client reads it.
+pub const LOG_WITHIN: Duration = Duration::from_secs(120);
+
+/// What judging a configuration may take: its keys are fetched.
+const JUDGED_WITHIN: Duration = Duration::from_secs(60);
+
+type Outcome = Result<Option<OperationOutcome>, Failure>;
+
+/// Does an operation.
+pub async fn carry_out(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
+    let vm = job.vm;
+    if let Some(spec) = job.request.kind.spec() {
+        hostd.check_spec(vm, spec)?;
+    }
+    match job.request.kind.clone() {
+        OperationKind::Create { spec } => create(hostd, job, *spec).await,
+        OperationKind::Configure { spec } => configure(hostd, job, *spec).await,
+        OperationKind::Delete => delete(hostd, vm).await,
+        OperationKind::Start { spec, how } => start(hostd, job, *spec, how).await,
+        OperationKind::Suspend => suspend(hostd, job).await,
+        OperationKind::Dump { label } => dump(hostd, job, label).await,
+        OperationKind::DeleteDump { spec, number } => delete_dump(hostd, job, *spec, number).await,
+        OperationKind::Stop { force, timeout_s } => stop(hostd, job, force, timeout_s).await,
+        OperationKind::Rekey { spec } => rekey(hostd, job, *spec).await,
+        OperationKind::ChangeDisk { spec, change } => change_disk(hostd, job, *spec, change).await,
+        OperationKind::Pause => ask(hostd, job, RequestKind::Pause).await,
+        OperationKind::Resume => ask(hostd, job, RequestKind::Resume).await,
+        OperationKind::Reset => ask(hostd, job, RequestKind::Reset).await,
+        OperationKind::SupplyGrants => ask(hostd, job, RequestKind::Grants(job.request.grants.clone())).await,
+        OperationKind::ImportDisk { spec, disk, ticket, format } => {
+            off(hostd, vm)?;
+            let wanted = TicketRequest::Upload { disk: disk.clone() };
+            let image = hostd.tickets.image(&ticket, vm, &wanted).await?;
+            let volumes = do_job(hostd, job, Task::Import { spec, disk, format }, vec![image]).await?;
+            Ok(Some(OperationOutcome::Volumes(volumes)))
+        }
+    }
+}
+
+/// Whether a VM can be made as it is wanted: asked before it has a key.
+pub async fn check(hostd: &Arc<Hostd>, vm: VmId, spec: VmSpec) -> Result<(), Problem> {
+    hostd.check_spec(vm, &spec)?;
+    fits(hostd, &spec).await
+}
+
+/// Whether this host has what it takes.
+async fn fits(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
+    hostd.check_boot_files(spec)?;
+    let (hostd, spec) = (Arc::clone(hostd), spec.clone());
+    blocking(move || {
+        let (memory_bytes, _) = capacity::memory_bytes();
+        let config = hostd.config();
+        fits::check_machine(&Root::machine(), memory_bytes, config.interfaces.as_deref(), &spec)?;
+        config.datastore(&spec.datastore).map_or(Ok(()), |used| fits::check_datastore(used, &spec))
+    })
+    .await?
+}
+
+async fn create(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    fits(hostd, &spec).await?;
+    let volumes = do_job(hostd, job, Task::Create(Box::new(spec.clone())), Vec::new()).await?;
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+async fn configure(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    hostd.vms.get(spec.id).ok_or_else(|| no_such_vm(spec.id))?;
+    fits(hostd, &spec).await?;
+    let volumes = do_job(hostd, job, Task::Configure(Box::new(spec.clone())), Vec::new()).await?;
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+/// Reads what a job has written.
+async fn learn(hostd: &Arc<Hostd>, spec: &VmSpec) -> Result<(), Problem> {
+    let (directory, vm) = (spec.directory(), spec.id);
+    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
+    match hostd.vms.get(vm) {
+        Some(_) => hostd.vms.configure(record.spec),
+        None => {
+            let kept = Kept::from(&record);
+            hostd.vms.set_off(record.spec, record.generation, None, kept);
+        }
+    }
+    Ok(())
+}
+
+async fn delete(hostd: &Arc<Hostd>, vm: VmId) -> Outcome {
+    let places = match hostd.vms.get(vm) {
+        Some(_) => vec![off(hostd, vm)?.directory],
+        // Also what a creation that was killed has left.
+        None => {
+            hostd.config().datastores.iter().map(|datastore| datastore.path.join(vm.to_string())).collect()
+        }
+    };
+    let run = hostd.run.clone();
+    blocking(move || {
+        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN)
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        places.iter().try_for_each(|place| {
+            delete_vm(place.parent().unwrap_or(place), place, vm).map_err(directory_problem)
+        })
+    })
+    .await??;
+    hostd.vms.forget(vm);
+    Ok(None)
+}
+
+async fn start(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, how: StartOptions) -> Outcome {
+    let (vm, generation) = (job.vm, job.request.generation);
+    if let Some(now) = hostd.vms.get(vm)
+        && !is_off(&now)
+    {
+        if now.generation != generation {
+            let message = format!("the VM runs already, as its start {}", now.generation);
+            return Err(Problem::new("already_running", message).into());
+        }
+        return started(hostd, job, START_WITHIN).await;
+    }
+    let directory = spec.directory();
+    let record = blocking(move || VmRecord::read_of(&directory, vm)).await?.map_err(directory_problem)?;
+    if generation <= record.generation {
+        let message =
+            format!("start {generation} of this VM is over; the last one was {}", record.generation);
+        return Err(Problem::new("generation_used", message).into());
+    }
+    let memory_s = record.suspended.map_or(0, |memory| memory.bytes / MEMORY_BYTES_A_SECOND);
+    fits(hostd, &spec).await?;
+    let rule = hostd.config().crypto_safe;
+    crypto_safe::may_start(&Root::machine(), rule, &spec)?;
+    let (theirs, grants) = (Arc::clone(hostd), job.request.grants.clone());
+    blocking(move || link::start(&theirs, &spec, generation, grants, how)).await??;
+    started(hostd, job, START_WITHIN + Duration::from_secs(memory_s)).await
+}
+
+/// Waits until the guest runs, or it is known why it does not.
+async fn started(hostd: &Arc<Hostd>, job: &Arc<Job>, within: Duration) -> Outcome {
+    let mut watch = hostd.vms.watch(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    let decided =
+        wait_for(&mut watch, |now| !matches!(now.power, PowerState::Starting | PowerState::Stopping));
+    let now = tokio::select! {
+        decided = tokio::time::timeout(within, decided) => match decided {
+            Ok(Some(now)) => now,
+            Ok(None) => return Err(no_such_vm(job.vm).into()),
+            Err(_) => {
+                let message = format!("the VM has not started within {within:?}; it may still");
+                return Err(Problem::new("start_timeout", message).into());
+            }
+        },
+        () = job.cancelled() => {
+            cut_off(hostd, job.vm).await?;
+            return Err(Failure::Cancelled);
+        }
+    };
+    match now.power {
+        PowerState::Stopped | PowerState::Crashed | PowerState::Suspended | PowerState::Stopping => {
+            let reason = now.reason.map_or_else(|| "it ended at once".to_owned(), |reason| reason.message);
+            Err(Problem::new("start_failed", format!("the VM did not start: {reason}")).into())
+        }
+        PowerState::KeyUnavailable => {
+            Ok(now.waiting_for.first().map(|waiting| OperationOutcome::KeyUnavailable(waiting.key.clone())))
+        }
+        PowerState::Starting | PowerState::Running | PowerState::Paused => Ok(None),
+    }
+}
+
+async fn stop(hostd: &Arc<Hostd>, job: &Arc<Job>, force: bool, timeout_s: u32) -> Outcome {
+    let Some(now) = hostd.vms.get(job.vm) else { return Err(no_such_vm(job.vm).into()) };
+    if is_off(&now) {
+        return Ok(None);
+    }
+    let link = link_to(hostd, job.vm, START_WITHIN).await?;
+    link.ask(RequestKind::Stop { force, timeout_s }, &[]).await?;
+    let within = OFF_WITHIN + Duration::from_secs(if force { 0 } else { timeout_s.into() });
+    tokio::select! {
+        off = await_off(hostd, job.vm, within) => off.map(|()| None).map_err(Failure::from),
+        () = job.cancelled() => Err(Failure::Cancelled),
+    }
+}
+
+/// Done when every volume is under the next key.
+async fn rekey(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    let volumes = match (is_off(&now), spec.moving()) {
+        (true, _) => do_job(hostd, job, Task::Rekey(Box::new(spec.clone())), Vec::new()).await?,
+        (false, Some((to, _))) => {
+            meant_for(job, &now)?;
+            let wanted = RequestKind::Rekey { to: to.clone(), known: spec.known_volumes() };
+            let mut moved = spec.clone();
+            moved.learn(&ask_running(hostd, job, wanted).await?)?;
+            blocking(move || facts(&moved)).await??
+        }
+        (false, None) => return Err(Problem::new("bad_spec", "no disk is moving to another key").into()),
+    };
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+/// Done when the disk is as it is wanted, for the guest too if it runs.
+async fn change_disk(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, change: DiskChange) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    let changed = change.applied_to(&spec)?;
+    hostd.check_spec(job.vm, &changed)?;
+    hostd.check_boot_files(&changed)?;
+    if let Some(used) = hostd.config().datastore(&changed.datastore).cloned() {
+        let wanted = changed.clone();
+        blocking(move || fits::check_datastore(&used, &wanted)).await??;
+    }
+    let asked = match is_off(&now) {
+        true => None,
+        false => {
+            meant_for(job, &now)?;
+            let wanted = RequestKind::ChangeDisk { change: change.clone(), known: spec.known_volumes() };
+            let asked = ask_running(hostd, job, wanted).await;
+            // It may be off by now.
+            (!asked.as_ref().is_err_and(|problem| problem.code == "not_running")).then_some(asked)
+        }
+    };
+    let volumes = match asked {
+        None => {
+            do_job(hostd, job, Task::ChangeDisk { spec: Box::new(spec.clone()), change }, Vec::new()).await?
+        }
+        Some(Ok(known)) => {
+            let mut changed = changed;
+            changed.learn(&known)?;
+            blocking(move || facts(&changed)).await??
+        }
+        Some(Err(problem)) => {
+            // What was done in part is known to its directory.
+            learn(hostd, &spec).await?;
+            return Err(problem.into());
+        }
+    };
+    learn(hostd, &spec).await?;
+    Ok(Some(OperationOutcome::Volumes(volumes)))
+}
+
+/// Done when the memory is sealed and nothing of the VM runs.
+async fn suspend(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    if now.power == PowerState::Suspended {
+        return Ok(None);
+    }
+    meant_for(job, &now)?;
+    let mut sealed = std::pin::pin!(ask_running(hostd, job, RequestKind::Suspend));
+    let sealed = tokio::select! {
+        sealed = &mut sealed => sealed.map(drop),
+        () = job.cancelled() => {
+            link_to(hostd, job.vm, AWAY_MAX).await?.ask(RequestKind::AbandonSuspension, &[]).await?;
+            // It may have been too late.
+            if sealed.await.is_err() {
+                return Err(Failure::Cancelled);
+            }
+            Ok(())
+        }
+    };
+    sealed?;
+    await_off(hostd, job.vm, OFF_WITHIN).await?;
+    Ok(None)
+}
+
+/// Done when all of it is sealed and the guest goes on.
+async fn dump(hostd: &Arc<Hostd>, job: &Arc<Job>, label: Option<String>) -> Outcome {
+    let made = |hostd: &Hostd| -> Option<Dump> {
+        let dumps = hostd.vms.get(job.vm)?.dumps?;
+        dumps.into_iter().find(|dump| dump.operation == job.request.operation)
+    };
+    if let Some(dump) = made(hostd) {
+        return Ok(Some(OperationOutcome::Dump(dump)));
+    }
+    if label
+        .as_ref()
+        .is_some_and(|label| label.len() > DUMP_LABEL_BYTES_MAX || label.chars().any(char::is_control))
+    {
+        let message =
+            format!("a dump's label has at most {DUMP_LABEL_BYTES_MAX} bytes, and no control characters");
+        return Err(Problem::new("bad_request", message).into());
+    }
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    meant_for(job, &now)?;
+    let wanted = RequestKind::Dump { operation: job.request.operation, label };
+    let mut sealed = std::pin::pin!(ask_running(hostd, job, wanted));
+    let sealed = tokio::select! {
+        sealed = &mut sealed => sealed.map(drop),
+        () = job.cancelled() => {
+            link_to(hostd, job.vm, AWAY_MAX).await?.ask(RequestKind::AbandonDump, &[]).await?;
+            // It may have been too late.
+            if sealed.await.is_err() {
+                return Err(Failure::Cancelled);
+            }
+            Ok(())
+        }
+    };
+    sealed?;
+    // Its supervisor tells of it before it answers.
+    Ok(made(hostd).map(OperationOutcome::Dump))
+}
+
+async fn delete_dump(hostd: &Arc<Hostd>, job: &Arc<Job>, spec: VmSpec, number: u32) -> Outcome {
+    let (vm, now) = (job.vm, hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?);
+    if !is_off(&now) {
+        link_to(hostd, vm, AWAY_MAX).await?.ask(RequestKind::DeleteDump { number }, &[]).await?;
+        return Ok(None);
+    }
+    let run = hostd.run.clone();
+    let left = blocking(move || {
+        let _lock = VmLock::take(&run, vm, PREDECESSOR_ENDS_WITHIN)
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        dumps::remove_unfinished(&spec)?;
+        dumps::delete(&spec, number)
+    })
+    .await??;
+    hostd.vms.set_dumps(vm, left);
+    Ok(None)
+}
+
+/// Asks the supervisor of a VM that is on. One that has just taken over has not found QEMU yet, which
+/// the host may learn only now: it is given the job's grants, and asked once more. What became of the VM's volumes, if
+/// that was asked for.
+async fn ask_running(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    kind: RequestKind,
+) -> Result<Vec<KnownVolume>, Problem> {
+    let until = Instant::now() + AWAY_MAX;
+    loop {
+        if !job.request.grants.is_empty() {
+            give_grants(hostd, job).await?;
+        }
+        let asked = link_to(hostd, job.vm, AWAY_MAX).await?.ask_of_volumes(kind.clone()).await;
+        match asked {
+            Err(problem) if problem.code == "not_ready" && Instant::now() < until => {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            asked => return asked,
+        }
+    }
+}
+
+/// Gives a job's grants to the VM's supervisor. One that takes over waits for them, and has QEMU only when it has its keys:
+/// so this waits for that, and gives them to another one that takes over meanwhile, as the first may have died with them.
+async fn give_grants(hostd: &Arc<Hostd>, job: &Arc<Job>) -> Result<Option<ObservedVm>, Problem> {
+    let (mut given, until) = (0, Instant::now() + START_WITHIN);
+    loop {
+        let link = link_to(hostd, job.vm, AWAY_MAX).await?;
+        match link.ask(RequestKind::Grants(job.request.grants.clone()), &[]).await {
+            Err(problem) if problem.code != "supervisor_away" => return Err(problem),
+            _ => given += 1,
+        }
+        loop {
+            if let Ok(now) = tokio::time::timeout(GRANTS_WORK_WITHIN, settled(hostd, job.vm)).await {
+                return Ok(now);
+            }
+            let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+            if now.power == PowerState::KeyUnavailable || Instant::now() >= until {
+                break;
+            }
+        }
+        if given >= GRANTS_GIVEN_MAX || Instant::now() >= until {
+            let message = "the VM's supervisor waits for its keys, for which these grants are of no use";
+            return Err(Problem::new("key_unavailable", message).with_next_step("try it again"));
+        }
+    }
+}
+
+/// How the VM is when it is on, or off, and on its way to neither.
+async fn settled(hostd: &Arc<Hostd>, vm: VmId) -> Option<ObservedVm> {
+    let mut watch = hostd.vms.watch(vm)?;
+    let is_settled =
+        |now: &ObservedVm| is_off(now) || matches!(now.power, PowerState::Running | PowerState::Paused);
+    tokio::time::timeout(START_WITHIN, wait_for(&mut watch, is_settled)).await.ok()?
+}
+
+/// Waits, not for long, while the VM's supervisor is being replaced, or has not found QEMU yet.
+pub async fn await_supervisor(hostd: &Arc<Hostd>, vm: VmId) {
+    let found = async {
+        if link_to(hostd, vm, AWAY_MAX).await.is_ok() {
+            settled(hostd, vm).await;
+        }
+    };
+    // Who comes too early after that hears it.
+    let _ = tokio::time::timeout(AWAY_MAX, found).await;
+}
+
+/// The VM's supervisor; if it is not there now, the one that takes over, or that a new hostd has yet to find.
+async fn link_to(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<Arc<link::Link>, Problem> {
+    let mut watch = hostd.vms.watch(vm).ok_or_else(|| no_such_vm(vm))?;
+    let deadline = tokio::time::Instant::now() + within;
+    loop {
+        match hostd.vms.link(vm) {
+            Err(problem) if problem.code == "supervisor_away" => {}
+            found => return found,
+        }
+        // Whatever is found says at once how the VM is.
+        if !matches!(tokio::time::timeout_at(deadline, watch.changed()).await, Ok(Ok(()))) {
+            return hostd.vms.link(vm);
+        }
+    }
+}
+
+async fn await_off(hostd: &Arc<Hostd>, vm: VmId, within: Duration) -> Result<(), Problem> {
+    let Some(mut watch) = hostd.vms.watch(vm) else { return Ok(()) };
+    match tokio::time::timeout(within, wait_for(&mut watch, is_off)).await {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            Err(Problem::new("stop_timeout", format!("the VM is not off after {within:?}; it may still end")))
+        }
+    }
+}
+
+/// How the VM is, once it is so; nothing if it is gone.
+async fn wait_for(
+    watch: &mut watch::Receiver<ObservedVm>,
+    so: impl FnMut(&ObservedVm) -> bool,
+) -> Option<ObservedVm> {
+    watch.wait_for(so).await.ok().map(|now| now.clone())
+}
+
+async fn cut_off(hostd: &Arc<Hostd>, vm: VmId) -> Result<(), Problem> {
+    match hostd.vms.link(vm) {
+        Ok(link) => link.ask(RequestKind::Stop { force: true, timeout_s: 0 }, &[]).await?,
+        Err(problem) if problem.code == "not_running" => return Ok(()),
+        Err(problem) => return Err(problem),
+    }
+    await_off(hostd, vm, OFF_WITHIN).await
+}
+
+async fn ask(hostd: &Arc<Hostd>, job: &Arc<Job>, kind: RequestKind) -> Outcome {
+    let now = hostd.vms.get(job.vm).ok_or_else(|| no_such_vm(job.vm))?;
+    meant_for(job, &now)?;
+    ask_running(hostd, job, kind).await?;
+    Ok(None)
+}
+
+/// That it runs as the start that is meant.
+fn meant_for(job: &Job, now: &ObservedVm) -> Result<(), Problem> {
+    if now.generation == job.request.generation || is_off(now) {
+        return Ok(());
+    }
+    let message = format!(
+        "it was meant for start {} of the VM, and this is {}",
+        job.request.generation, now.generation
+    );
+    Err(Problem::new("other_generation", message))
+}
+
+fn off(hostd: &Hostd, vm: VmId) -> Result<ObservedVm, Problem> {
+    let now = hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
+    if is_off(&now) {
+        return Ok(now);
+    }
+    Err(Problem::new("running", format!("VM {} is not off", now.name)).with_next_step("stop it first"))
+}
+
+fn is_off(now: &ObservedVm) -> bool {
+    now.power.is_off()
+}
+
+/// Has a supervisor of its own do a job, which is ended with the operation.
+async fn do_job(
+    hostd: &Arc<Hostd>,
+    job: &Arc<Job>,
+    task: Task,
+    files: Vec<OwnedFd>,
+) -> Result<Vec<VolumeFacts>, Failure> {
+    let birth = Birth {
+        home: hostd.home.clone(),
+        run: hostd.run.path().to_owned(),
+        qemu: hostd.config().qemu,
+        grants: job.request.grants.clone(),
+        task,
+    };
+    let (hostd, job) = (Arc::clone(hostd), Arc::clone(job));
+    blocking(move || {
+        let (wire, mut child) = hostd.supervisor.start(&birth, &files)?;
+        drop(birth);
+        let told = hear_job(&hostd, &job, &wire, &mut child);
+        if told.is_err() {
+            // What failed has ended; what was cancelled ends now.
+            let _ = child.kill();
+        }
+        let _ = child.wait();
+        told
+    })
+    .await?
+}
+
+/// What speaks against a configuration being what the VM's supervisor attested last. A process of
+/// its own has the keys.
+pub async fn judge(hostd: &Arc<Hostd>, vm: VmId, request: JudgeRequest) -> Result<Judgement, Problem> {
+    hostd.check_spec(vm, &request.spec)?;
+    hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
+    let hostd = Arc::clone(hostd);
+    let (task, grants) = (Task::Judge(request.spec), request.grants);
+    match blocking(move || told_by(&hostd, task, grants, &[], Some(JUDGED_WITHIN))).await?? {
+        Report::Judged(doubts) => Ok(Judgement { doubts }),
+        _ => Err(Problem::new("internal", "its configuration was not judged")),
+    }
+}
+
+/// Has a supervisor of its own give something of a VM that is off to a client. What takes as long
+/// as it does has times of its own instead of `within`.
+pub fn give_while_off(
+    hostd: &Hostd,
+    vm: VmId,
+    task: Task,
+    grants: Vec<Grant>,
+    files: &[OwnedFd],
+    within: Option<Duration>,
+) -> Result<(), Problem> {
+    off(hostd, vm)?;
+    told_by(hostd, task, grants, files, within).map(drop)
+}
+
+/// What a supervisor of its own says to a task that it ends with.
+fn told_by(
+    hostd: &Hostd,
+    task: Task,
+    grants: Vec<Grant>,
+    files: &[OwnedFd],
+    within: Option<Duration>,
+) -> Result<Report, Problem> {
+    let birth = Birth {
+        home: hostd.home.clone(),
+        run: hostd.run.path().to_owned(),
+        qemu: hostd.config().qemu,
+        grants,
+        task,
+    };
+    let (wire, mut child) = hostd.supervisor.start(&birth, files)?;
+    let told = match within {
+        Some(within) => wire.receive_within::<Report>(within),
+        None => wire.receive::<Report>(),
+    };
+    if told.is_err() {
+        let _ = child.kill();
+    }
+    let _ = child.wait();
+    match told {
+        Ok((Report::Failed(problem), _)) => Err(problem),
+        Ok((report, _)) => Ok(report),
+        Err(error) => Err(Problem::new("job_died", format!("the process that reads it ended: {error}"))),
+    }
+}
+
+fn hear_job(
+    hostd: &Hostd,
+    job: &Arc<Job>,
+    wire: &Wire,
+    child: &mut Child,
+) -> Result<Vec<VolumeFacts>, Failure> {
+    let begun = Instant::now();
+    loop {
+        match wire.receive_within::<Report>(LOOK_EVERY) {
+            Ok((Report::Done(volumes), _)) => return Ok(volumes),
+            Ok((Report::Failed(problem), _)) => return Err(problem.into()),
+            Ok((Report::Progress(progress), _)) => hostd.queue.progress(job, progress),
+            Ok(_) => {}
+            Err(WireError::Silent(_)) if job.is_cancelled() => return Err(Failure::Cancelled),
+            Err(WireError::Silent(_)) => {}
+            Err(error) => {
+                let how = child.wait().map_or_else(|error| error.to_string(), |how| how.to_string());
+                let message =
+                    format!("the process that did it ended after {:?} ({how}): {error}", begun.elapsed());
+                return Err(Problem::new("job_died", message).with_next_step("try it again").into());
+            }
+        }
+        if job.is_cancelled() {
+            return Err(Failure::Cancelled);
+        }
+    }
+}
+
+/// Does what waits for a disk on a thread that may.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    spawn_blocking(work).await.map_err(|error| Problem::new("internal", error.to_string()))
+}
+
+fn directory_problem(error: VmDirectoryError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+impl Hostd {
+    /// Whether the configuration is one of this VM: on a datastore of this host, and where the VM
+    /// lies if it is there.
+    pub(super) fn check_spec(&self, vm: VmId, spec: &VmSpec) -> Result<(), Problem> {
+        spec.check().map_err(|error| Problem::new("bad_spec", error.to_string()))?;
+        if spec.id != vm {
+            return Err(Problem::new(
+                "bad_spec",
+                format!("the configuration is of VM {}, not of VM {vm}", spec.id),
+            ));
+        }
+        if self.config().datastore(&spec.datastore).is_none() {
+            let message = format!("this host has no datastore {}", spec.datastore.display());
+            return Err(Problem::new("no_such_datastore", message).with_next_step("add it to the host"));
+        }
+        match self.vms.get(vm).filter(|found| found.directory != spec.directory()) {
+            Some(found) => {
+                let (found, meant) = (found.directory, spec.directory());
+                let message = format!(
+                    "VM {vm} is in {}, and not in {}; a VM keeps its name and its datastore",
+                    found.display(),
+                    meant.display()
+                );
+                Err(Problem::new("other_directory", message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the VM's kernel and images, if it names any, may be read here. Asked before it is
+    /// made, changed or started: what is taken from its disks needs none of them.
+    fn check_boot_files(&self, spec: &VmSpec) -> Result<(), Problem> {
+        boot_files::check(spec.boot_files(), &self.config().boot_directories)
+    }
+}

@@ -1,0 +1,62 @@
+//! What VMs' guests asked of their disks, asked of the VMs' supervisors.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use strongroom_types::VmId;
+use tokio::task::JoinSet;
+
+use super::Hostd;
+use super::vms::no_such_vm;
+use crate::protocol::{DiskStatistics, Problem, VmStatistics};
+
+/// A supervisor's door answers at once; one that does not is left out.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// VMs that are asked at once.
+const AT_ONCE: usize = 32;
+
+/// Of one VM; without disks if it is off.
+///
+/// # Errors
+/// If there is no such VM, or its supervisor does not count or answer.
+pub async fn of_vm(hostd: &Arc<Hostd>, vm: VmId) -> Result<VmStatistics, Problem> {
+    let observed = hostd.vms.get(vm).ok_or_else(|| no_such_vm(vm))?;
+    let mut disks = Vec::new();
+    if !observed.power.is_off() {
+        let link = hostd.vms.link(vm)?;
+        for volume in observed.volumes {
+            let disk = volume.disk;
+            let asked = tokio::time::timeout(ANSWERS_WITHIN, link.ask_statistics(disk.clone())).await;
+            let late = || Problem::new("supervisor_away", "the VM's supervisor has not answered in time");
+            match asked.map_err(|_| late())? {
+                Ok(snapshot) => disks.push(DiskStatistics { disk, snapshot }),
+                // It is being opened, or has just gone.
+                Err(problem) if problem.code == "not_counted" => {}
+                Err(problem) => return Err(problem),
+            }
+        }
+    }
+    Ok(VmStatistics { vm, disks })
+}
+
+/// Of all VMs that run and whose supervisors answer.
+pub async fn of_all(hostd: &Arc<Hostd>) -> Vec<VmStatistics> {
+    let mut running = hostd.vms.all().into_iter().filter(|vm| !vm.power.is_off()).map(|vm| vm.vm);
+    let (mut asked, mut all) = (JoinSet::new(), Vec::new());
+    loop {
+        while asked.len() < AT_ONCE
+            && let Some(vm) = running.next()
+        {
+            let hostd = Arc::clone(hostd);
+            asked.spawn(async move { of_vm(&hostd, vm).await });
+        }
+        match asked.join_next().await {
+            Some(Ok(Ok(statistics))) => all.push(statistics),
+            Some(Ok(Err(problem))) => tracing::debug!("a VM's requests are not counted: {problem}"),
+            Some(Err(error)) => tracing::error!("a VM could not be asked: {error}"),
+            None => break,
+        }
+    }
+    all.sort_by_key(|statistics| statistics.vm);
+    all
+}

@@ -1,0 +1,300 @@
+//! The VMs of this host: those in its datastores, and those that are not off.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use strongroom_types::VmId;
+use tokio::sync::watch;
+
+use super::changes::ChangeLog;
+use super::link::Link;
+use crate::protocol::{
+    ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
+    VmSpec,
+};
+use crate::supervisor::state_file::Off;
+use crate::vm_directory::VmRecord;
+
+/// What a VM keeps of its guest while it is off, as its directory says.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The memory with which it goes on.
+    pub suspended: Option<SuspendedMemory>,
+    /// Its dumps.
+    pub dumps: Vec<Dump>,
+}
+
+impl From<&VmRecord> for Kept {
+    fn from(record: &VmRecord) -> Self {
+        Self { suspended: record.suspended.clone(), dumps: record.dumps.clone() }
+    }
+}
+
+/// All VMs.
+#[derive(Debug)]
+pub struct Vms {
+    known: Mutex<BTreeMap<VmId, Entry>>,
+    changes: Arc<ChangeLog>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    observed: watch::Sender<ObservedVm>,
+    link: Option<Arc<Link>>,
+}
+
+impl Vms {
+    /// None yet.
+    pub fn new(changes: Arc<ChangeLog>) -> Self {
+        Self { known: Mutex::default(), changes }
+    }
+
+    /// Takes up the VMs that have directories in a datastore. One that cannot be read hides no other.
+    pub fn scan(&self, datastore: &Path) {
+        let entries = match std::fs::read_dir(datastore) {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!("{} cannot be looked through: {error}", datastore.display());
+                return;
+            }
+        };
+        for entry in entries.flatten().filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
+        {
+            match VmRecord::read(&entry.path()) {
+                Ok(None) => {}
+                Ok(Some(mut record)) => {
+                    // Where it is now is what counts.
+                    record.spec.datastore = datastore.to_owned();
+                    self.found(&entry.path(), record);
+                }
+                Err(error) => tracing::warn!("{error}"),
+            }
+        }
+    }
+
+    /// Forgets VMs that are off and whose directories are not in the datastore any more.
+    pub fn forget_missing(&self, datastore: &Path) {
+        let off = |vm: &ObservedVm| matches!(vm.power, PowerState::Stopped | PowerState::Crashed);
+        let gone = |vm: &ObservedVm| {
+            let there = vm.directory.symlink_metadata();
+            there.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        for vm in self.all().iter().filter(|vm| vm.directory.parent() == Some(datastore)) {
+            if off(vm) && gone(vm) {
+                tracing::warn!("VM {} is off, and {} is gone", vm.name, vm.directory.display());
+                self.forget(vm.vm);
+            }
+        }
+    }
+
+    fn found(&self, directory: &Path, record: VmRecord) {
+        let vm = record.spec.id;
+        if directory.file_name().and_then(|name| name.to_str()) != Some(record.spec.name.as_str()) {
+            tracing::warn!(
+                "{} is named otherwise than VM {} in it; it is left alone",
+                directory.display(),
+                record.spec.name
+            );
+            return;
+        }
+        if let Some(known) = self.get(vm) {
+            if known.directory != directory {
+                let (directory, known) = (directory.display(), known.directory.display());
+                tracing::error!(
+                    "VM {vm} is in {known} and in {directory}: a copy. The second one is left alone"
+                );
+            }
+            // Looked through once more, a datastore says nothing new of it: it may run.
+            return;
+        }
+        let kept = Kept::from(&record);
+        self.set_off(record.spec, record.generation, None, kept);
+    }
+
+    /// How a VM is.
+    pub fn get(&self, vm: VmId) -> Option<ObservedVm> {
+        self.lock().get(&vm).map(|entry| entry.observed.borrow().clone())
+    }
+
+    /// How all are, by id.
+    pub fn all(&self) -> Vec<ObservedVm> {
+        self.lock().values().map(|entry| entry.observed.borrow().clone()).collect()
+    }
+
+    /// VMs that are not off.
+    pub fn running(&self) -> usize {
+        self.lock().values().filter(|entry| !entry.observed.borrow().power.is_off()).count()
+    }
+
+    /// Whether one with an encrypted disk is not off.
+    pub fn encrypted_run(&self) -> bool {
+        let runs =
+            |vm: &ObservedVm| !vm.power.is_off() && vm.spec.as_ref().is_some_and(|spec| spec.is_encrypted());
+        self.lock().values().any(|entry| runs(&entry.observed.borrow()))
+    }
+
+    /// Told whenever a VM is otherwise than before.
+    pub fn watch(&self, vm: VmId) -> Option<watch::Receiver<ObservedVm>> {
+        self.lock().get(&vm).map(|entry| entry.observed.subscribe())
+    }
+
+    /// What answers for a VM that is not off.
+    ///
+    /// # Errors
+    /// If it is off; if its supervisor has died and another one is on its way.
+    pub fn link(&self, vm: VmId) -> Result<Arc<Link>, Problem> {
+        let known = self.lock();
+        let entry = known.get(&vm).ok_or_else(|| no_such_vm(vm))?;
+        entry.link.clone().ok_or_else(|| {
+            let observed = entry.observed.borrow();
+            let name = &observed.name;
+            match observed.power.is_off() {
+                true => Problem::new("not_running", format!("VM {name} is off"))
+                    .with_next_step(format!("`strongroom vm start {name}` starts it")),
+                false => {
+                    let message = format!("the supervisor of VM {name} is being replaced");
+                    Problem::new("supervisor_away", message).with_next_step("try again in a moment")
+                }
+            }
+        })
+    }
+
+    /// What answers for it from now on; or nothing does.
+    pub fn set_link(&self, vm: VmId, link: Option<Arc<Link>>) {
+        if let Some(entry) = self.lock().get_mut(&vm) {
+            entry.link = link;
+        }
+    }
+
+    /// What its supervisor says.
+    pub fn observe(&self, vm: VmId, mut observed: ObservedVm) {
+        if observed.vm != vm {
+            tracing::error!("the supervisor of VM {vm} speaks of VM {}", observed.vm);
+            return;
+        }
+        // What is off is said when its supervisor is gone, and its place free.
+        if observed.power.is_off() {
+            return;
+        }
+        self.change(vm, |now| {
+            observed.spec = now.spec.take();
+            // One of a former version says nothing of dumps.
+            observed.dumps = observed.dumps.or_else(|| now.dumps.take());
+            *now = observed;
+        });
+    }
+
+    /// Records that the VM is being started with this configuration.
+    pub fn set_starting(&self, spec: &VmSpec, generation: VmGeneration) {
+        let dumps = self.get(spec.id).and_then(|now| now.dumps).unwrap_or_default();
+        let kept = Kept { suspended: None, dumps };
+        let mut starting = self.off_as(spec.clone(), generation, None, kept);
+        (starting.power, starting.reason) = (PowerState::Starting, None);
+        self.set(starting);
+    }
+
+    /// Records that the VM's supervisor has died and another one takes over.
+    pub fn set_orphaned(&self, vm: VmId) {
+        self.change(vm, |now| {
+            now.supervisor_pid = None;
+            now.power = PowerState::Starting;
+            let message = "its supervisor died; another one takes it over, and its guest waits for its disks";
+            now.reason = Some(VmReason { code: "adopting".to_owned(), message: message.to_owned() });
+        });
+    }
+
+    /// Records that the VM is off, why, and what it keeps.
+    pub fn set_off(&self, spec: VmSpec, generation: VmGeneration, off: Option<&Off>, kept: Kept) {
+        self.set(self.off_as(spec, generation, off, kept));
+    }
+
+    /// It is gone.
+    pub fn forget(&self, vm: VmId) {
+        if self.lock().remove(&vm).is_some() {
+            self.changes.add(ChangedObject::Vm(vm));
+        }
+    }
+
+    /// Records the configuration that the VM has, or will have at its next start.
+    pub fn configure(&self, spec: VmSpec) {
+        self.change(spec.id, |now| now.spec = Some(Box::new(spec)));
+    }
+
+    /// Records the VM's dumps.
+    pub fn set_dumps(&self, vm: VmId, dumps: Vec<Dump>) {
+        self.change(vm, |now| now.dumps = Some(dumps));
+    }
+
+    fn off_as(
+        &self,
+        spec: VmSpec,
+        generation: VmGeneration,
+        off: Option<&Off>,
+        Kept { suspended, dumps }: Kept,
+    ) -> ObservedVm {
+        let unsaid = match (&suspended, generation) {
+            (Some(_), _) => OffReason::Suspended,
+            (None, VmGeneration(0)) => OffReason::NeverStarted,
+            (None, _) => OffReason::Stopped,
+        };
+        let reason = off.map_or(unsaid, |off| off.reason);
+        // A memory that could not be taken up, or whose VM was killed before it was, is there as before.
+        let power = if suspended.is_some() { PowerState::Suspended } else { reason.power() };
+        let suspended_at = suspended.as_ref().map(|memory| memory.at_unix_seconds);
+        let since = off.map(|off| off.at_unix_seconds).or(suspended_at).unwrap_or_else(now_unix_seconds);
+        let message = off.map(|off| off.message.clone());
+        ObservedVm {
+            vm: spec.id,
+            name: spec.name.clone(),
+            directory: spec.directory(),
+            generation,
+            power,
+            since_unix_seconds: since,
+            supervisor_pid: None,
+            supervisor_deaths: 0,
+            qemu_pid: None,
+            tpm_lost: false,
+            network_lost: false,
+            volumes: Vec::new(),
+            reason: message.map(|message| VmReason { code: reason.code().to_owned(), message }),
+            waiting_for: Vec::new(),
+            suspended,
+            dumps: Some(dumps),
+            spec: Some(Box::new(spec)),
+        }
+    }
+
+    fn set(&self, observed: ObservedVm) {
+        let vm = observed.vm;
+        let mut known = self.lock();
+        match known.get_mut(&vm) {
+            Some(entry) => drop(entry.observed.send_replace(observed)),
+            None => drop(known.insert(vm, Entry { observed: watch::Sender::new(observed), link: None })),
+        }
+        drop(known);
+        self.changes.add(ChangedObject::Vm(vm));
+    }
+
+    fn change(&self, vm: VmId, change: impl FnOnce(&mut ObservedVm)) {
+        if let Some(entry) = self.lock().get(&vm) {
+            entry.observed.send_modify(change);
+        }
+        self.changes.add(ChangedObject::Vm(vm));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<VmId, Entry>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// There is none.
+pub fn no_such_vm(vm: VmId) -> Problem {
+    Problem::new("no_such_vm", format!("this host knows no VM {vm}"))
+}
+
+/// The time.
+pub fn now_unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,382 @@
+//! A datastore's writer against a host: what lies there decides nothing about what is opened, written or shown.
+
+use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, describe};
+use strongroom_hostd::protocol::{
+    Disk, DiskChange, DiskKey, OperationKind, OperationOutcome, OperationState, PowerState, StartOptions,
+    TicketRequest, VmSpec,
+};
+use strongroom_types::VolumeSize;
+
+use super::FORCED;
+use crate::support::{Host, KeySite, boot_sector, kill};
+
+/// What must not lie in the datastore in the clear.
+const MARKER: &[u8] = b"strongroom-marker-of-an-image";
+
+/// A VM under a key, as the control plane knows it once it is made.
+fn sealed_vm(host: &Host, site: &KeySite, name: &str, disks: usize) -> VmSpec {
+    let mut spec = host.spec(name, disks);
+    for disk in &mut spec.disks {
+        disk.key = DiskKey::provider(site.key.clone(), None);
+    }
+    spec.seed = true;
+    let made = host.done(&spec, 0, host.create(&spec));
+    keep(&mut spec, made);
+    spec
+}
+
+/// Keeps what a host has told, as the control plane does.
+fn keep(spec: &mut VmSpec, told: Option<OperationOutcome>) {
+    let Some(OperationOutcome::Volumes(volumes)) = told else { panic!("{told:?}") };
+    *spec = spec.clone().with_facts(&volumes);
+}
+
+/// The datastore's writer says that nothing of the VM is encrypted, and has hostd read it.
+fn call_it_clear(host: &mut Host, spec: &VmSpec) {
+    let path = spec.directory().join("vm.json");
+    let mut text: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    for disk in text["spec"]["disks"].as_array_mut().unwrap() {
+        disk["key"] = "unencrypted".into();
+        disk.as_object_mut().unwrap().remove("volume");
+    }
+    text["spec"]["own_volumes"] = serde_json::Value::Array(Vec::new());
+    std::fs::write(&path, serde_json::to_vec(&text).unwrap()).unwrap();
+    // It is read at the next start of hostd at the latest.
+    host.kill_hostd();
+    host.start_hostd();
+    let read = host.await_vm(spec, |vm| vm.spec.is_some()).spec.unwrap();
+    assert!(!read.is_encrypted(), "the attack has no effect: {read:?}");
+}
+
+pub fn clear_configuration() {
+    let mut host = Host::start();
+    let site = KeySite::start(&host);
+    let mut spec = sealed_vm(&host, &site, "secret1", 1);
+    call_it_clear(&mut host, &spec);
+
+    // What is written is sealed: an image, what cloud-init is told, and a disk that is added.
+    let mut image = boot_sector();
+    image.extend(MARKER);
+    image.resize(8192, 0);
+    let filled = host.import_into(&spec, "disk0", &image);
+    keep(&mut spec, filled);
+    let filled = host.import_into(&spec, "seed", &image);
+    keep(&mut spec, filled);
+    host.assert_sealed(&spec, MARKER);
+    call_it_clear(&mut host, &spec);
+    let added =
+        Disk { name: "disk1".parse().unwrap(), volume: None, least_generation: 0, ..spec.disks[0].clone() };
+    let change = DiskChange::Add { disk: Box::new(added.clone()) };
+    let told = host.done(&spec, 0, OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change });
+    spec.disks.push(added);
+    keep(&mut spec, told);
+    let kek = |disk: usize| match &spec.disks[disk].key {
+        DiskKey::Provider { kek, .. } => *kek,
+        DiskKey::Unencrypted => None,
+    };
+    assert!(kek(1).is_some() && kek(1) == kek(0), "{:?}", spec.disks);
+
+    // What is shown is what was sealed: a console's log that somebody has put there is none.
+    call_it_clear(&mut host, &spec);
+    let forged = CreateOptions {
+        size: VolumeSize::new(4 << 20).unwrap(),
+        provisioning: Provisioning::Thin,
+        protection: Protection::Unencrypted,
+        log_bytes: Some(0),
+        integrity: false,
+    };
+    create(&spec.directory().join("console"), &forged).unwrap();
+    let ticket = TicketRequest::ConsoleLog { spec: Box::new(spec.clone()), grants: Vec::new() };
+    let told = host.told_for(&spec, ticket);
+    assert!(told.contains("not encrypted") && !told.contains("console_log"), "{told}");
+    std::fs::remove_dir_all(spec.directory().join("console")).unwrap();
+
+    // An installation image that is gone keeps it from being started, and nobody from what its
+    // disks hold.
+    let gone = VmSpec { cdrom: Some("/gone.iso".into()), ..spec.clone() };
+    let export = host.export(&gone, "disk0");
+    assert!(!export.contains("gone.iso"), "{export}");
+    let filled = host.import_into(&gone, "seed", &image);
+    keep(&mut spec, filled);
+    let start = OperationKind::Start { spec: Box::new(gone), how: StartOptions::default() };
+    assert!(host.refused(&spec, 1, start).message.contains("/gone.iso"));
+
+    // And the VM starts as the control plane says, not as its directory does.
+    call_it_clear(&mut host, &spec);
+    let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+    assert_eq!(host.done(&spec, 1, start), None);
+    let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    assert!(running.volumes.iter().all(|volume| volume.kek.is_some()), "{running:?}");
+    host.console(&spec).await_line("ready");
+    host.done(&spec, 1, FORCED);
+    host.assert_nobody_left();
+}
+
+pub fn exchanged_volumes() {
+    let host = Host::start();
+    let site = KeySite::start(&host);
+    let spec = sealed_vm(&host, &site, "secret1", 2);
+    let other = sealed_vm(&host, &site, "secret2", 1);
+    let place = |vm: &VmSpec, name: &str| vm.directory().join(name);
+    let aside = spec.datastore.join("aside");
+    // Of the same VM; of another one under the same key; one of the VM's own. Each is exchanged, tried, and put back.
+    let exchanges = [
+        (place(&spec, "disk0"), place(&spec, "disk1")),
+        (place(&spec, "disk0"), place(&other, "disk0")),
+        (place(&spec, "seed"), place(&other, "seed")),
+    ];
+    for (generation, (here, there)) in (1..).zip(exchanges) {
+        let exchange = || {
+            std::fs::rename(&here, &aside).unwrap();
+            std::fs::rename(&there, &here).unwrap();
+            std::fs::rename(&aside, &there).unwrap();
+        };
+        exchange();
+        let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+        let refused = host.refused(&spec, generation, start);
+        let says = format!("{} holds volume", here.display());
+        assert!(refused.message.contains(&says), "{refused:?}");
+        if here.ends_with("disk0") {
+            let export = host.export(&spec, "disk0");
+            assert!(export.contains("other_volume"), "{export}");
+            let (disk, size_bytes) = ("disk0".parse().unwrap(), VolumeSize::new(2 << 20).unwrap());
+            let change = DiskChange::Resize { disk, size_bytes };
+            let grow = OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change };
+            assert_eq!(host.refused(&spec, 0, grow).code, "other_volume");
+        }
+        exchange();
+    }
+    let request =
+        host.request(2, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
+    host.operate(&spec, &request).unwrap();
+    assert_eq!(host.await_operation(request.operation).state, OperationState::Done);
+    host.done(&spec, 4, FORCED);
+    host.assert_nobody_left();
+}
+
+/// Descriptors of before are refused by their generation, which the control plane tells: of each volume, by whatever opens it.
+pub fn older_descriptors() {
+    let host = Host::start();
+    let site = KeySite::start(&host);
+    let mut spec = sealed_vm(&host, &site, "older1", 2);
+    let descriptor = spec.directory().join("disk0/descriptor");
+    let older = std::fs::read(&descriptor).unwrap();
+    let least = |spec: &VmSpec| spec.disks[0].least_generation;
+    let before = least(&spec);
+    let (disk, size_bytes) = ("disk0".parse().unwrap(), VolumeSize::new(2 << 20).unwrap());
+    let change = DiskChange::Resize { disk, size_bytes };
+    let grown = host.done(&spec, 0, OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change });
+    spec.disks[0].size_bytes = size_bytes;
+    keep(&mut spec, grown);
+    assert_eq!(least(&spec), before + 1, "a host says what it has raised the generation to");
+    let newer = std::fs::read(&descriptor).unwrap();
+    std::fs::write(&descriptor, &older).unwrap();
+    let start =
+        |spec: &VmSpec| OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+    let resize = |spec: &VmSpec| {
+        let (disk, size_bytes) = ("disk0".parse().unwrap(), VolumeSize::new(3 << 20).unwrap());
+        let change = DiskChange::Resize { disk, size_bytes };
+        OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change }
+    };
+    let rekey = |spec: &VmSpec| {
+        let mut moved = spec.clone();
+        let next = site.another_key();
+        for disk in &mut moved.disks {
+            if let DiskKey::Provider { next: to, .. } = &mut disk.key {
+                *to = Some(next.clone());
+            }
+        }
+        OperationKind::Rekey { spec: Box::new(moved) }
+    };
+    let refused = |spec: &VmSpec, generation, kind| {
+        let problem = host.refused(spec, generation, kind);
+        assert!(problem.message.contains("it was rolled back"), "{problem:?}");
+    };
+    refused(&spec, 1, start(&spec));
+    refused(&spec, 0, resize(&spec));
+    let export = host.export(&spec, "disk0");
+    assert!(export.contains("rolled_back"), "{export}");
+    std::fs::write(&descriptor, newer).unwrap();
+    // One of the VM's own, as if the control plane knew of a later one.
+    for own in 0..spec.own_volumes.len() {
+        let mut later = spec.clone();
+        later.own_volumes[own].least_generation += 1;
+        refused(&later, 2 + own as u64, start(&later));
+    }
+    assert!(!spec.own_volumes.is_empty(), "{spec:?}");
+    assert_eq!(host.done(&spec, 9, start(&spec)), None);
+    host.done(&spec, 9, FORCED);
+    // Of all volumes none is moved, if one of them is an older one, another one or a clear one.
+    let newer = std::fs::read(&descriptor).unwrap();
+    std::fs::write(&descriptor, &older).unwrap();
+    let before = generations(&spec);
+    refused(&spec, 0, rekey(&spec));
+    assert_eq!(generations(&spec), before);
+    std::fs::write(&descriptor, newer).unwrap();
+    let (before, aside) = (generations(&spec), spec.datastore.join("aside"));
+    for (place, other) in [("disk1", "disk0"), ("seed", "disk0")] {
+        let place = spec.directory().join(place).join("descriptor");
+        std::fs::rename(&place, &aside).unwrap();
+        std::fs::copy(spec.directory().join(other).join("descriptor"), &place).unwrap();
+        assert_eq!(host.refused(&spec, 0, rekey(&spec)).code, "other_volume");
+        std::fs::rename(&aside, &place).unwrap();
+        assert_eq!(generations(&spec), before);
+    }
+    host.done(&spec, 0, rekey(&spec));
+    assert!(generations(&spec).iter().zip(before).all(|(now, before)| *now == before + 2));
+    host.assert_nobody_left();
+}
+
+/// Of which generation the descriptors of a VM's disks and of its seed are.
+fn generations(spec: &VmSpec) -> Vec<u64> {
+    let names = spec.known_volumes().into_iter().map(|known| known.name);
+    names.map(|name| describe(&spec.volume_path(&name)).unwrap().descriptor.generation).collect()
+}
+
+/// As [`older_descriptors`], while the VM runs: what the control plane has learned since its start counts, and a
+/// supervisor that takes over knows what the one before it did.
+pub fn older_descriptors_of_a_running_vm() {
+    let mut host = Host::start();
+    let site = KeySite::start(&host);
+    let mut spec = sealed_vm(&host, &site, "older2", 2);
+    let filled = host.import_into(&spec, "disk0", &boot_sector());
+    keep(&mut spec, filled);
+    let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+    host.done(&spec, 1, start);
+    host.console(&spec).await_line("ready");
+    let resize = |spec: &VmSpec, mebibytes: u64| {
+        let (disk, size_bytes) = ("disk1".parse().unwrap(), VolumeSize::new(mebibytes << 20).unwrap());
+        let change = DiskChange::Resize { disk, size_bytes };
+        OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change }
+    };
+    let rekey = |spec: &VmSpec| {
+        let mut moved = spec.clone();
+        moved.move_to(&site.another_key());
+        OperationKind::Rekey { spec: Box::new(moved) }
+    };
+    let descriptor = spec.directory().join("disk1/descriptor");
+    let older = std::fs::read(&descriptor).unwrap();
+    let resized = host.done(&spec, 1, resize(&spec, 2));
+    spec.disks[1].size_bytes = VolumeSize::new(2 << 20).unwrap();
+    let before = spec.disks[1].least_generation;
+    keep(&mut spec, resized);
+    assert_eq!(spec.disks[1].least_generation, before + 1);
+
+    // What was put there is not told of as the disk's, nor taken for a size that it has.
+    let newer = std::fs::read(&descriptor).unwrap();
+    std::fs::write(&descriptor, &older).unwrap();
+    assert!(host.refused(&spec, 1, rekey(&spec)).message.contains("it was rolled back"));
+    let added =
+        Disk { name: "disk2".parse().unwrap(), volume: None, least_generation: 0, ..spec.disks[1].clone() };
+    let change = DiskChange::Add { disk: Box::new(added) };
+    let add = OperationKind::ChangeDisk { spec: Box::new(spec.clone()), change };
+    assert!(host.refused(&spec, 1, add).message.contains("it was rolled back"));
+    std::fs::write(&descriptor, &newer).unwrap();
+
+    // The control plane knows more than the supervisor: what is served is an older one.
+    let later = |disk: usize| {
+        let mut later = spec.clone();
+        later.disks[disk].least_generation += 1;
+        later
+    };
+    assert_eq!(host.refused(&spec, 1, resize(&later(1), 3)).code, "rolled_back");
+    let before = generations(&spec);
+    assert_eq!(host.refused(&spec, 1, rekey(&later(0))).code, "rolled_back");
+    assert_eq!(generations(&spec), before, "none was moved");
+    host.done(&spec, 1, FORCED);
+
+    // A supervisor dies, and the next one is shown what was there before the last change.
+    let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+    host.done(&spec, 2, start);
+    let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    let older = std::fs::read(&descriptor).unwrap();
+    let resized = host.done(&spec, 2, resize(&spec, 4));
+    spec.disks[1].size_bytes = VolumeSize::new(4 << 20).unwrap();
+    keep(&mut spec, resized);
+    host.kill_hostd();
+    kill(running.supervisor_pid.unwrap());
+    std::fs::write(&descriptor, &older).unwrap();
+    host.start_hostd();
+    let off = host.await_vm(&spec, |vm| vm.power.is_off());
+    assert!(off.reason.as_ref().unwrap().message.contains("it was rolled back"), "{off:?}");
+    host.assert_nobody_left();
+}
+
+/// A configuration is what its supervisor attested, or something is said against it: every leaf of
+/// `vm.json` edited.
+pub fn edited_configuration() {
+    let mut host = Host::start();
+    let site = KeySite::start(&host);
+    let mut spec = sealed_vm(&host, &site, "edited1", 2);
+    let path = spec.directory().join("vm.json");
+    assert_eq!(host.judged(&spec), [""; 0], "as it was made");
+    let filled = host.import_into(&spec, "disk0", &boot_sector());
+    keep(&mut spec, filled);
+    let spec = host.read(&spec);
+    assert_eq!(host.judged(&spec), [""; 0], "with a disk that was filled");
+    assert!(spec.disks.iter().all(|disk| disk.volume.is_some()), "{spec:?}");
+    let attested: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut edits = 0;
+    for pointer in leaves(&attested["spec"], "/spec") {
+        // Where it lies is not part of it, and what it is called is looked at first.
+        if ["/spec/datastore", "/spec/id", "/spec/name"].contains(&pointer.as_str()) {
+            continue;
+        }
+        let mut edited = attested.clone();
+        let leaf = edited.pointer_mut(&pointer).unwrap();
+        *leaf = match leaf {
+            serde_json::Value::Bool(is) => (!*is).into(),
+            serde_json::Value::Number(number) => (number.as_u64().unwrap() + (1 << 20)).into(),
+            serde_json::Value::String(text) if text.contains("0") => text.replacen('0', "1", 1).into(),
+            serde_json::Value::String(text) => format!("{text}0").into(),
+            _ => continue,
+        };
+        let Ok(found) = serde_json::from_value::<VmSpec>(edited["spec"].clone()) else { continue };
+        if found.check().is_err() {
+            continue;
+        }
+        std::fs::write(&path, serde_json::to_vec(&edited).unwrap()).unwrap();
+        let doubts = host.judged(&found);
+        assert!(!doubts.is_empty(), "{pointer} was edited, and nothing is said of it");
+        edits += 1;
+    }
+    assert!(edits > 10, "{edits} edits");
+    // Without its attestation, and with that of another VM under the same key.
+    let mut without = attested.clone();
+    without.as_object_mut().unwrap().remove("attestation");
+    std::fs::write(&path, serde_json::to_vec(&without).unwrap()).unwrap();
+    assert!(host.judged(&spec)[0].contains("bears no attestation"));
+    let other = sealed_vm(&host, &site, "edited2", 2);
+    let theirs = std::fs::read(other.directory().join("vm.json")).unwrap();
+    let theirs: serde_json::Value = serde_json::from_slice(&theirs).unwrap();
+    let mut exchanged = attested.clone();
+    exchanged["attestation"] = theirs["attestation"].clone();
+    std::fs::write(&path, serde_json::to_vec(&exchanged).unwrap()).unwrap();
+    assert!(host.judged(&spec)[0].contains("not authentic"));
+    // As it was, it still is; and a start, which writes it anew, attests it.
+    std::fs::write(&path, serde_json::to_vec(&attested).unwrap()).unwrap();
+    assert_eq!(host.judged(&spec), [""; 0]);
+    let start = OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() };
+    assert_eq!(host.done(&spec, 1, start), None);
+    assert_eq!(host.judged(&host.read(&spec)), [""; 0], "while it runs");
+    host.done(&spec, 1, FORCED);
+    host.kill_hostd();
+    host.start_hostd();
+    assert_eq!(host.judged(&host.read(&spec)), [""; 0]);
+    host.assert_nobody_left();
+}
+
+/// JSON pointers to everything in a value that has no parts.
+fn leaves(value: &serde_json::Value, at: &str) -> Vec<String> {
+    match value {
+        serde_json::Value::Object(parts) => {
+            parts.iter().flat_map(|(name, part)| leaves(part, &format!("{at}/{name}"))).collect()
+        }
+        serde_json::Value::Array(parts) => parts
+            .iter()
+            .enumerate()
+            .flat_map(|(index, part)| leaves(part, &format!("{at}/{index}")))
+            .collect(),
+        _ => vec![at.to_owned()],
+    }
+}

@@ -1,0 +1,356 @@
+//! What the processes of a VM can do to each other, and what its supervisor can do to the host.
+
+use std::collections::HashSet;
+use std::io::Seek;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use strongroom_hostd::protocol::{
+    Disk, ImageFormat, Network, Nic, OperationId, OperationKind, OperationState, PowerState, StartOptions,
+    VmSpec, VolumeState,
+};
+use strongroom_hostd::run_directory::HostRunDirectory;
+use strongroom_hostd::wire::Wire;
+use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
+use strongroom_test_peers::Pki;
+
+use super::FORCED;
+use super::processes_below;
+use super::support::{Host, SOON, boot_sector, kill, until};
+
+/// What one process tries with another, whose number is the argument; it says what it could do.
+const TRIES: &str = r#"
+kill -0 "$1" 2>/dev/null && echo signal
+head -c 0 "/proc/$1/environ" 2>/dev/null && echo environ
+head -c 0 "/proc/$1/mem" 2>/dev/null && echo memory
+ls "/proc/$1/fd/" >/dev/null 2>&1 && echo files
+:
+"#;
+
+fn status(pid: u32, field: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix(field)).unwrap().trim().to_owned()
+}
+
+fn uid(pid: u32) -> u32 {
+    status(pid, "Uid:").split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn name(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim().to_owned()
+}
+
+pub fn apart() {
+    let host = Host::start();
+    let mut spec = host.spec("web1", 2);
+    spec.nics = vec![Nic { mac: "52:54:00:12:34:56".parse().unwrap(), network: Network::User }];
+    host.done(&spec, 0, host.create(&spec));
+    host.import(&spec, &boot_sector());
+    host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
+    let running = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    host.console(&spec).await_line("ready");
+    let supervisor = running.supervisor_pid.unwrap();
+    let qemu = running.qemu_pid.unwrap();
+
+    // The one process that holds keys has no right, can get none, and is filtered.
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(u64::from_str_radix(&status(supervisor, set), 16), Ok(0), "{set}");
+    }
+    assert_eq!((status(supervisor, "NoNewPrivs:"), status(supervisor, "Seccomp:")), ("1".into(), "2".into()));
+    // By one that starts all others, and nothing else does.
+    let below = processes_below(supervisor);
+    assert!(below.contains(&qemu) && below.len() >= 4, "{below:?}");
+
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(u64::from_str_radix(&status(supervisor, "CapBnd:"), 16), Ok(0));
+        let others: Vec<u32> = below.iter().copied().filter(|pid| uid(*pid) != 0).collect();
+        assert_eq!(below.len() - others.len(), 1, "all but what starts them have users of their own");
+        let users: HashSet<u32> = others.iter().map(|pid| uid(*pid)).collect();
+        assert_eq!(users.len(), others.len(), "no two processes are the same user");
+        for attacker in &others {
+            for victim in below.iter().chain([&supervisor]).filter(|victim| *victim != attacker) {
+                let user = uid(*attacker);
+                let tried = Command::new("/bin/sh")
+                    .args(["-c", TRIES, "sh", &victim.to_string()])
+                    .uid(user)
+                    .gid(user)
+                    .current_dir("/")
+                    .stdin(Stdio::null())
+                    .output()
+                    .unwrap();
+                let could = String::from_utf8(tried.stdout).unwrap();
+                assert_eq!(could, "", "{} could do that to {}", name(*attacker), name(*victim));
+            }
+        }
+    } else {
+        eprintln!("another user for each process takes root; only the supervisor was looked at");
+    }
+    host.done(&spec, 1, FORCED);
+    host.assert_nobody_left();
+}
+
+/// A supervisor without what starts its processes would fail at the first worker that dies. It ends, and another one has both.
+pub fn starter_is_killed() {
+    let host = Host::start();
+    let spec = host.spec("web1", 1);
+    host.done(&spec, 0, host.create(&spec));
+    host.import(&spec, &boot_sector());
+    host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
+    let first = host.await_vm(&spec, |vm| vm.power == PowerState::Running);
+    let supervisor = first.supervisor_pid.unwrap();
+    let qemu = first.qemu_pid.unwrap();
+    let starter = processes_below(supervisor)[0];
+    kill(starter);
+    let adopted = host.await_vm(&spec, |vm| {
+        vm.power == PowerState::Running
+            && vm.supervisor_pid.is_some_and(|now| now != supervisor)
+            && vm.volumes.iter().all(|volume| volume.state == VolumeState::Serving)
+    });
+    assert_eq!(adopted.qemu_pid, Some(qemu));
+    kill(adopted.volumes[0].worker_pid.unwrap());
+    host.await_vm(&spec, |vm| {
+        vm.volumes.iter().any(|volume| volume.restarts == 1 && volume.state == VolumeState::Serving)
+    });
+    host.done(&spec, 1, OperationKind::Reset);
+    host.console(&spec).await_line("ready");
+    host.done(&spec, 1, FORCED);
+    host.assert_nobody_left();
+}
+
+/// A supervisor that obeys an attacker, and the starter that it has.
+struct Captured {
+    starter: Child,
+    wire: Wire,
+}
+
+/// What a starter answered, and the files beside it.
+type Answered = Result<(Value, Vec<OwnedFd>), String>;
+
+impl Captured {
+    /// Of a VM that is not on; its starter is told what hostd's order says.
+    fn of(host: &Host, spec: &VmSpec) -> Self {
+        let (wire, theirs) = Wire::pair().unwrap();
+        let starter = Command::new(std::env::current_exe().unwrap())
+            .arg("vm-supervisor")
+            .stdin(theirs)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let run = HostRunDirectory::at(&host.path("run")).unwrap().vm(spec.id);
+        run.make().unwrap();
+        let task = json!({ "StartProcesses": { "spec": spec, "generation": 1, "adopt": null } });
+        let qemu = strongroom_hypervisor::qemu::DEFAULT_PROGRAM;
+        let birth =
+            json!({ "home": host.path("home"), "run": run.path(), "qemu": qemu, "grants": [], "task": task });
+        wire.send(&birth, &[]).unwrap();
+        Self { starter, wire }
+    }
+
+    fn ask(&self, ask: Value, files: &[BorrowedFd<'_>]) -> Answered {
+        let (reply, theirs) = Wire::pair().unwrap();
+        let files: Vec<_> = std::iter::once(theirs.as_fd()).chain(files.iter().copied()).collect();
+        self.wire.send(&json!({ "ask": ask }), &files).unwrap();
+        drop(files);
+        drop(theirs);
+        let (answer, files) = reply.receive_within::<Value>(SOON).unwrap();
+        match answer["answer"].get("Failed") {
+            Some(problem) => Err(problem["message"].as_str().unwrap().to_owned()),
+            None => Ok((answer["answer"].clone(), files)),
+        }
+    }
+
+    fn worker(&self, frontend: Value) -> Answered {
+        let (listener, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let worker = json!({ "program": 0, "frontend": frontend, "placement": null });
+        self.ask(json!({ "Worker": worker }), &[listener.as_fd()])
+    }
+
+    fn qemu(&self) -> Answered {
+        let generation_id = "6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001";
+        self.ask(json!({ "Qemu": { "generation_id": generation_id, "waiting": true } }), &[])
+    }
+
+    fn swtpm(&self) -> Answered {
+        let (key, _) = std::io::pipe().unwrap();
+        self.ask(json!("Swtpm"), &[key.as_fd()])
+    }
+
+    fn kill(&self, pid: &Value) {
+        self.ask(json!({ "Kill": { "pid": pid } }), &[]).unwrap();
+    }
+}
+
+/// What a supervisor that obeys an attacker has started is what its VM may need: as many processes at once, of those
+/// kinds, with those arguments.
+pub fn starter_is_asked_for_more() {
+    let host = Host::start();
+    // QEMU would wait for a disk's server.
+    let spec = host.spec("web1", 0);
+    let captured = Captured::of(&host, &spec);
+    let disk = json!({ "nbd": { "export": "disk0", "tls": null } });
+    // One for each disk that a VM can have, UEFI's variables, and each one's successor.
+    let workers: Vec<_> = std::iter::from_fn(|| captured.worker(disk.clone()).ok()).take(100).collect();
+    assert_eq!(workers.len(), 2 * (16 + 1));
+    let refused = captured.worker(disk.clone()).unwrap_err();
+    assert!(refused.contains("as many workers as it may have"), "{refused}");
+    // The place of one that has died is another one's, whether its end was asked for or not.
+    let dies = &workers[0].0["Worker"]["pid"];
+    captured.kill(dies);
+    let successor = until("its place is free", || captured.worker(disk.clone()).ok());
+    captured.kill(&successor.0["Worker"]["pid"]);
+    drop(workers);
+    drop(successor);
+
+    // What no disk of a VM is served as.
+    let tls = json!({ "certificates": "", "authorities": "", "admitted": [] });
+    let frontends = [
+        json!({ "nbd": { "export": "disk0", "tls": tls } }),
+        json!({ "nbd": { "export": "../disk0", "tls": null } }),
+        json!({ "vhost_user": { "serial": "disk0", "queues_max": u16::MAX } }),
+        json!({ "vhost_user": { "serial": "d".repeat(21), "queues_max": 1 } }),
+    ];
+    for frontend in frontends {
+        let refused = captured.worker(frontend).unwrap_err();
+        assert!(refused.contains("no disk of a VM"), "{refused}");
+    }
+
+    // One QEMU, and no TPM that the VM has not.
+    let (first, _) = captured.qemu().unwrap();
+    let refused = captured.qemu().unwrap_err();
+    assert!(refused.contains("runs already"), "{refused}");
+    for refused in
+        [captured.swtpm(), captured.ask(json!("TpmState"), &[]), captured.ask(json!("WatchTpm"), &[])]
+    {
+        let refused = refused.unwrap_err();
+        assert!(refused.contains("has no TPM"), "{refused}");
+    }
+    assert!(captured.ask(json!("Orphan"), &[]).is_err());
+    captured.kill(&first["Process"]["identity"]["pid"]);
+    let (second, _) = captured.qemu().unwrap();
+    captured.kill(&second["Process"]["identity"]["pid"]);
+
+    // It ends with whom it serves.
+    let Captured { mut starter, wire } = captured;
+    drop(wire);
+    starter.wait().unwrap();
+}
+
+/// A job that is about to have a key has no right any more: it waits for a key server that says nothing, and is looked at.
+pub fn jobs() {
+    let host = Host::start();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let pki = Pki::new();
+    let identity = pki.client("host1");
+    let config = ProviderConfig::new(SourceConfig::Kmip(KmipConfig {
+        servers: vec![silent.local_addr().unwrap().to_string()],
+        ca: pki.authority(),
+        certificate: identity.certificate,
+        key: identity.key,
+        server_name: None,
+        request_timeout_ms: 1_000,
+        named_keys: true,
+    }));
+    Registry::of_home(&host.path("home")).add(&"away".parse().unwrap(), &config).unwrap();
+    let spec = host.encrypted_vm("web1");
+    let new = VmSpec { id: strongroom_types::VmId::random(), name: "web2".parse().unwrap(), ..spec.clone() };
+    let begin = |spec: &VmSpec, kind: OperationKind| {
+        let request = host.request(0, kind);
+        host.operate(spec, &request).unwrap();
+        request.operation
+    };
+    confined(&host, begin(&new, host.create(&new)));
+    let mut larger = spec.clone();
+    larger.disks.push(Disk { name: "disk1".parse().unwrap(), volume: None, ..spec.disks[0].clone() });
+    confined(&host, begin(&spec, OperationKind::Configure { spec: Box::new(larger) }));
+    for (format, image) in [(ImageFormat::Raw, vec![1; 4096]), (ImageFormat::Qcow2, qcow2(&[1; 4096]))] {
+        let (operation, _client) = host.begin_import(&spec, "disk0", &image, format);
+        confined(&host, operation);
+    }
+    for format in [ImageFormat::Raw, ImageFormat::Qcow2] {
+        std::thread::scope(|scope| {
+            let job = scope.spawn(|| confined_job(host.hostd_pid(), || ()));
+            let (told, _) = host.export_as(&spec, "disk0", format);
+            assert!(told.contains("key_unavailable") || told.contains("provider"), "{told}");
+            job.join().unwrap();
+        });
+    }
+}
+
+/// Waits until the operation's job is confined, and until it has given up.
+fn confined(host: &Host, operation: OperationId) {
+    let goes_on = || {
+        let now = host.operation(operation);
+        assert!(!now.state.is_final(), "it ended, and nobody was confined: {now:?}");
+    };
+    confined_job(host.hostd_pid(), goes_on);
+    host.await_operation(operation);
+}
+
+/// Waits until a process that hostd started is confined, and has nothing to lose.
+fn confined_job(hostd: u32, goes_on: impl Fn()) {
+    let field = |pid: u32, field: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Some(status.lines().find_map(|line| line.strip_prefix(field))?.trim().to_owned())
+    };
+    let job = until("its job is confined", || {
+        goes_on();
+        let filtered = |pid: &u32| field(*pid, "Seccomp:").as_deref() == Some("2");
+        processes_below(hostd).into_iter().find(filtered)
+    });
+    let is_root = rustix::process::geteuid().is_root();
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        let held = field(job, set).unwrap();
+        assert!((set == "CapBnd:" && !is_root) || held.chars().all(|digit| digit == '0'), "{set} {held}");
+    }
+    assert_eq!(field(job, "NoNewPrivs:").unwrap(), "1");
+}
+
+/// An image that takes qemu-img to be read.
+fn qcow2(content: &[u8]) -> Vec<u8> {
+    let scratch = tempfile::tempdir().unwrap();
+    let [raw, qcow2] = ["raw", "qcow2"].map(|name| scratch.path().join(name));
+    std::fs::write(&raw, content).unwrap();
+    convert(&Image { format: "raw", path: &raw }, &Image { format: "qcow2", path: &qcow2 });
+    std::fs::read(qcow2).unwrap()
+}
+
+/// An image of qemu-img's.
+struct Image<'path> {
+    format: &'static str,
+    path: &'path Path,
+}
+
+fn convert(from: &Image<'_>, to: &Image<'_>) {
+    let mut command = Command::new("qemu-img");
+    command.args(["convert", "-f", from.format, "-O", to.format]).args([from.path, to.path]);
+    assert!(command.status().unwrap().success());
+}
+
+/// What a job does through another process: an image of qemu-img's goes in, and comes out.
+pub fn images() {
+    let host = Host::start();
+    let spec = host.spec("web1", 1);
+    host.done(&spec, 0, host.create(&spec));
+    let (operation, _client) = host.begin_import(&spec, "disk0", &qcow2(&boot_sector()), ImageFormat::Auto);
+    let ended = host.await_operation(operation);
+    assert_eq!(ended.state, OperationState::Done, "{ended:?}");
+    host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });
+    host.console(&spec).await_line("ready");
+    host.done(&spec, 1, FORCED);
+    let (told, mut image) = host.export_as(&spec, "disk0", ImageFormat::Qcow2);
+    assert!(told.contains("done"), "{told}");
+    let scratch = tempfile::tempdir().unwrap();
+    let [raw, qcow2] = ["raw", "qcow2"].map(|name| scratch.path().join(name));
+    image.rewind().unwrap();
+    std::io::copy(&mut image, &mut std::fs::File::create(&qcow2).unwrap()).unwrap();
+    convert(&Image { format: "qcow2", path: &qcow2 }, &Image { format: "raw", path: &raw });
+    let content = boot_sector();
+    assert_eq!(std::fs::read(raw).unwrap()[..content.len()], content);
+    // One that is none is said to be.
+    let (operation, _client) = host.begin_import(&spec, "disk0", &boot_sector(), ImageFormat::Qcow2);
+    assert_eq!(host.await_operation(operation).state, OperationState::Failed);
+    host.assert_nobody_left();
+}

@@ -1,0 +1,279 @@
+//! The process's side: it gives up everything, and becomes the program.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::Mode;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::process::{
+    Gid, Resource, Rlimit, Signal, Uid, getgid, getuid, set_parent_process_death_signal, setrlimit, umask,
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+use strongroom_wire::PacketSocket;
+
+use super::message::{Become, Network, Plan, Report, Root, receive, send};
+use super::root::enter_own_root;
+use super::{FIRST_FILE, LaunchError, Measure, Shortfall};
+use crate::monitor;
+use crate::network::frame_filter;
+
+/// As many as a kernel can have; those that it does not know are refused.
+const CAPABILITIES_MAX: u32 = 64;
+/// Open files: vhost-user disks have some for each of 64 queues.
+const DESCRIPTORS_MAX: u64 = 4096;
+/// The limit at which the kernel writes no core file and starts no program for one either (core(5): a limit of 0 does
+/// not stop a core that is piped to a program, and 1 does).
+const CORE_LIMIT: u64 = 1;
+
+/// A step that went wrong.
+pub(super) enum Failure {
+    Step { step: &'static str, reason: String },
+    Lacks(Shortfall),
+}
+
+/// What became of the walls so far.
+pub(super) struct Walls {
+    must: Vec<Measure>,
+    shortfalls: Vec<Shortfall>,
+}
+
+impl Walls {
+    /// Notes what is missing, or ends where it must not be.
+    pub fn lacks(&mut self, measure: Measure, reason: impl Into<String>) -> Result<(), Failure> {
+        let shortfall = Shortfall { measure, reason: reason.into() };
+        if self.must.contains(&measure) {
+            return Err(Failure::Lacks(shortfall));
+        }
+        self.shortfalls.push(shortfall);
+        Ok(())
+    }
+}
+
+/// Why a step of any error failed.
+pub(super) fn step<E: std::fmt::Display>(step: &'static str) -> impl Fn(E) -> Failure {
+    move |error| Failure::Step { step, reason: error.to_string() }
+}
+
+/// Becomes what the supervisor says, whose socket is this process's standard input. To be called first of all, on the
+/// one thread that there is. It returns only if that fails, which the supervisor has been told then.
+pub fn process_main() -> LaunchError {
+    let stdin = io::stdin();
+    let is_ours = PacketSocket::adopt(&stdin).is_some();
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    if !is_ours || threads != 1 {
+        return LaunchError::NotLaunched;
+    }
+    close_inherited();
+    let Ok(socket) = stdin.as_fd().try_clone_to_owned() else { return LaunchError::NotLaunched };
+    let (plan, files) = match receive::<Plan>(&socket) {
+        Ok(Some(received)) => received,
+        _ => return LaunchError::NotLaunched,
+    };
+    let program = plan.becomes.to_string();
+    let report = match become_it(&plan, files, &socket) {
+        Failure::Lacks(shortfall) => Report::Lacks { shortfall },
+        Failure::Step { step, reason } => Report::Failed { step: step.to_owned(), reason },
+    };
+    let _ = send(&socket, &report, &[]);
+    match report {
+        Report::Failed { step, reason } => LaunchError::Step { program, step, reason },
+        Report::Lacks { shortfall } => LaunchError::Lacks { program, shortfall },
+        Report::Confined { .. } => LaunchError::NotLaunched,
+    }
+}
+
+/// Closes what the supervisor was itself started with and did not mean for us.
+fn close_inherited() {
+    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = numbers
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in numbers {
+        // The directory that was read is closed already, and not there.
+        let _ = nix::unistd::close(number);
+    }
+}
+
+fn become_it(plan: &Plan, files: Vec<OwnedFd>, socket: &OwnedFd) -> Failure {
+    let shortfalls = match confine(plan, &files) {
+        Err(failure) => return failure,
+        Ok(shortfalls) => shortfalls,
+    };
+    // Before whoever starts us can be gone without our knowing: the report would not reach it then.
+    let ends_with_us = match plan.becomes {
+        Become::Monitor => set_parent_process_death_signal(Some(Signal::KILL)),
+        Become::Program(_) | Become::FrameFilter => Ok(()),
+    };
+    if let Err(errno) = ends_with_us {
+        return step("end with the process that starts it")(errno);
+    }
+    if let Err(errno) = send(socket, &Report::Confined { shortfalls }, &[]) {
+        return step("report to the supervisor")(errno);
+    }
+    match &plan.becomes {
+        Become::Program(path) => {
+            let mut command = Command::new(path);
+            command.args(&plan.arguments).env_clear().current_dir("/");
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            step("begin the program")(command.exec())
+        }
+        Become::FrameFilter => {
+            let mut files = files.into_iter();
+            let (Some(guest), Some(network), Some(addresses)) = (files.next(), files.next(), files.next())
+            else {
+                return step("begin the filter")("it has no sockets");
+            };
+            // The rest, such as the lease of its user, stays open.
+            let _held: Vec<OwnedFd> = files.collect();
+            match frame_filter::run(guest.into(), network.into(), addresses) {
+                Ok(()) => std::process::exit(0),
+                Err(error) => step("filter")(error),
+            }
+        }
+        Become::Monitor => {
+            let mut files = files.into_iter();
+            let (Some(supervisor), Some(qemu)) = (files.next(), files.next()) else {
+                return step("begin the monitor")("it has no sockets");
+            };
+            let _held: Vec<OwnedFd> = files.collect();
+            match monitor::process::run(supervisor, qemu.into()) {
+                Ok(()) => std::process::exit(0),
+                Err(error) => step("be the monitor")(error),
+            }
+        }
+    }
+}
+
+fn confine(plan: &Plan, files: &[OwnedFd]) -> Result<Vec<Shortfall>, Failure> {
+    keep(plan, files)?;
+    set_limits()?;
+    let mut walls = Walls { must: plan.must.clone(), shortfalls: Vec::new() };
+    let privileged = has(CapabilitySet::SYS_ADMIN)?;
+    enter_namespaces(plan, privileged, &mut walls)?;
+    change_user(plan, privileged, &mut walls)?;
+    give_up_privileges()?;
+    Ok(walls.shortfalls)
+}
+
+/// The files stay open in the program, under the numbers that it was told.
+fn keep(plan: &Plan, files: &[OwnedFd]) -> Result<(), Failure> {
+    let in_order = files.iter().zip(FIRST_FILE..).all(|(file, number)| file.as_raw_fd() == number);
+    if files.len() != plan.files || !in_order {
+        return Err(step("take over files")("they did not come as they were sent"));
+    }
+    files.iter().try_for_each(|file| fcntl_setfd(file, FdFlags::empty())).map_err(step("take over files"))
+}
+
+fn set_limits() -> Result<(), Failure> {
+    let limit = |resource, most| setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
+    // Whoever started us may have had less, and it takes a right to have more again.
+    let most =
+        rustix::process::getrlimit(Resource::Core).maximum.map_or(CORE_LIMIT, |most| most.min(CORE_LIMIT));
+    limit(Resource::Core, CORE_LIMIT)
+        .or_else(|_| limit(Resource::Core, most))
+        .map_err(step("limit core files"))?;
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum;
+    limit(Resource::Nofile, most.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX)))
+        .map_err(step("limit open files"))?;
+    // No kind of memory is written to a core file, should there be one: what the filter says outlives exec, and that a
+    // process is not dumpable does not.
+    std::fs::write("/proc/self/coredump_filter", "0").map_err(step("keep memory out of core files"))?;
+    Ok(())
+}
+
+fn has(capability: CapabilitySet) -> Result<bool, Failure> {
+    Ok(capabilities(None).map_err(step("read capabilities"))?.effective.contains(capability))
+}
+
+fn enter_namespaces(plan: &Plan, privileged: bool, walls: &mut Walls) -> Result<(), Failure> {
+    let mut namespaces = CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWUTS
+        | CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWCGROUP;
+    if plan.network == Network::Own {
+        namespaces |= CloneFlags::CLONE_NEWNET;
+    }
+    let (uid, gid) = (getuid(), getgid());
+    if !privileged {
+        namespaces |= CloneFlags::CLONE_NEWUSER;
+    }
+    if let Err(errno) = unshare(namespaces) {
+        let reason = if privileged {
+            format!("the kernel gives none ({errno}), though this process has the right to them")
+        } else {
+            format!(
+                "this user may make no user namespace ({errno}); see user.max_user_namespaces, \
+                 kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns"
+            )
+        };
+        walls.lacks(Measure::Namespaces, reason)?;
+        return walls.lacks(Measure::OwnRoot, "it takes a mount namespace");
+    }
+    if !privileged {
+        // It stays who it is: its sockets are its user's.
+        let map = |file: &str, inside: u32| {
+            std::fs::write(format!("/proc/self/{file}"), format!("{inside} {inside} 1"))
+        };
+        std::fs::write("/proc/self/setgroups", "deny")
+            .and_then(|()| map("uid_map", uid.as_raw()))
+            .and_then(|()| map("gid_map", gid.as_raw()))
+            .map_err(step("stay the same user in a user namespace"))?;
+    }
+    if plan.root == Root::Hosts {
+        return Ok(());
+    }
+    // The directories of the root are for its user too; what the program makes is for its user alone.
+    umask(Mode::from_raw_mode(0o022));
+    let entered = enter_own_root(&plan.visible, &plan.becomes);
+    umask(Mode::from_raw_mode(0o077));
+    // Somewhere between two roots nothing can be trusted to be what it is called.
+    entered.map_err(|reason| Failure::Step { step: "enter a root directory of its own", reason })
+}
+
+fn change_user(plan: &Plan, privileged: bool, walls: &mut Walls) -> Result<(), Failure> {
+    let Some((uid, gid)) = plan.user else {
+        return walls.lacks(Measure::OwnUser, "none was given to it; it runs as the user that started it");
+    };
+    if !privileged {
+        return walls
+            .lacks(Measure::OwnUser, "only root can give it one; it runs as the user that started it");
+    }
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let groups: Vec<Gid> = plan.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    // The process has one thread, so what is true of the thread is true of the process.
+    set_thread_groups(&groups)
+        .and_then(|()| set_thread_res_gid(gid, gid, gid))
+        .and_then(|()| empty_bounding_set())
+        .and_then(|()| set_thread_res_uid(uid, uid, uid))
+        .map_err(step("become another user"))
+}
+
+fn empty_bounding_set() -> Result<(), Errno> {
+    for bit in 0..CAPABILITIES_MAX {
+        // Refused for numbers that the kernel does not know.
+        let _ = remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << bit));
+    }
+    Ok(())
+}
+
+fn give_up_privileges() -> Result<(), Failure> {
+    if has(CapabilitySet::SETPCAP)? {
+        empty_bounding_set().map_err(step("give up capabilities"))?;
+    }
+    set_no_new_privs(true).map_err(step("refuse new privileges"))?;
+    let _ = clear_ambient_capability_set();
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, none).map_err(step("give up capabilities"))
+}

@@ -1,0 +1,355 @@
+//! The arguments with which QEMU becomes a machine.
+//!
+//! ```text
+//! what it must never do    -nodefaults -no-user-config -sandbox
+//! processors and memory    -machine -accel -cpu -smp -object
+//! what is read first       pflash, -kernel, -boot
+//! devices                  ports, disks, network, randomness, agent, TPM, screen
+//! how it is spoken to      QMP, serial console, VNC: unix sockets in the run directory
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::connection::Connection;
+use super::options::{Arguments, Options};
+use super::{Boot, DiskAttachment, Firmware, MachineSpec, MachineType, NbdExport, Nic};
+use crate::qemu::{RunDirectory, Version};
+
+/// While an NBD server is gone for less than this, its guest waits; then it sees errors.
+const NBD_RECONNECT_SECONDS: u32 = 60;
+/// Before this version a lost vhost-user server is looked for in whole seconds.
+const RECONNECT_MILLISECONDS_SINCE: Version = Version { major: 9, minor: 2 };
+/// How soon a vhost-user server that was lost is looked for again, where that can be said.
+const RECONNECT_MILLISECONDS: u32 = 20;
+/// Ports on q35 for devices that are plugged in later.
+const SPARE_PORTS: usize = 8;
+/// The slot of PCI Express's root on which the ports begin, eight to a slot: above those that QEMU fills itself.
+const FIRST_PORT_SLOT: usize = 0x10;
+/// The number by which QEMU opens the file in the CD-ROM drive, which it has open already.
+const CDROM_FILE_SET: u32 = 1;
+/// Everything that QEMU's own filter of system calls can deny.
+const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
+
+/// What of the host a machine's arguments depend on.
+#[derive(Clone, Debug)]
+pub(crate) struct HostFacts {
+    pub version: Version,
+    /// Whether KVM runs the processors; TCG otherwise.
+    pub kvm: bool,
+    /// One for each network card, in their order.
+    pub connections: Vec<Connection>,
+    /// OVMF's code, for machines that start with it.
+    pub ovmf_code: Option<PathBuf>,
+    /// The number of the open file in its CD-ROM drive, for machines that have one.
+    pub cdrom: Option<i32>,
+}
+
+/// The arguments for a machine that [is valid](MachineSpec::validate). It does not run until it is told to.
+pub(crate) fn arguments(spec: &MachineSpec, run: &RunDirectory, host: &HostFacts) -> Vec<String> {
+    let mut builder = Builder { spec, run, host, arguments: Arguments::default(), ports: 0 };
+    builder.identity();
+    builder.processors();
+    builder.memory();
+    builder.firmware();
+    builder.boot();
+    builder.monitor();
+    builder.console();
+    builder.devices();
+    builder.cdrom();
+    builder.spare_ports();
+    builder.arguments.into_vec()
+}
+
+struct Builder<'a> {
+    spec: &'a MachineSpec,
+    run: &'a RunDirectory,
+    host: &'a HostFacts,
+    arguments: Arguments,
+    /// Ports on q35 that were made.
+    ports: usize,
+}
+
+impl Builder<'_> {
+    fn identity(&mut self) {
+        for flag in ["-S", "-no-user-config", "-nodefaults"] {
+            self.arguments.flag(flag);
+        }
+        self.arguments.plain("-sandbox", SANDBOX);
+        self.arguments
+            .list("-name", Options::default().with("guest", &self.spec.name).with("debug-threads", "on"));
+        self.arguments.plain("-uuid", self.spec.vm);
+        self.arguments.plain("-rtc", "base=utc");
+        // A guest that panics is looked at before it is ended.
+        self.arguments.plain("-action", "panic=pause");
+    }
+
+    fn processors(&mut self) {
+        let machine = match self.spec.machine {
+            MachineType::Pc => Options::new("pc").with("usb", "off"),
+            MachineType::Q35 => Options::new("q35").with("sata", "off"),
+        };
+        let machine = machine
+            .with("hpet", "off")
+            .with("vmport", "off")
+            .with("dump-guest-core", "off")
+            .with("mem-merge", "off")
+            .with("memory-backend", "memory0");
+        let machine = match &self.spec.firmware {
+            Firmware::Bios => machine,
+            Firmware::Uefi { nvram: None } => machine.with("pflash0", "firmware"),
+            Firmware::Uefi { nvram: Some(_) } => machine.with("pflash0", "firmware").with("pflash1", "nvram"),
+        };
+        self.arguments.list("-machine", machine);
+        let (accelerator, model) = if self.host.kvm { ("kvm", "host") } else { ("tcg,thread=multi", "max") };
+        self.arguments.plain("-accel", accelerator);
+        self.arguments.plain("-cpu", model);
+        let cpus = self.spec.cpus;
+        let topology = Options::default()
+            .with("cpus", cpus.count())
+            .with("sockets", cpus.sockets)
+            .with("cores", cpus.cores)
+            .with("threads", cpus.threads);
+        self.arguments.list("-smp", topology);
+    }
+
+    /// Shared, because vhost-user servers map it; in no core file, merged with nobody's, taken as it is touched.
+    fn memory(&mut self) {
+        let size_bytes = self.spec.memory.bytes();
+        self.arguments.list("-m", Options::default().with("size", format_args!("{}M", size_bytes >> 20)));
+        self.arguments.plain("-overcommit", "mem-lock=off");
+        let backend = json!({
+            "qom-type": "memory-backend-memfd", "id": "memory0", "size": size_bytes,
+            "share": true, "merge": false, "dump": false, "prealloc": false,
+        });
+        self.arguments.json("-object", &backend);
+    }
+
+    fn firmware(&mut self) {
+        let Firmware::Uefi { nvram } = &self.spec.firmware else { return };
+        let code = self.host.ovmf_code.as_deref().unwrap_or(Path::new(""));
+        let code = json!({ "driver": "file", "node-name": "firmware", "filename": code, "read-only": true });
+        self.arguments.json("-blockdev", &code);
+        if let Some(server) = nvram {
+            self.arguments.json("-blockdev", &nbd("nvram", server, false));
+        }
+    }
+
+    fn boot(&mut self) {
+        self.arguments.plain("-boot", "strict=on");
+        if let Boot::DirectKernel { kernel, initrd, arguments } = &self.spec.boot {
+            self.arguments.plain("-kernel", kernel.display());
+            if let Some(initrd) = initrd {
+                self.arguments.plain("-initrd", initrd.display());
+            }
+            self.arguments.plain("-append", arguments);
+        }
+    }
+
+    fn monitor(&mut self) {
+        self.listen("qmp", &self.run.qmp());
+        self.arguments.plain("-mon", "chardev=qmp,mode=control");
+    }
+
+    fn console(&mut self) {
+        self.listen("console", &self.run.console());
+        self.arguments.plain("-serial", "chardev:console");
+        if !self.spec.vnc {
+            self.arguments.plain("-display", "none");
+            return;
+        }
+        let place = format!("unix:{}", self.run.vnc().display());
+        self.arguments.list("-vnc", Options::new(&place));
+        // On the root bus, where firmware looks for a screen.
+        self.device("VGA", "screen", None, json!({}));
+        let controller = self.place();
+        self.device("qemu-xhci", "usb", controller, json!({}));
+        self.device("usb-tablet", "tablet", None, json!({ "bus": "usb.0" }));
+    }
+
+    fn devices(&mut self) {
+        for (index, disk) in self.spec.disks.iter().enumerate() {
+            let id = first_disk(index);
+            let (connect, properties) = disk_device(disk, &id, self.host.version);
+            match connect {
+                DiskConnection::Chardev(options) => self.arguments.list("-chardev", options),
+                DiskConnection::Node(node) => self.arguments.json("-blockdev", &node),
+            }
+            let mut properties = properties;
+            properties["bootindex"] = json!(index + 1);
+            let bus = self.place();
+            self.device_of(&id, bus, properties);
+        }
+        for (index, (nic, connection)) in self.spec.nics.iter().zip(&self.host.connections).enumerate() {
+            let id = format!("nic{index}");
+            self.arguments.json("-netdev", &netdev(&id, connection));
+            let bus = self.place();
+            self.device_of(&id, bus, nic_device(nic, &id));
+        }
+        if self.spec.rng {
+            self.arguments.json("-object", &json!({ "qom-type": "rng-builtin", "id": "rng" }));
+            let bus = self.place();
+            self.device("virtio-rng-pci", "rng0", bus, json!({ "rng": "rng" }));
+        }
+        if self.spec.guest_agent {
+            self.listen("agent", &self.run.guest_agent());
+            let bus = self.place();
+            self.device("virtio-serial-pci", "serial", bus, json!({ "max_ports": 2 }));
+            let channel = json!({ "bus": "serial.0", "chardev": "agent", "name": "org.qemu.guest_agent.0" });
+            self.device("virtserialport", "agent0", None, channel);
+        }
+        if let Some(socket) = &self.spec.tpm {
+            self.arguments
+                .list("-chardev", Options::new("socket").with("id", "tpm").with_path("path", &socket.0));
+            self.arguments.plain("-tpmdev", "emulator,id=tpm0,chardev=tpm");
+            let model = match self.spec.machine {
+                MachineType::Pc => "tpm-tis",
+                MachineType::Q35 => "tpm-crb",
+            };
+            self.device(model, "tpm", None, json!({ "tpmdev": "tpm0" }));
+        }
+        self.device("vmgenid", "generation", None, json!({ "guid": self.spec.generation_id }));
+        self.device("pvpanic", "panic", None, json!({}));
+    }
+
+    /// On the bus that installers of every system know: SATA, or IDE on the older board.
+    fn cdrom(&mut self) {
+        let Some(file) = self.host.cdrom else { return };
+        let set = Options::default().with("fd", file).with("set", CDROM_FILE_SET).with("opaque", "cdrom");
+        self.arguments.list("-add-fd", set);
+        let image = json!({
+            "driver": "file", "node-name": "cdrom", "filename": format!("/dev/fdset/{CDROM_FILE_SET}"),
+            "read-only": true, "auto-read-only": false,
+        });
+        self.arguments.json("-blockdev", &image);
+        let bus = match self.spec.machine {
+            MachineType::Pc => "ide.1",
+            MachineType::Q35 => {
+                self.device("ich9-ahci", "sata", None, json!({}));
+                "sata.0"
+            }
+        };
+        let mut drive = json!({ "drive": "cdrom", "bus": bus });
+        // A kernel that QEMU loads has the first place for itself.
+        if self.spec.boot == Boot::Disk {
+            drive["bootindex"] = json!(0);
+        }
+        self.device("ide-cd", "cdrom0", None, drive);
+    }
+
+    /// A unix socket on which QEMU listens, for one client at a time.
+    fn listen(&mut self, id: &'static str, path: &Path) {
+        let socket = Options::new("socket").with("id", id).with_path("path", path);
+        self.arguments.list("-chardev", socket.with("server", "on").with("wait", "off"));
+    }
+
+    /// Where the next device goes, so that it can be unplugged later: on q35 into a port of its own.
+    fn place(&mut self) -> Option<String> {
+        match self.spec.machine {
+            MachineType::Pc => Some("pci.0".to_owned()),
+            MachineType::Q35 => Some(self.port("port")),
+        }
+    }
+
+    fn spare_ports(&mut self) {
+        if self.spec.machine == MachineType::Q35 {
+            for _ in 0..SPARE_PORTS {
+                self.port(SPARE_PORT_PREFIX);
+            }
+        }
+    }
+
+    fn port(&mut self, prefix: &str) -> String {
+        let number = self.ports;
+        self.ports += 1;
+        let id = format!("{prefix}{number}");
+        let port = json!({
+            "driver": "pcie-root-port", "id": id, "bus": "pcie.0", "chassis": number + 1, "multifunction": true,
+            "addr": format!("{:x}.{}", FIRST_PORT_SLOT + number / 8, number % 8),
+        });
+        self.arguments.json("-device", &port);
+        id
+    }
+
+    fn device(&mut self, driver: &str, id: &str, bus: Option<String>, mut properties: Value) {
+        properties["driver"] = json!(driver);
+        self.device_of(id, bus, properties);
+    }
+
+    fn device_of(&mut self, id: &str, bus: Option<String>, mut properties: Value) {
+        properties["id"] = json!(id);
+        if let Some(bus) = bus {
+            properties["bus"] = json!(bus);
+        }
+        self.arguments.json("-device", &properties);
+    }
+}
+
+/// What the ids of ports begin with that are empty at first.
+pub(crate) const SPARE_PORT_PREFIX: &str = "spare";
+
+/// The id of the disk of that number among those that a machine begins with.
+pub(crate) fn first_disk(index: usize) -> String {
+    format!("disk{index}")
+}
+
+/// What connects a disk's device to its server.
+pub(crate) enum DiskConnection {
+    Chardev(Options),
+    Node(Value),
+}
+
+/// A disk's connection, called `id`, and the properties of its device, which has neither id nor bus yet.
+pub(crate) fn disk_device(disk: &DiskAttachment, id: &str, version: Version) -> (DiskConnection, Value) {
+    match disk {
+        DiskAttachment::VhostUser { socket, queues } => {
+            let chardev = Options::new("socket").with("id", id).with_path("path", socket);
+            let (key, soon) = reconnect(version);
+            let device = json!({ "driver": "vhost-user-blk-pci", "chardev": id, "num-queues": queues });
+            (DiskConnection::Chardev(chardev.with(key, soon)), device)
+        }
+        DiskAttachment::Nbd { server, serial, read_only } => {
+            let device = json!({ "driver": "virtio-blk-pci", "drive": id, "serial": serial });
+            (DiskConnection::Node(nbd(id, server, *read_only)), device)
+        }
+    }
+}
+
+/// How QEMU is told how soon a lost server is to be looked for.
+pub(crate) fn reconnect(version: Version) -> (&'static str, u32) {
+    if version >= RECONNECT_MILLISECONDS_SINCE {
+        ("reconnect-ms", RECONNECT_MILLISECONDS)
+    } else {
+        ("reconnect", 1)
+    }
+}
+
+fn nbd(node: &str, server: &NbdExport, read_only: bool) -> Value {
+    json!({
+        "driver": "nbd", "node-name": node, "server": { "type": "unix", "path": server.socket },
+        "export": server.export, "reconnect-delay": NBD_RECONNECT_SECONDS, "discard": "unmap",
+        "read-only": read_only,
+    })
+}
+
+/// What connects a network card, by `id`.
+pub(crate) fn netdev(id: &str, connection: &Connection) -> Value {
+    match connection {
+        Connection::Stream(file) => json!({
+            "type": "stream", "id": id, "server": false, "addr": { "type": "fd", "str": file },
+        }),
+        Connection::RestrictedUser => json!({ "type": "user", "id": id, "restrict": true }),
+        Connection::Tap(file) => json!({ "type": "tap", "id": id, "fd": file }),
+    }
+}
+
+/// The properties of a network card's device, which has neither id nor bus yet.
+pub(crate) fn nic_device(nic: &Nic, netdev: &str) -> Value {
+    // Without a ROM, which would try to boot from the network.
+    json!({ "driver": "virtio-net-pci", "netdev": netdev, "mac": nic.mac, "romfile": "" })
+}
+
+#[cfg(test)]
+#[path = "arguments_tests.rs"]
+mod tests;

@@ -1,0 +1,136 @@
+//! What a machine may be made of.
+
+use std::path::{Path, PathBuf};
+
+use strongroom_vm::CpuError;
+use strongroom_vm::limits::{DISKS_MAX, KERNEL_ARGUMENTS_BYTES_MAX, NICS_MAX};
+use thiserror::Error;
+
+use super::{Boot, DiskAttachment, Firmware, MachineSpec};
+
+/// The longest name.
+pub const NAME_BYTES_MAX: usize = 255;
+/// VIRTIO_BLK_ID_BYTES.
+pub const SERIAL_BYTES_MAX: usize = 20;
+/// The longest name of an NBD export that QEMU takes (NBD_MAX_STRING_SIZE).
+pub const EXPORT_BYTES_MAX: usize = 4096;
+/// What fits into a socket's address (`sun_path` less its zero byte).
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Queues of a disk: more than that help no device, and each costs descriptors.
+pub const QUEUES_MAX: u16 = 64;
+
+/// Why a machine cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SpecError {
+    /// Too many processors, or none.
+    #[error(transparent)]
+    Cpus(#[from] CpuError),
+    /// Too many of something.
+    #[error("a machine has at most {most} {what}, and {count} were asked for")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many are possible.
+        most: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A text that is too long or has a zero byte.
+    #[error("{what} must have at most {most} bytes, and none that is zero")]
+    Text {
+        /// Which.
+        what: &'static str,
+        /// The longest.
+        most: usize,
+    },
+    /// A path that QEMU cannot be told.
+    #[error(
+        "{path:?} cannot be used: a path must be absolute, without '..', and UTF-8 without control characters"
+    )]
+    Path {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A path that is no address.
+    #[error("{path} is too long for a socket; it takes {SOCKET_PATH_BYTES_MAX} bytes")]
+    SocketPath {
+        /// Which.
+        path: PathBuf,
+    },
+    /// What QEMU would let run into each other: the log of a TPM lies where it puts an initial root file system, and the
+    /// guest would lose its ACPI tables (seen with 7.2; `acpi_data_size` in QEMU's `hw/i386/pc.c` knows nothing of it).
+    #[error("a machine with a TPM, a kernel that QEMU loads and an initial root file system takes UEFI")]
+    TpmBelowInitrd,
+    /// A number of queues.
+    #[error("a disk has 1 to {QUEUES_MAX} queues, not {0}")]
+    Queues(u16),
+}
+
+impl MachineSpec {
+    /// Whether such a machine can be.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        text("the name", &self.name, NAME_BYTES_MAX)?;
+        self.cpus.check()?;
+        bounded("disks", self.disks.len(), DISKS_MAX)?;
+        bounded("network cards", self.nics.len(), NICS_MAX)?;
+        for disk in &self.disks {
+            disk.validate()?;
+        }
+        if let Firmware::Uefi { nvram: Some(nvram) } = &self.firmware {
+            socket_path(&nvram.socket)?;
+            text("an export's name", &nvram.export, EXPORT_BYTES_MAX)?;
+        }
+        if let Boot::DirectKernel { kernel, initrd, arguments } = &self.boot {
+            path(kernel)?;
+            initrd.as_deref().map_or(Ok(()), path)?;
+            text("the kernel's arguments", arguments, KERNEL_ARGUMENTS_BYTES_MAX)?;
+            if self.tpm.is_some() && initrd.is_some() && self.firmware == Firmware::Bios {
+                return Err(SpecError::TpmBelowInitrd);
+            }
+        }
+        self.tpm.as_ref().map_or(Ok(()), |tpm| socket_path(&tpm.0))
+    }
+}
+
+impl DiskAttachment {
+    /// Whether there can be such a disk.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        socket_path(self.socket())?;
+        match self {
+            Self::VhostUser { queues, .. } if !(1..=QUEUES_MAX).contains(queues) => {
+                Err(SpecError::Queues(*queues))
+            }
+            Self::VhostUser { .. } => Ok(()),
+            Self::Nbd { server, serial, .. } => {
+                text("a disk's serial number", serial, SERIAL_BYTES_MAX)?;
+                text("an export's name", &server.export, EXPORT_BYTES_MAX)
+            }
+        }
+    }
+}
+
+fn bounded(what: &'static str, count: usize, most: usize) -> Result<(), SpecError> {
+    if count <= most { Ok(()) } else { Err(SpecError::TooMany { what, most, count }) }
+}
+
+fn text(what: &'static str, text: &str, most: usize) -> Result<(), SpecError> {
+    if text.len() <= most && !text.contains('\0') { Ok(()) } else { Err(SpecError::Text { what, most }) }
+}
+
+/// A path that says the same inside of the sandbox as outside, and reads as one in a log.
+pub(crate) fn path(path: &Path) -> Result<(), SpecError> {
+    let plain = path.is_absolute()
+        && path.components().all(|part| part != std::path::Component::ParentDir)
+        && path.to_str().is_some_and(|text| !text.contains(char::is_control));
+    if plain { Ok(()) } else { Err(SpecError::Path { path: path.to_owned() }) }
+}
+
+/// A path that a socket can have.
+pub(crate) fn socket_path(socket: &Path) -> Result<(), SpecError> {
+    path(socket)?;
+    if socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+        Ok(())
+    } else {
+        Err(SpecError::SocketPath { path: socket.to_owned() })
+    }
+}

@@ -1,0 +1,409 @@
+//! Who speaks with QEMU for the process that holds a VM's keys.
+//!
+//! QMP is JSON, and a captured QEMU writes what it likes. So it is read in a process of its own,
+//! the *monitor*, which has no key, file, right or network, a user of its own, and two sockets:
+//! QEMU's QMP, and one of the VM's supervisor.
+//!
+//! ```text
+//! supervisor                        monitor                     QEMU
+//!   a request, its files   -->        commands of QMP    -->
+//!                                     JSON               <--
+//!   packets of fixed form  <--
+//! ```
+//!
+//! - [`said`]: those packets. All that a QEMU, or a monitor that it has taken over, can put before
+//!   the supervisor is what that decoder takes: it is bounded, does not call itself, and what it does
+//!   not know is the end of the monitor.
+//! - [`request`]: what can be asked. A monitor hears it from the supervisor, which can do worse, so
+//!   it is JSON.
+//! - [`process`]: the monitor. [`start`]: its birth, and that it dies with the process that started
+//!   it.
+//! - [`Monitor`]: the supervisor's side.
+//!
+//! A monitor whose QEMU has hung up, or talks nonsense, says so and ends. One that dies, talks
+//! nonsense itself or says nothing at all is lost, and can be replaced under a machine that runs
+//! ([`Monitor::replace`]).
+
+pub(crate) mod process;
+mod request;
+mod said;
+mod start;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{Shutdown, shutdown};
+use thiserror::Error;
+use uuid::Uuid;
+
+use self::request::{Asked, Request};
+use self::said::{Answer, Nonsense, Outcome, SAID_BYTES_MAX, Said};
+pub use self::start::MonitorProcess;
+use crate::machine::{DiskAttachment, Nic};
+use crate::network::NetworkState;
+use crate::packet;
+use crate::qemu::Version;
+use crate::qmp::{ANSWERS_WITHIN, PowerEvent, QmpError, RunStatus, Shared, Transfer};
+
+/// How long is waited for a monitor, which itself waits for QEMU ([`ANSWERS_WITHIN`]): so much
+/// longer that it is the one who says that QEMU is silent.
+const WAITS_FOR: Duration = Duration::from_secs(ANSWERS_WITHIN.as_secs() + 5);
+
+/// A machine's monitor, as its supervisor has it. Threads may share it; a monitor answers one after
+/// the other.
+#[derive(Debug)]
+pub struct Monitor(Mutex<Arc<Connection>>);
+
+/// Why a monitor says nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// QEMU has hung up, or what it said was no QMP.
+    Qemu,
+    /// The monitor itself has ended, does not answer, or what it said was nothing that one says.
+    Monitor,
+}
+
+/// That a monitor has not come to speak with QEMU.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct NotGreeted {
+    /// Why it says nothing more; `None` if it still waits for QEMU's greeting, which had not come
+    /// in time.
+    pub loss: Option<Loss>,
+    /// What to tell a person.
+    pub error: QmpError,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: Arc<OwnedFd>,
+    version: Version,
+    heard: Arc<Heard>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// What the thread that reads a connection leaves for others.
+#[derive(Debug, Default)]
+struct Heard {
+    shared: Shared<Outcome>,
+    lost: OnceLock<Loss>,
+    /// How many packets have come.
+    packets: AtomicU64,
+}
+
+impl Monitor {
+    /// Waits until the monitor at the other end has been greeted by QEMU.
+    ///
+    /// # Errors
+    /// If that did not come within that time.
+    pub fn greet(socket: OwnedFd, within: Duration) -> Result<Self, NotGreeted> {
+        Ok(Self(Mutex::new(Arc::new(Connection::greet(socket, within)?))))
+    }
+
+    /// The same of another monitor of the same machine, which is asked from now on. What had been
+    /// asked of the former is answered with an error, if it was not answered yet; events may have
+    /// been missed.
+    ///
+    /// # Errors
+    /// As [`Self::greet`]; the former stays then.
+    pub fn replace(&self, socket: OwnedFd, within: Duration) -> Result<(), NotGreeted> {
+        let other = Arc::new(Connection::greet(socket, within)?);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = other;
+        Ok(())
+    }
+
+    /// Why it says nothing more, if that is so.
+    pub fn lost(&self) -> Option<Loss> {
+        self.connection().heard.lost.get().copied()
+    }
+
+    /// QEMU's version.
+    pub fn version(&self) -> Version {
+        self.connection().version
+    }
+
+    /// Waits for the next event; `Ok(None)` when there was none within that time.
+    ///
+    /// # Errors
+    /// [`QmpError::Over`], after all events that came before, when the connection has ended.
+    pub fn next_event(&self, within: Duration) -> Result<Option<PowerEvent>, QmpError> {
+        self.connection().heard.shared.next_event(Instant::now() + within)
+    }
+
+    /// Whether the machine runs.
+    pub fn status(&self) -> Result<RunStatus, QmpError> {
+        self.ask(Request::Status, &[], |answer| match answer {
+            Answer::Status(status) => Some(status),
+            _ => None,
+        })
+    }
+
+    /// Lets the processors run.
+    pub fn cont(&self) -> Result<(), QmpError> {
+        self.done(Request::Continue, &[])
+    }
+
+    /// Has the processors stand still, with all that was begun on disks ended.
+    pub fn stop(&self) -> Result<(), QmpError> {
+        self.done(Request::Stop, &[])
+    }
+
+    /// Presses the power button (ACPI). It is for the guest to do something.
+    pub fn press_power_button(&self) -> Result<(), QmpError> {
+        self.done(Request::PressPowerButton, &[])
+    }
+
+    /// Presses the reset button.
+    pub fn reset(&self) -> Result<(), QmpError> {
+        self.done(Request::Reset, &[])
+    }
+
+    /// Cuts the machine's power; QEMU ends, in order.
+    pub fn quit(&self) -> Result<(), QmpError> {
+        match self.done(Request::Quit, &[]) {
+            // It may be gone before it has said yes.
+            Err(QmpError::Over(_)) if self.lost() == Some(Loss::Qemu) => Ok(()),
+            answered => answered,
+        }
+    }
+
+    /// Begins to save the memory: [`Qmp::save_memory`](crate::Qmp::save_memory).
+    ///
+    /// # Errors
+    /// QEMU's, also if a device's state cannot be saved.
+    pub fn save_memory(&self, into: BorrowedFd<'_>) -> Result<(), QmpError> {
+        self.done(Request::SaveMemory, &[into])
+    }
+
+    /// Ends saving. The machine stands still as before.
+    ///
+    /// # Errors
+    /// QEMU's; not if nothing is under way.
+    pub fn end_saving(&self) -> Result<(), QmpError> {
+        self.done(Request::EndSaving, &[])
+    }
+
+    /// Has a machine load its memory: [`Qmp::load_memory`](crate::Qmp::load_memory).
+    ///
+    /// # Errors
+    /// QEMU's.
+    pub fn load_memory(&self, from: BorrowedFd<'_>) -> Result<(), QmpError> {
+        self.done(Request::LoadMemory, &[from])
+    }
+
+    /// How far saving or loading is.
+    ///
+    /// # Errors
+    /// QEMU's; [`QmpError::Over`] from one that did not like what it was to load.
+    pub fn transfer(&self) -> Result<Transfer, QmpError> {
+        self.ask(Request::Transfer, &[], transfer)
+    }
+
+    /// Begins to dump the memory: [`Qmp::begin_dump`](crate::Qmp::begin_dump).
+    ///
+    /// # Errors
+    /// QEMU's, also while another dump is under way.
+    pub fn begin_dump(&self, into: BorrowedFd<'_>) -> Result<(), QmpError> {
+        self.done(Request::BeginDump, &[into])
+    }
+
+    /// How far the last dump is; completed if there was none. Why it failed says the event alone.
+    ///
+    /// # Errors
+    /// QEMU's.
+    pub fn dumped(&self) -> Result<Transfer, QmpError> {
+        self.ask(Request::Dumped, &[], transfer)
+    }
+
+    /// The id of this generation of the machine (vmgenid), if it has one.
+    ///
+    /// # Errors
+    /// QEMU's.
+    pub fn generation_id(&self) -> Result<Option<Uuid>, QmpError> {
+        self.ask(Request::GenerationId, &[], |answer| match answer {
+            Answer::GenerationId(id) => Some(id),
+            _ => None,
+        })
+    }
+
+    /// Whether KVM runs its processors.
+    ///
+    /// # Errors
+    /// QEMU's.
+    pub fn runs_on_kvm(&self) -> Result<bool, QmpError> {
+        self.ask(Request::RunsOnKvm, &[], yes_or_no)
+    }
+
+    pub(crate) fn plug_disk(&self, name: String, disk: DiskAttachment) -> Result<(), QmpError> {
+        self.done(Request::PlugDisk { name, disk }, &[])
+    }
+
+    pub(crate) fn plug_nic(
+        &self,
+        name: String,
+        nic: Nic,
+        network: NetworkState,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), QmpError> {
+        self.done(Request::PlugNic { name, nic, network }, file.as_slice())
+    }
+
+    pub(crate) fn unplug(&self, name: String) -> Result<(), QmpError> {
+        self.done(Request::Unplug { name }, &[])
+    }
+
+    pub(crate) fn unplugged(&self, name: String) -> Result<(), QmpError> {
+        self.done(Request::Unplugged { name }, &[])
+    }
+
+    pub(crate) fn is_plugged(&self, name: String) -> Result<bool, QmpError> {
+        self.ask(Request::IsPlugged { name }, &[], yes_or_no)
+    }
+
+    fn connection(&self) -> Arc<Connection> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn done(&self, request: Request, files: &[BorrowedFd<'_>]) -> Result<(), QmpError> {
+        self.ask(request, files, |answer| (answer == Answer::Done).then_some(()))
+    }
+
+    /// Asks, and takes an answer of the kind that belongs to the question.
+    fn ask<T>(
+        &self,
+        request: Request,
+        files: &[BorrowedFd<'_>],
+        expected: impl FnOnce(Answer) -> Option<T>,
+    ) -> Result<T, QmpError> {
+        let connection = self.connection();
+        let answer = connection.ask(request, files)?;
+        expected(answer).ok_or_else(|| connection.give_up("the monitor answers another question"))
+    }
+}
+
+fn transfer(answer: Answer) -> Option<Transfer> {
+    match answer {
+        Answer::Transfer(transfer) => Some(transfer),
+        _ => None,
+    }
+}
+
+fn yes_or_no(answer: Answer) -> Option<bool> {
+    match answer {
+        Answer::YesOrNo(answer) => Some(answer),
+        _ => None,
+    }
+}
+
+impl Connection {
+    fn greet(socket: OwnedFd, within: Duration) -> Result<Self, NotGreeted> {
+        let over = |error: std::io::Error| NotGreeted {
+            loss: Some(Loss::Monitor),
+            error: QmpError::Over(error.to_string()),
+        };
+        set_socket_timeout(&socket, Timeout::Send, Some(ANSWERS_WITHIN))
+            .map_err(|errno| over(errno.into()))?;
+        let socket = Arc::new(socket);
+        let heard = Arc::new(Heard::default());
+        let thread = std::thread::Builder::new().name("monitor".to_owned());
+        let (theirs, told) = (Arc::clone(&socket), Arc::clone(&heard));
+        let reader = thread.spawn(move || {
+            let (loss, reason) = hear(&theirs, &told);
+            // Whoever talks nonsense is not listened to, and learns it.
+            let _ = shutdown(&*theirs, Shutdown::Both);
+            let _ = told.lost.set(loss);
+            told.shared.end(reason);
+        });
+        let reader = Some(reader.map_err(over)?);
+        let mut connection = Self { socket, version: Version { major: 0, minor: 0 }, heard, reader };
+        match connection.heard.shared.greeting(Instant::now() + within, within) {
+            Ok(version) => connection.version = version,
+            Err(error) => return Err(NotGreeted { loss: connection.heard.lost.get().copied(), error }),
+        }
+        Ok(connection)
+    }
+
+    fn ask(&self, request: Request, files: &[BorrowedFd<'_>]) -> Result<Answer, QmpError> {
+        let shared = &self.heard.shared;
+        let command = request.command();
+        let packets_before = self.heard.packets.load(Ordering::Relaxed);
+        let id = shared.expect_answer()?;
+        if let Err(error) = self.send(&Asked { id, request }, files) {
+            shared.forget_answer(id);
+            return Err(QmpError::Over(error.to_string()));
+        }
+        match shared.answer(id, Instant::now() + WAITS_FOR)? {
+            Some(outcome) => outcome,
+            // It is busy with what others have asked, or with many commands.
+            None if self.heard.packets.load(Ordering::Relaxed) != packets_before => {
+                Err(QmpError::Silent { command: command.to_owned(), within: WAITS_FOR })
+            }
+            None => Err(self.give_up("the monitor says nothing")),
+        }
+    }
+
+    fn send(&self, asked: &Asked, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let bytes = serde_json::to_vec(asked).map_err(|_| Errno::INVAL)?;
+        packet::send(&*self.socket, &bytes, files)
+    }
+
+    /// Hears nothing more of a monitor that does not do what one does: it is lost.
+    fn give_up(&self, reason: &str) -> QmpError {
+        let _ = self.heard.lost.set(Loss::Monitor);
+        let _ = shutdown(&*self.socket, Shutdown::Both);
+        QmpError::Over(reason.to_owned())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Ends the reader, whatever it waits for, and the monitor.
+        let _ = shutdown(&*self.socket, Shutdown::Both);
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// Takes in what a monitor says, until it says nothing more; why that is.
+fn hear(socket: &OwnedFd, heard: &Heard) -> (Loss, String) {
+    let shared = &heard.shared;
+    let mut bytes = [0; SAID_BYTES_MAX];
+    let mut greeted = false;
+    loop {
+        let said = match packet::receive_without_files(socket, &mut bytes) {
+            Ok(Some(length)) => Said::decode(&bytes[..length]),
+            Ok(None) | Err(Errno::CONNRESET) => return (Loss::Monitor, "the monitor has ended".to_owned()),
+            Err(errno) => return (Loss::Monitor, format!("the monitor cannot be heard: {errno}")),
+        };
+        let said = said.and_then(|said| match (&said, greeted) {
+            (Said::Over(_), _) | (Said::Hello(_), false) | (Said::Answer { .. } | Said::Event(_), true) => {
+                Ok(said)
+            }
+            (Said::Hello(_), true) => Err(Nonsense("a second hello")),
+            (Said::Answer { .. } | Said::Event(_), false) => Err(Nonsense("something before its hello")),
+        });
+        heard.packets.fetch_add(1, Ordering::Relaxed);
+        match said {
+            Ok(Said::Hello(version)) => {
+                greeted = true;
+                shared.greeted(version);
+            }
+            Ok(Said::Answer { id, outcome }) => shared.answered(id, outcome),
+            Ok(Said::Event(event)) => {
+                tracing::debug!(?event, "QEMU's event");
+                shared.happened(event);
+            }
+            Ok(Said::Over(reason)) => return (Loss::Qemu, reason),
+            Err(nonsense) => return (Loss::Monitor, nonsense.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

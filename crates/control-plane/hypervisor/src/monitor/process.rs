@@ -1,0 +1,121 @@
+//! The monitor's process: confined, before it has read a byte, to its two sockets and memory.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use strongroom_confine::{SandboxError, deny_to_monitor};
+use strongroom_wire::Received;
+use thiserror::Error;
+
+use super::request::Asked;
+use super::said::Said;
+use crate::packet::{self, PACKET_BYTES_MAX};
+use crate::qmp::{Qmp, QmpError, QuietQmp};
+
+/// From the beginning to QEMU's greeting. The supervisor gives up sooner, and ends this then.
+const GREETED_WITHIN: Duration = Duration::from_secs(3600);
+/// How long to wait for an event before it is waited for again.
+const EVENT_WAIT: Duration = Duration::from_secs(3600);
+
+/// Why there is no monitor.
+#[derive(Debug, Error)]
+pub(crate) enum MonitorError {
+    /// Of QEMU's side.
+    #[error(transparent)]
+    Qmp(#[from] QmpError),
+    /// A thread.
+    #[error("there is no thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// It reads nothing then.
+    #[error(transparent)]
+    Confine(#[from] SandboxError),
+    /// The supervisor's side.
+    #[error("the supervisor is not understood: {0}")]
+    Supervisor(Errno),
+}
+
+/// Speaks with QEMU for the supervisor, until either hangs up. The process has one thread, and
+/// nothing but these two.
+pub(crate) fn run(supervisor: OwnedFd, qemu: UnixStream) -> Result<(), MonitorError> {
+    // What lists of processes show.
+    let _ = rustix::thread::set_name(c"strongroom-qmp");
+    let supervisor = Arc::new(supervisor);
+    let quiet = QuietQmp::new(qemu)?;
+    let (is_there, began) = sync_channel(1);
+    let (begin, begins) = sync_channel::<Arc<Qmp>>(1);
+    let theirs = Arc::clone(&supervisor);
+    thread::Builder::new().name("events".to_owned()).spawn(move || {
+        let _ = is_there.send(());
+        if let Ok(qmp) = begins.recv() {
+            tell_events(&theirs, &qmp);
+        }
+    })?;
+    let _ = began.recv();
+    deny_to_monitor()?;
+    let qmp = match quiet.greet(GREETED_WITHIN) {
+        Ok(qmp) => Arc::new(qmp),
+        // That QEMU is slow says nothing about it.
+        Err(QmpError::Silent { .. }) => return Ok(()),
+        Err(error) => {
+            let _ = say(&supervisor, &Said::Over(why(error)));
+            return Ok(());
+        }
+    };
+    say(&supervisor, &Said::Hello(qmp.version())).map_err(MonitorError::Supervisor)?;
+    let _ = begin.send(Arc::clone(&qmp));
+    let answered = answer(&supervisor, &qmp);
+    // Whatever the other thread waits for.
+    match answered {
+        Ok(()) => std::process::exit(0),
+        Err(errno) => Err(MonitorError::Supervisor(errno)),
+    }
+}
+
+/// All events in their order, and that there are no more.
+fn tell_events(supervisor: &OwnedFd, qmp: &Qmp) {
+    loop {
+        let told = match qmp.next_event(EVENT_WAIT) {
+            Ok(Some(event)) => say(supervisor, &Said::Event(event)),
+            Ok(None) => Ok(()),
+            Err(error) => {
+                let _ = say(supervisor, &Said::Over(why(error)));
+                std::process::exit(0);
+            }
+        };
+        if told.is_err() {
+            std::process::exit(0);
+        }
+    }
+}
+
+/// Why QEMU says nothing more.
+fn why(error: QmpError) -> String {
+    match error {
+        QmpError::Over(reason) => reason,
+        other => other.to_string(),
+    }
+}
+
+/// One request after the other.
+fn answer(supervisor: &OwnedFd, qmp: &Qmp) -> Result<(), Errno> {
+    let mut bytes = vec![0; PACKET_BYTES_MAX];
+    loop {
+        let Received { bytes: length, files } = match packet::receive(supervisor, &mut bytes) {
+            Ok(Some(received)) => received,
+            Ok(None) | Err(Errno::CONNRESET) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        let Asked { id, request } = serde_json::from_slice(&bytes[..length]).map_err(|_| Errno::PROTO)?;
+        let outcome = request.run(qmp, files);
+        say(supervisor, &Said::Answer { id, outcome })?;
+    }
+}
+
+fn say(supervisor: &OwnedFd, said: &Said) -> Result<(), Errno> {
+    said.encode().map_or(Ok(()), |packet| packet::send(supervisor, &packet, &[]))
+}

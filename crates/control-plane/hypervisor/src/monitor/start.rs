@@ -1,0 +1,101 @@
+//! A monitor's birth.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+
+use crate::launch::{Become, Files, Isolation, LaunchError, Launcher, Measure, Plan, Process, launch};
+use crate::packet;
+
+/// The process of a monitor. It ends with its connection to the supervisor, and with QEMU's; with
+/// this, and with the process that started it, it ends whatever has become of it.
+#[derive(Debug)]
+pub struct MonitorProcess(Process);
+
+impl MonitorProcess {
+    /// Starts one for a connection to QEMU that nothing was said over, as a user of its own; and
+    /// the supervisor's side of it.
+    pub(crate) fn start(isolation: &Isolation<'_>, qemu: UnixStream) -> Result<(Self, OwnedFd), LaunchError> {
+        let failed = |error: io::Error| LaunchError::Spawn { program: Become::Monitor.to_string(), error };
+        let (ours, theirs) = packet::pair().map_err(|errno| failed(errno.into()))?;
+        let user = isolation.user_beside()?;
+        let isolation = Owned::of(&user.isolation(isolation)).map_err(failed)?;
+        let mut files = Files::default();
+        files.add(theirs);
+        files.add(qemu.into());
+        let launched = on_lasting_thread(move || {
+            let isolation = &isolation.borrowed();
+            launch(isolation, &Plan { becomes: Become::Monitor, ..Plan::of(isolation) }, &files)
+        });
+        Ok((Self(launched.map_err(failed)??), ours))
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0.pid()
+    }
+}
+
+impl Drop for MonitorProcess {
+    fn drop(&mut self) {
+        self.0.kill();
+    }
+}
+
+/// What an [`Isolation`] refers to.
+struct Owned {
+    launcher: Launcher,
+    user: Option<(u32, u32)>,
+    lease: Option<OwnedFd>,
+    cgroup: Option<PathBuf>,
+    must: Vec<Measure>,
+}
+
+impl Owned {
+    fn of(isolation: &Isolation<'_>) -> io::Result<Self> {
+        Ok(Self {
+            launcher: isolation.launcher.clone(),
+            user: isolation.user,
+            lease: isolation.lease.map(|lease| lease.try_clone_to_owned()).transpose()?,
+            cgroup: isolation.cgroup.map(Into::into),
+            must: isolation.must.to_vec(),
+        })
+    }
+
+    fn borrowed(&self) -> Isolation<'_> {
+        Isolation {
+            launcher: &self.launcher,
+            user: self.user,
+            lease: self.lease.as_ref().map(AsFd::as_fd),
+            users: None,
+            cgroup: self.cgroup.as_deref(),
+            must: &self.must,
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Does it on a thread that ends with the process: a monitor is killed as the *thread* ends that
+/// has started it (`PR_SET_PDEATHSIG`).
+fn on_lasting_thread<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    static JOBS: OnceLock<Sender<Job>> = OnceLock::new();
+    let jobs = match JOBS.get() {
+        Some(jobs) => jobs,
+        None => {
+            let (sender, jobs) = channel::<Job>();
+            // One that another thread was quicker than ends at once, with its channel.
+            std::thread::Builder::new()
+                .name("monitors".to_owned())
+                .spawn(move || jobs.into_iter().for_each(|job| job()))?;
+            JOBS.get_or_init(|| sender)
+        }
+    };
+    let (done, result) = sync_channel(1);
+    let gone = |_| io::Error::other("the thread that starts monitors is gone");
+    jobs.send(Box::new(move || drop(done.send(job())))).map_err(|_| gone(()))?;
+    result.recv().map_err(|_| gone(()))
+}

@@ -1,0 +1,143 @@
+//! What the thread that reads a connection leaves for others: answers, each for who waits for it,
+//! and events in order.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::QmpError;
+use super::event::PowerEvent;
+use crate::qemu::Version;
+
+/// Events that wait to be looked at. A guest can cause many (`BLOCK_IO_ERROR` is not throttled),
+/// and a supervisor looks at once.
+pub const EVENTS_MAX: usize = 512;
+
+/// What was heard. An answer is an `A`.
+#[derive(Debug)]
+pub(crate) struct Shared<A> {
+    state: Mutex<State<A>>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State<A> {
+    greeted: Option<Version>,
+    last_id: u64,
+    /// Commands that somebody waits for: their answers, once they are there.
+    answers: HashMap<u64, Option<A>>,
+    events: VecDeque<PowerEvent>,
+    /// Why nothing more is heard.
+    over: Option<String>,
+}
+
+impl<A> Default for Shared<A> {
+    fn default() -> Self {
+        let (answers, events) = (HashMap::new(), VecDeque::new());
+        let state = State { greeted: None, last_id: 0, answers, events, over: None };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+}
+
+impl<A> Shared<A> {
+    fn state(&self) -> MutexGuard<'_, State<A>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State<A>)) {
+        change(&mut self.state());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `ready` has something, or the connection is over (an error), or the time is
+    /// (`None`).
+    fn wait<T>(
+        &self,
+        until: Instant,
+        mut ready: impl FnMut(&mut State<A>) -> Option<T>,
+    ) -> Result<Option<T>, QmpError> {
+        let mut state = self.state();
+        loop {
+            if let Some(found) = ready(&mut state) {
+                return Ok(Some(found));
+            }
+            if let Some(reason) = &state.over {
+                return Err(QmpError::Over(reason.clone()));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits for the greeting: QEMU's version.
+    pub fn greeting(&self, until: Instant, within: Duration) -> Result<Version, QmpError> {
+        let greeted = self.wait(until, |state| state.greeted)?;
+        greeted.ok_or(QmpError::Silent { command: "the connection".to_owned(), within })
+    }
+
+    /// A number for a command whose answer will be waited for.
+    pub fn expect_answer(&self) -> Result<u64, QmpError> {
+        let mut state = self.state();
+        if let Some(reason) = &state.over {
+            return Err(QmpError::Over(reason.clone()));
+        }
+        state.last_id += 1;
+        let id = state.last_id;
+        state.answers.insert(id, None);
+        Ok(id)
+    }
+
+    /// That the answer will not be waited for.
+    pub fn forget_answer(&self, id: u64) {
+        self.state().answers.remove(&id);
+    }
+
+    /// Waits for the answer to a command.
+    pub fn answer(&self, id: u64, until: Instant) -> Result<Option<A>, QmpError> {
+        let answer = self.wait(until, |state| state.answers.get_mut(&id).and_then(Option::take));
+        self.forget_answer(id);
+        answer
+    }
+
+    /// Waits for an event.
+    pub fn next_event(&self, until: Instant) -> Result<Option<PowerEvent>, QmpError> {
+        self.wait(until, |state| state.events.pop_front())
+    }
+
+    /// The greeting has come.
+    pub fn greeted(&self, version: Version) {
+        self.change(|state| state.greeted = Some(version));
+    }
+
+    /// An answer has come. One that nobody waits for is forgotten.
+    pub fn answered(&self, id: u64, answer: A) {
+        self.change(|state| match state.answers.get_mut(&id) {
+            Some(waits) => *waits = Some(answer),
+            None => tracing::debug!(id, "QEMU answers what nobody waits for"),
+        });
+    }
+
+    /// An event has come. That something is missed is said once, at the end of what is known.
+    pub fn happened(&self, event: PowerEvent) {
+        self.change(|state| {
+            let room = state.events.len() < EVENTS_MAX;
+            match event {
+                event if room => state.events.push_back(event),
+                PowerEvent::Other { .. } => {}
+                _ => {
+                    if let Some(last) = state.events.back_mut() {
+                        *last = PowerEvent::Missed;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Nothing more comes.
+    pub fn end(&self, reason: String) {
+        self.change(|state| state.over = Some(reason));
+    }
+}

@@ -1,0 +1,246 @@
+//! A TPM 2.0 for a machine: swtpm, one for each.
+//!
+//! Its state is sealed by swtpm itself (AES-256-CBC and a MAC) with a key that it reads from a pipe, so that the key is in
+//! no file, argument or environment. It ends by itself when QEMU has hung up.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, open, openat};
+use rustix::io::Errno;
+use rustix::path::Arg;
+use rustix::process::geteuid;
+use thiserror::Error;
+
+use crate::launch::{
+    Become, Files, Isolation, Kills, LaunchError, Plan, Process, ProcessFiles, ProcessIdentity, Root,
+    Shortfall, Visible, launch,
+};
+use crate::machine::{SpecError, TpmSocket, validate_path};
+use crate::qemu::RunDirectory;
+
+/// swtpm; nothing is looked for on a search path.
+const SWTPM: &str = "/usr/bin/swtpm";
+/// swtpm says at once what it does not like.
+const FAILS_WITHIN: Duration = Duration::from_millis(100);
+/// Files in a state directory: the state, one being written, and a lock. More were not made by swtpm.
+const STATE_FILES_MAX: usize = 16;
+
+/// Where swtpm is; `None` where it is not installed.
+pub fn find() -> Option<&'static Path> {
+    Some(Path::new(SWTPM)).filter(|path| path.exists())
+}
+
+/// Why a machine has no TPM.
+#[derive(Debug, Error)]
+pub enum SwtpmError {
+    /// No program.
+    #[error("swtpm is not installed (Debian: swtpm)")]
+    NotInstalled,
+    /// Its directory.
+    #[error("cannot prepare {path} for a TPM: {error}")]
+    Prepare {
+        /// Which, or the socket.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// Its directory holds what swtpm does not make.
+    #[error("{0} holds something else than a TPM's state")]
+    NotState(PathBuf),
+    /// A path that cannot be told.
+    #[error(transparent)]
+    Path(#[from] SpecError),
+    /// The process.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// swtpm began, and did not like what it was told: a wrong key, too.
+    #[error("swtpm does not start: {said}")]
+    Failed {
+        /// Its words.
+        said: String,
+    },
+}
+
+/// A running swtpm. Dropping it does nothing to it.
+#[derive(Debug)]
+pub struct Swtpm {
+    process: Process,
+    identity: ProcessIdentity,
+    socket: TpmSocket,
+}
+
+impl Swtpm {
+    /// Starts one that listens in `run`. `state` is a directory with nothing else in it, given to swtpm's user; `key` is
+    /// a pipe from which 32 bytes and then the end can be read: the key that seals the state. Without one the state is
+    /// clear, for a VM that is.
+    pub fn start(
+        run: &RunDirectory,
+        isolation: &Isolation<'_>,
+        state: &Path,
+        key: Option<OwnedFd>,
+    ) -> Result<Self, SwtpmError> {
+        validate_path(state)?;
+        if find().is_none() {
+            return Err(SwtpmError::NotInstalled);
+        }
+        let mut files = Files::default();
+        // QEMU connects to it.
+        let listener = files.add(listen(&run.tpm(), isolation)?.into());
+        let user = isolation.user_beside()?;
+        let isolation = &user.isolation(isolation);
+        give_state(state, isolation)?;
+        let directory = without_comma(state)?;
+        let mut arguments = vec!["socket".to_owned(), "--tpm2".to_owned(), "--terminate".to_owned()];
+        let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+        option("--ctrl", format!("type=unixio,fd={listener}"));
+        option("--tpmstate", format!("dir={directory},mode=0600"));
+        option("--seccomp", "action=kill".to_owned());
+        if let Some(key) = key {
+            option("--key", format!("fd={},format=binary,mode=aes-256-cbc", files.add(key)));
+        }
+        let plan = Plan {
+            becomes: Become::Program(SWTPM.into()),
+            arguments,
+            root: Root::Own,
+            visible: vec![Visible::write(state)],
+            ..Plan::of(isolation)
+        };
+        let process = launch(isolation, &plan, &files)?;
+        if process.wait(FAILS_WITHIN) {
+            return Err(SwtpmError::Failed { said: process.said() });
+        }
+        let identity = process
+            .identity(isolation)
+            .map_err(|error| SwtpmError::Prepare { path: state.to_owned(), error })?;
+        Ok(Self { process, identity, socket: TpmSocket(run.tpm()) })
+    }
+
+    /// Finds a running one again; `None` if it has ended.
+    pub fn adopt(run: &RunDirectory, identity: ProcessIdentity) -> io::Result<Option<Self>> {
+        let socket = TpmSocket(run.tpm());
+        Ok(Process::adopt(identity)?.map(|process| Self { process, identity, socket }))
+    }
+
+    /// One that another process of ours started or found for us.
+    pub fn elsewhere(
+        run: &RunDirectory,
+        identity: ProcessIdentity,
+        files: ProcessFiles,
+        killer: Arc<dyn Kills>,
+    ) -> io::Result<Self> {
+        let process = Process::elsewhere(identity, files, Vec::new(), killer)?;
+        Ok(Self { process, identity, socket: TpmSocket(run.tpm()) })
+    }
+
+    /// What another process needs of it.
+    pub fn files(&self) -> io::Result<ProcessFiles> {
+        self.process.files()
+    }
+
+    /// What the machine is told ([`crate::MachineSpec::tpm`]).
+    pub fn socket(&self) -> TpmSocket {
+        self.socket.clone()
+    }
+
+    /// What to write down, so that another supervisor can adopt it.
+    pub fn identity(&self) -> ProcessIdentity {
+        self.identity
+    }
+
+    /// Readable when it has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.process.pidfd()
+    }
+
+    /// Which walls it runs without.
+    pub fn shortfalls(&self) -> &[Shortfall] {
+        self.process.shortfalls()
+    }
+
+    /// Waits for its end; whether that came.
+    pub fn wait(&self, within: Duration) -> bool {
+        self.process.wait(within)
+    }
+
+    /// How it ended, if it has.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        self.process.status()
+    }
+
+    /// Kills it; whether it is gone.
+    pub fn kill(&mut self) -> bool {
+        self.process.kill()
+    }
+
+    /// The beginning of what it said.
+    pub fn said(&self) -> String {
+        self.process.said()
+    }
+}
+
+fn listen(path: &Path, isolation: &Isolation<'_>) -> Result<UnixListener, SwtpmError> {
+    let failed = |error: io::Error| SwtpmError::Prepare { path: path.to_owned(), error };
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    give(CWD, path, AtFlags::SYMLINK_NOFOLLOW, isolation).map_err(|errno| failed(errno.into()))?;
+    Ok(listener)
+}
+
+/// The state becomes its swtpm's user's, who is another one at each start.
+fn give_state(state: &Path, isolation: &Isolation<'_>) -> Result<(), SwtpmError> {
+    let failed = |errno: Errno| SwtpmError::Prepare { path: state.to_owned(), error: errno.into() };
+    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = match open(state, flags | OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err(SwtpmError::NotState(state.to_owned())),
+        directory => directory.map_err(failed)?,
+    };
+    let mut files = 0;
+    for entry in Dir::read_from(&directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if [c".", c".."].contains(&entry.file_name()) {
+            continue;
+        }
+        let file =
+            openat(&directory, entry.file_name(), flags | OFlags::PATH, Mode::empty()).map_err(failed)?;
+        let stat = fstat(&file).map_err(failed)?;
+        files += 1;
+        // What has a name elsewhere too is not this TPM's alone.
+        if files > STATE_FILES_MAX || !FileType::from_raw_mode(stat.st_mode).is_file() || stat.st_nlink != 1 {
+            return Err(SwtpmError::NotState(state.to_owned()));
+        }
+        // By descriptor: the directory's former owner may exchange names.
+        give(&file, "", AtFlags::EMPTY_PATH, isolation).map_err(failed)?;
+    }
+    give(&directory, "", AtFlags::EMPTY_PATH, isolation).map_err(failed)
+}
+
+/// Gives a file to that user.
+fn give(
+    directory: impl AsFd,
+    path: impl Arg,
+    flags: AtFlags,
+    isolation: &Isolation<'_>,
+) -> Result<(), Errno> {
+    match isolation.user.filter(|_| geteuid().is_root()) {
+        Some((uid, gid)) => {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            chownat(directory, path, Some(uid), Some(gid), flags)
+        }
+        None => Ok(()),
+    }
+}
+
+/// A path as swtpm's options take it: a comma ends one, and nothing says a comma.
+fn without_comma(path: &Path) -> Result<&str, SwtpmError> {
+    let path_error = || SwtpmError::Path(SpecError::Path { path: path.to_owned() });
+    path.to_str().filter(|path| !path.contains(',')).ok_or_else(path_error)
+}

@@ -1,0 +1,27 @@
+//! What a virtual machine is made of, said once: its limits, its names, its hardware, and whether a
+//! machine can be made of it.
+//!
+//! Four rooms describe a VM: the REST interface (`api`), the inventory (`control`), the order to a
+//! host and `vm.json` (`hostd`), and the machine that QEMU is started with (`hypervisor`). Each
+//! keeps an envelope of its own, because each is a contract with other versions of the program. The
+//! types in them come from here, so that a VM that one of them takes is one that the others take.
+//!
+//! What may not enter: keys, volumes, anything that looks at a host.
+#![forbid(unsafe_code)]
+
+mod board;
+mod boot;
+mod disk;
+pub mod limits;
+mod memory;
+mod name;
+mod network;
+mod processors;
+
+pub use board::{Firmware, MachineType};
+pub use boot::{BootError, DirectKernel, check_host_path, check_initrd_beside_tpm};
+pub use disk::{DiskFrontend, DiskKind};
+pub use memory::{MemorySize, MemorySizeError, rounded_memory};
+pub use name::{DiskName, VmName};
+pub use network::{InterfaceName, MacAddress, Network, NetworkError, Nic, VlanId};
+pub use processors::{CpuError, Cpus};

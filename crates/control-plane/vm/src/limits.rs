@@ -1,0 +1,37 @@
+//! How much of everything a VM may have. No other room defines one of these numbers (a test of this
+//! crate looks).
+
+/// Most processors: fewer than 255, beyond which a guest needs an IOMMU that remaps interrupts, and
+/// which no machine here has.
+pub const CPUS_MAX: u32 = 240;
+
+/// What memory is a multiple of, in bytes: a large page of x86-64, which KVM maps as one.
+pub const MEMORY_UNIT_BYTES: u64 = 2 << 20;
+
+/// Least memory, in bytes: SeaBIOS and a small kernel start in it.
+pub const MEMORY_MIN_BYTES: u64 = 16 << 20;
+
+/// Most memory, in bytes: what QEMU 7.2's machines address with 40 physical bits, 1 TiB less the
+/// hole below 4 GiB and the one at the end.
+pub const MEMORY_MAX_BYTES: u64 = 1000 << 30;
+
+/// Most disks, the one for cloud-init included: each is a worker, a socket and a PCI device, and
+/// the bus of a pc has 32 slots.
+pub const DISKS_MAX: usize = 16;
+
+/// Most network interfaces: with the disks they fill the bus of a pc but for what the machine
+/// itself has there.
+pub const NICS_MAX: usize = 8;
+
+/// Longest kernel command line, in bytes: `COMMAND_LINE_SIZE` of x86 Linux less its zero byte.
+pub const KERNEL_ARGUMENTS_BYTES_MAX: usize = 2047;
+
+/// Longest path of a host's file, in bytes: `PATH_MAX` of Linux less its zero byte.
+pub const HOST_PATH_BYTES_MAX: usize = 4095;
+
+/// Longest name of a network interface of the host, in bytes: `IFNAMSIZ` of Linux less its zero
+/// byte.
+pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
+
+/// Greatest VLAN (IEEE 802.1Q; 4095 is reserved).
+pub const VLAN_MAX: u16 = 4094;

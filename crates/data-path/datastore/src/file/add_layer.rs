@@ -1,0 +1,183 @@
+//! Putting a new, empty layer on a volume that nobody uses.
+//!
+//! The layer that was the top takes no writes from then on, and what it holds has to be all there: in its own file, not
+//! in a log. So the order is: the old top is durable -> the new files are, and their names -> the descriptor that says
+//! so -> the old top's log goes. A power cut leaves the old volume or the new one, and at most files that no descriptor
+//! names: those of a layer that came to nothing, or a log that is not needed any more. Whoever adds the next layer
+//! removes them first.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use strongroom_keys::KeyError;
+use strongroom_types::LayerId;
+
+use super::create::new_epoch;
+use super::descriptor::{CHAIN_LAYERS_MAX, Descriptor, Integrity, LayerRecord, LogRecord, Provisioning};
+use super::directory::{VolumeDirectory, layer_of_name, log_name, system};
+use super::disk::LockedLayer;
+use super::error::DatastoreError;
+use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
+use super::sidecar_pages::{self, Found};
+use super::storage::{HOST, Storage};
+use super::tags::TagKeys;
+use super::{discards, layer_files, log, tags};
+
+/// What layer to add, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct AddLayerOptions<'a> {
+    /// What is accepted; the new layer's DEK is sealed under this KEK.
+    pub protection: Protection<'a>,
+    /// Bytes of the new layer's first-write log, of a thin volume; nothing for what becomes its size.
+    pub log_bytes: Option<u64>,
+    /// How long to wait for whoever has the volume.
+    pub lock_wait: Duration,
+    /// The least descriptor generation that the caller knows to exist; 0 knows nothing.
+    pub least_generation: u64,
+}
+
+/// Puts a new, empty layer on the volume at `path`, which takes the writes from then on; the content stays what it was.
+/// Says what the volume is now.
+///
+/// # Errors
+/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were not closed in
+/// order; if it has [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume is then what it was.
+pub fn add_layer(path: &Path, options: &AddLayerOptions<'_>) -> Result<Descriptor, DatastoreError> {
+    add_layer_on(HOST, path, options)
+}
+
+/// As [`add_layer`], on another file system.
+pub fn add_layer_on(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &AddLayerOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    let &AddLayerOptions { protection, lock_wait, least_generation, .. } = options;
+    let to_write = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation };
+    let (head, old_top, deks) = open_locked(storage, path, &to_write)?;
+    let (directory, descriptor) = (&head.directory, &head.descriptor);
+    refuse_a_long_chain(path, descriptor)?;
+    refuse_an_open_log(path, descriptor.top, &old_top)?;
+    refuse_unsettled_tags(path, descriptor.top, &old_top, &deks)?;
+    remove_leftovers(directory, descriptor)?;
+
+    let layered = with_a_layer(path, descriptor, options)?;
+    let encoded = layered.encode(path, protection.keks())?;
+    make_durable(path, &old_top)?;
+    if let Err(error) = put_in_place(directory, &layered, &encoded, protection) {
+        // Once the descriptor was renamed the files are its own, also if that could not be made durable.
+        if directory.read_descriptor().is_ok_and(|found| found.bytes() != encoded) {
+            for name in layered.layer(layered.top).into_iter().flat_map(layer_files::names) {
+                let _ = directory.handle.remove(&name);
+            }
+        }
+        return Err(error);
+    }
+    // Nothing leads to it any more: should it stay, it is a leftover.
+    let _ = directory.handle.remove(&log_name(descriptor.top));
+    Ok(layered)
+}
+
+fn refuse_a_long_chain(path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
+    let (count, most) = (descriptor.chain().count() + 1, CHAIN_LAYERS_MAX);
+    if count > most {
+        return Err(DatastoreError::LongChain { path: path.to_owned(), count, most });
+    }
+    Ok(())
+}
+
+/// Nothing reads the log of a layer that is not the top: it must hold nothing.
+fn refuse_an_open_log(path: &Path, layer: LayerId, top: &LockedLayer) -> Result<(), DatastoreError> {
+    match top.log.as_ref().map(|file| log::is_closed_empty(&**file, layer)) {
+        None | Some(Ok(true)) => Ok(()),
+        Some(Ok(false)) => Err(DatastoreError::LogNotEmpty { path: path.to_owned(), layer }),
+        Some(Err(error)) => Err(log::damaged(path, layer)(error)),
+    }
+}
+
+/// Nobody settles the tags of a layer that is not the top: what is marked would be taken as it is, for good.
+fn refuse_unsettled_tags(
+    path: &Path,
+    layer: LayerId,
+    top: &LockedLayer,
+    deks: &Deks,
+) -> Result<(), DatastoreError> {
+    let (Some(file), Some(facts)) = (&top.tags, top.facts.tags) else { return Ok(()) };
+    let key_error = |error| DatastoreError::Key { path: path.to_owned(), error: KeyError::from(error) };
+    let Some(keys) = TagKeys::derive(deks).map_err(key_error)? else { return Ok(()) };
+    let layer_bytes = top.facts.size_bytes.block_aligned_bytes();
+    match tags::marks_nothing(&**file, facts, &keys, layer_bytes) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(DatastoreError::TagsNotSettled { path: path.to_owned(), layer }),
+        Err(error) => Err(DatastoreError::UnreadableTags { path: path.to_owned(), layer, error }),
+    }
+}
+
+/// Removes what an interrupted addition has left. The descriptor that does not name it is authentic, and durable since
+/// the volume was opened: with one that a power cut may still take back, the log of the layer below would be no
+/// leftover.
+fn remove_leftovers(directory: &VolumeDirectory, descriptor: &Descriptor) -> Result<(), DatastoreError> {
+    for name in directory.names()?.iter().filter(|name| is_leftover(descriptor, name)) {
+        match directory.handle.remove(name) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(system("remove a leftover of", &directory.path)(errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file has a name that we give to a layer's files, and no layer has it.
+pub(super) fn is_leftover(descriptor: &Descriptor, name: &str) -> bool {
+    layer_of_name(name).is_some() && !layer_files::are_of(descriptor, name)
+}
+
+/// The descriptor of the volume with another layer on it.
+fn with_a_layer(
+    path: &Path,
+    descriptor: &Descriptor,
+    options: &AddLayerOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    let mut layered = descriptor.clone();
+    let (parent, id, size) = (descriptor.top, LayerId::random(), descriptor.size_bytes);
+    layered.generation += 1;
+    let epochs = new_epoch(path, &mut layered, id, options.protection)?.into_iter().collect();
+    let log = match descriptor.provisioning {
+        Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, size) }),
+        Provisioning::Thick => None,
+    };
+    let integrity = descriptor.layer(parent).and_then(|layer| layer.integrity);
+    let integrity = integrity.map(|_| Integrity::HmacSha256Absence);
+    if let Some(old) = layered.layers.iter_mut().find(|layer| layer.id == parent) {
+        old.size_bytes = Some(size);
+        old.log = None;
+    }
+    layered.layers.push(LayerRecord { id, parent: Some(parent), size_bytes: None, epochs, log, integrity });
+    layered.top = id;
+    Ok(layered)
+}
+
+/// Makes durable whatever was written to the layer that is the top so far. Nobody syncs it again.
+fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), DatastoreError> {
+    let synced = std::iter::once(&old_top.file).chain(&old_top.tags).try_for_each(|file| file.sync());
+    synced.map_err(system("sync a layer of", path))?;
+    let Some((file, facts)) = old_top.discards.as_ref().zip(old_top.facts.discards) else { return Ok(()) };
+    let bytes = discards::file_bytes(old_top.facts.size_bytes.block_aligned_bytes());
+    sidecar_pages::read(&**file, 0..bytes, Found::NotYet, |_, _| Ok(())).map_err(|error| {
+        DatastoreError::UnwrittenDiscards { path: path.to_owned(), layer: facts.layer, error }
+    })
+}
+
+/// Makes the files of the new top, and then the descriptor that names them.
+fn put_in_place(
+    directory: &VolumeDirectory,
+    layered: &Descriptor,
+    encoded: &[u8],
+    protection: Protection<'_>,
+) -> Result<(), DatastoreError> {
+    if let Some(layer) = layered.layer(layered.top) {
+        layer_files::make(directory, layered, layer, &directory.path, protection)?;
+    }
+    directory.sync()?;
+    directory.write_descriptor(encoded)
+}

@@ -1,0 +1,205 @@
+//! Making a volume: whole, or not at all.
+//!
+//! Everything is built in a hidden directory beside the place, made durable, and then renamed into place, which the
+//! file system does in one step. A power cut leaves a volume or a hidden directory that `list` names as a rest.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::io::Errno;
+use strongroom_keys::{Cipher, Envelope, EnvelopeContext, Purpose};
+use strongroom_types::{KeyEpoch, LayerId, VolumeId, VolumeSize};
+
+use super::descriptor::{
+    Descriptor, EncryptionRecord, EpochRecord, Integrity, KekRecord, LayerRecord, LogRecord, Provisioning,
+};
+use super::directory::{VolumeDirectory, parent_of, sync_parent, system};
+use super::error::DatastoreError;
+use super::open::Protection;
+use super::storage::{HOST, Storage};
+use super::{layer_files, log};
+
+/// How the name of a volume under construction starts.
+pub(super) const BUILDING_PREFIX: &str = ".strongroom-new-";
+
+/// What to make.
+#[derive(Debug)]
+pub struct CreateOptions<'a> {
+    /// The size that the guest sees.
+    pub size: VolumeSize,
+    /// How space is taken.
+    pub provisioning: Provisioning,
+    /// Under which key; or clear.
+    pub protection: Protection<'a>,
+    /// Bytes of the first-write log of a thin volume; nothing for what becomes its size.
+    pub log_bytes: Option<u64>,
+    /// Whether each block has a tag by which damage is noticed; of an encrypted volume only.
+    pub integrity: bool,
+}
+
+/// Makes a volume at `path`, whose parent is the datastore's directory (made too, if only it is missing).
+pub fn create(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, DatastoreError> {
+    create_on(HOST, path, options)
+}
+
+/// As [`create`], on another file system.
+pub fn create_on(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &CreateOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    check_name(path)?;
+    let parent = parent_of(path);
+    make_datastore(storage, parent)?;
+    VolumeDirectory::open_datastore(storage, parent)?.file_system()?;
+    if storage.exists(path) {
+        return Err(DatastoreError::Exists { path: path.to_owned() });
+    }
+
+    let descriptor = describe_new(path, options)?;
+    let building = Building::start(storage, parent.join(format!("{BUILDING_PREFIX}{}", descriptor.volume)))?;
+    layer_files::make(&building.directory, &descriptor, &descriptor.layers[0], path, options.protection)?;
+    let encoded = descriptor.encode(path, options.protection.keks())?;
+    building.directory.write_descriptor(&encoded)?;
+    building.finish(path)?;
+    Ok(descriptor)
+}
+
+/// Gives a volume another name in its datastore, durably. Whatever has that name already stays, and it is an error.
+pub fn rename(from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    rename_on(HOST, from, to)
+}
+
+/// As [`rename`], on another file system.
+pub fn rename_on(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    check_name(to)?;
+    put_in_place(storage, from, to)?;
+    sync_parent(storage, to)
+}
+
+/// Renames without replacing; durable only when the directory is synced.
+fn put_in_place(storage: &dyn Storage, from: &Path, to: &Path) -> Result<(), DatastoreError> {
+    storage.rename(from, to).map_err(|errno| match errno {
+        Errno::EXIST | Errno::NOTEMPTY => DatastoreError::Exists { path: to.to_owned() },
+        errno => system("create", to)(errno),
+    })
+}
+
+/// Refuses a path that gives no volume its name.
+fn check_name(path: &Path) -> Result<(), DatastoreError> {
+    let bad = |reason| DatastoreError::BadName { path: path.to_owned(), reason };
+    let name = path.file_name().ok_or_else(|| bad("it ends in '..' or in nothing"))?;
+    let name = name.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
+    match name {
+        _ if name.starts_with('.') => Err(bad("hidden names are the datastore's own")),
+        _ if name.chars().any(char::is_control) => Err(bad("it holds a control character")),
+        // ext4, XFS, btrfs and tmpfs agree on it.
+        _ if name.len() > 255 => Err(bad("it is longer than 255 bytes")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn make_datastore(storage: &dyn Storage, parent: &Path) -> Result<(), DatastoreError> {
+    match storage.make_directory(parent) {
+        Ok(()) => sync_parent(storage, parent),
+        Err(Errno::EXIST) => Ok(()),
+        // Whatever else is wrong with it (read-only, not reachable) shows, better named, when it is opened.
+        Err(_) if storage.is_directory(parent) => Ok(()),
+        Err(errno) => Err(system("create the datastore", parent)(errno)),
+    }
+}
+
+fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, DatastoreError> {
+    let log = match options.provisioning {
+        Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, options.size) }),
+        Provisioning::Thick => None,
+    };
+    let integrity = match (options.integrity, options.protection.kek()) {
+        (true, None) => return Err(DatastoreError::NothingToTagWith { path: path.to_owned() }),
+        (wanted, _) => wanted.then_some(Integrity::HmacSha256Absence),
+    };
+    let (volume, layer) = (VolumeId::random(), LayerId::random());
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let mut descriptor = Descriptor {
+        volume,
+        generation: 1,
+        size_bytes: options.size,
+        provisioning: options.provisioning,
+        created_unix_seconds: now.map_or(0, |since| since.as_secs()),
+        encryption: options.protection.kek().map(|kek| EncryptionRecord {
+            kek: KekRecord { id: kek.id(), source: kek.source().clone() },
+            next_kek: None,
+            next_epoch: KeyEpoch::FIRST,
+        }),
+        top: layer,
+        layers: Vec::new(),
+    };
+    let epochs = new_epoch(path, &mut descriptor, layer, options.protection)?;
+    descriptor.layers.push(LayerRecord {
+        id: layer,
+        parent: None,
+        size_bytes: None,
+        epochs: epochs.into_iter().collect(),
+        log,
+        integrity,
+    });
+    Ok(descriptor)
+}
+
+/// The next DEK of the volume, for a layer that is new; none in a clear volume.
+pub(super) fn new_epoch(
+    path: &Path,
+    descriptor: &mut Descriptor,
+    layer: LayerId,
+    protection: Protection<'_>,
+) -> Result<Option<EpochRecord>, DatastoreError> {
+    let volume = descriptor.volume;
+    let (Some(encryption), Some(kek)) = (&mut descriptor.encryption, protection.kek()) else {
+        return Ok(None);
+    };
+    let (epoch, cipher) = (encryption.next_epoch, Cipher::Aes256Xts4096);
+    encryption.next_epoch = epoch.next().ok_or_else(|| DatastoreError::Damaged {
+        path: path.to_owned(),
+        reason: "it has no key epoch left".to_owned(),
+    })?;
+    let context = EnvelopeContext { purpose: Purpose::LayerData, volume, layer, epoch, cipher };
+    let (envelope, _dek) =
+        Envelope::new(&context, kek).map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?;
+    Ok(Some(EpochRecord { epoch, cipher, envelopes: vec![envelope] }))
+}
+
+/// A volume under construction; unless it is finished, nothing of it stays.
+struct Building<'a> {
+    storage: &'a dyn Storage,
+    directory: VolumeDirectory,
+    path: PathBuf,
+    finished: bool,
+}
+
+impl<'a> Building<'a> {
+    fn start(storage: &'a dyn Storage, path: PathBuf) -> Result<Self, DatastoreError> {
+        storage.make_directory(&path).map_err(system("create", &path))?;
+        let directory = VolumeDirectory::open(storage, &path)?;
+        Ok(Self { storage, directory, path, finished: false })
+    }
+
+    /// Puts it in place. The files and their names are durable before the name that leads to them.
+    fn finish(mut self, path: &Path) -> Result<(), DatastoreError> {
+        self.directory.sync()?;
+        put_in_place(self.storage, &self.path, path)?;
+        self.finished = true;
+        sync_parent(self.storage, path)
+    }
+}
+
+impl Drop for Building<'_> {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        for name in self.directory.names().unwrap_or_default() {
+            let _ = self.directory.handle.remove(&name);
+        }
+        let _ = self.storage.remove_directory(&self.path);
+    }
+}

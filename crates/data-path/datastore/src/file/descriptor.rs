@@ -1,0 +1,431 @@
+//! The descriptor: what a volume is.
+//!
+//! ```text
+//! offset  bytes  content
+//!      0      8  "STRGROOM"
+//!      8      4  format version, little-endian: 4; 1 to 3 are read too
+//!     12      4  length L of the body, little-endian, at most 1 MiB
+//!     16      L  the body: JSON, UTF-8
+//!   16+L     32  tag over bytes 0 .. 16+L: HMAC-SHA256 under the descriptor key; SHA-256 where there are no keys
+//!   48+L     32  while a re-wrap is under way: the same under the key of the next KEK
+//! ```
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use strongroom_keys::{Cipher, DESCRIPTOR_TAG_BYTES, DescriptorKey, Envelope, Kek, KekSource, KeyError};
+use strongroom_types::{KekId, KeyEpoch, LayerId, STORED_COUNT_MAX, VolumeId, VolumeSize};
+
+use super::error::DatastoreError;
+use super::log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP};
+
+/// The format that this program writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 4;
+
+const MAGIC: &[u8; 8] = b"STRGROOM";
+const HEADER_BYTES: usize = 16;
+
+/// The longest body: a thousand times a new volume's, and nothing that exhausts memory.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The longest descriptor.
+pub(super) const DESCRIPTOR_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX + 2 * DESCRIPTOR_TAG_BYTES;
+
+/// The most layers of a volume, branches included.
+const LAYERS_MAX: usize = 256;
+
+/// The most layers of a chain that is opened: the up to four files of the top and three of each other one go to a
+/// worker with the files of its guest's sessions in one message, which takes 253 (`SCM_MAX_FD`), and a block that is
+/// nowhere is looked for in each.
+pub const CHAIN_LAYERS_MAX: usize = 32;
+
+/// Whether space is taken at once or when it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Provisioning {
+    /// When it is needed; discards give it back.
+    Thin,
+    /// At once and for good.
+    Thick,
+}
+
+/// What a volume is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Descriptor {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Counts the descriptors of this volume, from 1.
+    pub generation: u64,
+    /// The size that the guest sees, in bytes.
+    pub size_bytes: VolumeSize,
+    /// How space is taken.
+    pub provisioning: Provisioning,
+    /// When the volume was made: seconds since 1970-01-01 00:00 UTC.
+    pub created_unix_seconds: u64,
+    /// Under which key; nothing for a clear volume.
+    pub encryption: Option<EncryptionRecord>,
+    /// The layer that takes writes.
+    pub top: LayerId,
+    /// All layers, oldest first.
+    pub layers: Vec<LayerRecord>,
+}
+
+/// How a volume is encrypted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EncryptionRecord {
+    /// The KEK that authenticates this descriptor and opens its envelopes.
+    pub kek: KekRecord,
+    /// The KEK that a re-wrap is bringing in: it authenticates this descriptor too, and opens the volume as well. Format
+    /// versions 1 and 2 knew none.
+    #[serde(default)]
+    pub next_kek: Option<KekRecord>,
+    /// The epoch that the next DEK gets.
+    pub next_epoch: KeyEpoch,
+}
+
+impl EncryptionRecord {
+    /// The KEKs that open the volume: one, or two while a re-wrap is under way.
+    pub fn keks(&self) -> impl Iterator<Item = &KekRecord> {
+        std::iter::once(&self.kek).chain(&self.next_kek)
+    }
+}
+
+/// Which KEK, and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KekRecord {
+    /// Its id.
+    pub id: KekId,
+    /// Where it comes from.
+    pub source: KekSource,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerRecord {
+    /// The layer; its file is `layer-<id>`.
+    pub id: LayerId,
+    /// The layer below, if any. A layer that has one also has a record of its discards, `discards-<id>`.
+    pub parent: Option<LayerId>,
+    /// The size that the volume had when another layer was put on this one, which does not change any more; nothing for
+    /// the top, which has the volume's. Format version 1 knew none.
+    #[serde(default)]
+    pub size_bytes: Option<VolumeSize>,
+    /// The DEKs that seal its blocks, oldest first; writes use the last. None in a clear volume.
+    pub epochs: Vec<EpochRecord>,
+    /// Its first-write log. Format version 1 knew none.
+    #[serde(default)]
+    pub log: Option<LogRecord>,
+    /// How its blocks are tagged, if they are. Format version 1 knew none.
+    #[serde(default)]
+    pub integrity: Option<Integrity>,
+}
+
+/// How a layer's blocks are tagged. That they are is said here, so that taking the file of their tags away is no way to
+/// have blocks go unverified, nor is putting one of the former format in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Integrity {
+    /// HMAC-SHA256 of each block that is there, 128 bits of it, in `tags-<id>`. Nothing vouches for what is not there.
+    /// Format versions 2 and 3 had no other.
+    #[serde(rename = "hmac-sha256-128")]
+    HmacSha256,
+    /// The same, and of each that is not there, in `tags2-<id>`.
+    #[serde(rename = "hmac-sha256-128-absence")]
+    HmacSha256Absence,
+}
+
+/// The first-write log of a layer. That there is one is said here, because a layer whose log is gone has lost writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogRecord {
+    /// Bytes for records.
+    pub bytes: u64,
+}
+
+/// One DEK of a layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpochRecord {
+    /// Its epoch.
+    pub epoch: KeyEpoch,
+    /// How it is used.
+    pub cipher: Cipher,
+    /// The DEK, wrapped once for each KEK that may open it.
+    pub envelopes: Vec<Envelope>,
+}
+
+impl Descriptor {
+    /// That it is the descriptor of this volume; of any if none is given.
+    ///
+    /// # Errors
+    /// [`DatastoreError::OtherVolume`].
+    pub fn expect_volume(&self, path: &Path, expected: Option<VolumeId>) -> Result<(), DatastoreError> {
+        match expected.filter(|expected| *expected != self.volume) {
+            Some(expected) => {
+                Err(DatastoreError::OtherVolume { path: path.to_owned(), expected, found: self.volume })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// That it is no older than this generation.
+    ///
+    /// # Errors
+    /// [`DatastoreError::RolledBack`].
+    pub fn expect_generation(&self, path: &Path, least: u64) -> Result<(), DatastoreError> {
+        match self.generation < least {
+            true => Err(DatastoreError::RolledBack { path: path.to_owned(), found: self.generation, least }),
+            false => Ok(()),
+        }
+    }
+
+    /// The layer of this id.
+    pub fn layer(&self, id: LayerId) -> Option<&LayerRecord> {
+        self.layers.iter().find(|layer| layer.id == id)
+    }
+
+    /// The top and what lies below it, nearest first.
+    pub fn chain(&self) -> impl Iterator<Item = &LayerRecord> {
+        std::iter::successors(self.layer(self.top), |layer| {
+            layer.parent.and_then(|parent| self.layer(parent))
+        })
+    }
+
+    /// The epoch whose key vouches for what a layer does not have, if anything does.
+    pub(super) fn absence_of(layer: &LayerRecord) -> Option<KeyEpoch> {
+        match layer.integrity? {
+            Integrity::HmacSha256 => None,
+            Integrity::HmacSha256Absence => layer.epochs.last().map(|record| record.epoch),
+        }
+    }
+
+    /// The size of one of its layers.
+    pub fn layer_size(&self, layer: &LayerRecord) -> VolumeSize {
+        layer.size_bytes.unwrap_or(self.size_bytes)
+    }
+
+    /// What a person calls the source of its key; nothing for a clear volume.
+    pub fn key_source(&self) -> Option<&KekSource> {
+        self.encryption.as_ref().map(|encryption| &encryption.kek.source)
+    }
+
+    /// Whether this KEK opens the volume.
+    pub fn is_under(&self, kek: KekId) -> bool {
+        self.encryption.as_ref().is_some_and(|encryption| encryption.keks().any(|record| record.id == kek))
+    }
+
+    /// The bytes of the descriptor, with its tags: under each KEK that it names, all of which must be in `keks`; or a
+    /// checksum where there is none.
+    pub(super) fn encode(&self, path: &Path, keks: &[&Kek]) -> Result<Vec<u8>, DatastoreError> {
+        let body = serde_json::to_vec(self).map_err(|error| damaged(path, error))?;
+        if body.len() > BODY_BYTES_MAX {
+            return Err(damaged(
+                path,
+                format!("it would need {} bytes; the limit is {BODY_BYTES_MAX}", body.len()),
+            ));
+        }
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + DESCRIPTOR_TAG_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        let tags = match &self.encryption {
+            None => DescriptorKey::checksum(&bytes).to_vec(),
+            Some(encryption) => self.tags(path, encryption, keks, &bytes)?,
+        };
+        bytes.extend_from_slice(&tags);
+        Ok(bytes)
+    }
+
+    /// A tag under each KEK, one after the other.
+    fn tags(
+        &self,
+        path: &Path,
+        encryption: &EncryptionRecord,
+        keks: &[&Kek],
+        bytes: &[u8],
+    ) -> Result<Vec<u8>, DatastoreError> {
+        let mut tags = Vec::with_capacity(2 * DESCRIPTOR_TAG_BYTES);
+        for record in encryption.keks() {
+            let kek = keks.iter().find(|kek| kek.id() == record.id);
+            let kek = kek.ok_or_else(|| DatastoreError::BetweenKeys {
+                path: path.to_owned(),
+                missing: record.id,
+                source_name: record.source.to_string(),
+            })?;
+            let tag = DescriptorKey::derive(kek, self.volume).and_then(|key| key.tag(bytes));
+            let tag = tag.map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?;
+            tags.extend_from_slice(&tag);
+        }
+        Ok(tags)
+    }
+
+    /// Refuses what no program of ours writes.
+    fn validate(&self) -> Result<(), String> {
+        if self.generation > STORED_COUNT_MAX {
+            return Err(format!("no volume has a descriptor of generation {}", self.generation));
+        }
+        if self.layers.is_empty() || self.layers.len() > LAYERS_MAX {
+            return Err(format!("it names {} layers; 1 to {LAYERS_MAX} are possible", self.layers.len()));
+        }
+        if self.layer(self.top).is_none() {
+            return Err(format!("its top layer {} is not among its layers", self.top));
+        }
+        let mut last_epoch = None;
+        for (index, layer) in self.layers.iter().enumerate() {
+            let earlier = &self.layers[..index];
+            if earlier.iter().any(|other| other.id == layer.id) {
+                return Err(format!("it names layer {} twice", layer.id));
+            }
+            if layer.parent.is_some_and(|parent| earlier.iter().all(|other| other.id != parent)) {
+                return Err(format!("the parent of layer {} is not among the layers before it", layer.id));
+            }
+            if let Some(parent) = layer.parent.and_then(|parent| self.layer(parent)) {
+                self.validate_pair(layer, parent)?;
+            }
+            match (layer.size_bytes, layer.id == self.top) {
+                (Some(_), true) => {
+                    return Err(format!("the top layer {} has a size beside the volume's", layer.id));
+                }
+                (None, false) => return Err(format!("layer {} below the top has no size", layer.id)),
+                _ => {}
+            }
+            if layer.log.is_some() && layer.id != self.top {
+                return Err(format!("layer {} has a log, and takes no writes", layer.id));
+            }
+            if layer.epochs.is_empty() == self.encryption.is_some() {
+                return Err(format!(
+                    "layer {} has keys where the volume has none, or the other way round",
+                    layer.id
+                ));
+            }
+            if let Some(LogRecord { bytes }) = layer.log
+                && (!(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) || bytes % LOG_BYTES_STEP != 0)
+            {
+                return Err(format!("the log of layer {} cannot have {bytes} bytes", layer.id));
+            }
+            if layer.integrity.is_some() && layer.epochs.is_empty() {
+                return Err(format!("layer {} has tags, and no key that could have made them", layer.id));
+            }
+            for record in &layer.epochs {
+                if last_epoch.is_some_and(|last| last >= record.epoch) {
+                    return Err(format!("key epoch {} is not after the one before it", record.epoch));
+                }
+                last_epoch = Some(record.epoch);
+            }
+        }
+        if let Some(EncryptionRecord { kek, next_kek: Some(next), .. }) = &self.encryption
+            && kek.id == next.id
+        {
+            return Err(format!("it names KEK {} twice", kek.id));
+        }
+        match &self.encryption {
+            Some(encryption) if last_epoch.is_some_and(|last| last >= encryption.next_epoch) => {
+                Err(format!("the next key epoch {} was used already", encryption.next_epoch))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses two layers that cannot lie on each other. A volume only grows, so a layer has at least its parent's
+    /// size.
+    fn validate_pair(&self, layer: &LayerRecord, parent: &LayerRecord) -> Result<(), String> {
+        if parent.id == self.top {
+            return Err(format!("layer {} lies on the top layer", layer.id));
+        }
+        if self.layer_size(parent) > self.layer_size(layer) {
+            return Err(format!("layer {} is smaller than layer {} below it", layer.id, parent.id));
+        }
+        Ok(())
+    }
+}
+
+/// A descriptor as it was read: parsed and consistent, not yet authenticated.
+#[derive(Debug)]
+pub(super) struct EncodedDescriptor {
+    bytes: Vec<u8>,
+    /// What the tags cover: header and body.
+    signed_bytes: usize,
+    descriptor: Descriptor,
+}
+
+impl EncodedDescriptor {
+    pub(super) fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, DatastoreError> {
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(damaged(path, format!("it has {} bytes and no header", bytes.len())));
+        };
+        let word =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        if header[..8] != *MAGIC {
+            return Err(damaged(path, "it does not start as one"));
+        }
+        match word(8) {
+            0 => return Err(damaged(path, "there is no format version 0")),
+            found if found > FORMAT_VERSION => {
+                return Err(DatastoreError::NewerFormat {
+                    path: path.to_owned(),
+                    found,
+                    known: FORMAT_VERSION,
+                });
+            }
+            _ => {}
+        }
+        let length = word(12) as usize;
+        let wrong_length =
+            || damaged(path, format!("it has {} bytes, which is not what its header says", bytes.len()));
+        if length > BODY_BYTES_MAX || rest.len() < length {
+            return Err(wrong_length());
+        }
+        let (body, tags) = rest.split_at(length);
+        if tags.len() != DESCRIPTOR_TAG_BYTES && tags.len() != 2 * DESCRIPTOR_TAG_BYTES {
+            return Err(wrong_length());
+        }
+        let descriptor: Descriptor = serde_json::from_slice(body).map_err(|error| damaged(path, error))?;
+        descriptor.validate().map_err(|reason| damaged(path, reason))?;
+        let keks = descriptor.encryption.as_ref().map_or(1, |encryption| encryption.keks().count());
+        if tags.len() != keks * DESCRIPTOR_TAG_BYTES {
+            return Err(wrong_length());
+        }
+        let signed_bytes = HEADER_BYTES + length;
+        if descriptor.encryption.is_none() && DescriptorKey::checksum(&bytes[..signed_bytes]) != *tags {
+            return Err(damaged(path, "its checksum does not match"));
+        }
+        Ok(Self { bytes, signed_bytes, descriptor })
+    }
+
+    /// What it says, whoever wrote it.
+    pub(super) fn unverified(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// The whole content.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What it says, if the holder of this KEK wrote it.
+    pub(super) fn verify(self, path: &Path, kek: &Kek) -> Result<Descriptor, DatastoreError> {
+        let key_error = |error| DatastoreError::Key { path: path.to_owned(), error };
+        let Some(encryption) = &self.descriptor.encryption else {
+            return Err(DatastoreError::NotEncrypted { path: path.to_owned() });
+        };
+        let (signed, tags) = self.bytes.split_at(self.signed_bytes);
+        let tags = tags.as_chunks::<DESCRIPTOR_TAG_BYTES>().0;
+        let tag = encryption.keks().zip(tags).find(|(record, _)| record.id == kek.id());
+        let Some((_, tag)) = tag else {
+            return Err(key_error(KeyError::WrongKek { given: kek.id(), wanted: encryption.kek.id }));
+        };
+        let key = DescriptorKey::derive(kek, self.descriptor.volume).map_err(key_error)?;
+        if !key.verify(signed, tag) {
+            return Err(DatastoreError::NotAuthentic { path: path.to_owned() });
+        }
+        Ok(self.descriptor)
+    }
+}
+
+fn damaged(path: &Path, reason: impl ToString) -> DatastoreError {
+    DatastoreError::Damaged { path: path.to_owned(), reason: reason.to_string() }
+}

@@ -1,0 +1,235 @@
+//! A volume's directory: its names, and its descriptor's reading and replacing.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use strongroom_types::LayerId;
+
+use super::descriptor::{DESCRIPTOR_BYTES_MAX, Descriptor, EncodedDescriptor, Integrity};
+use super::error::DatastoreError;
+use super::filesystem::FileSystem;
+use super::log::{self, LogUse};
+use super::places::VM_FILE;
+use super::storage::{Directory, HOST, Storage, StoredFile};
+
+pub(super) const DESCRIPTOR: &str = "descriptor";
+/// A descriptor on its way; what is found of one was never acknowledged.
+pub(super) const DESCRIPTOR_NEW: &str = "descriptor.new";
+/// Where the process that answers for an exposed volume takes requests; a dead one's is replaced.
+pub const CONTROL_SOCKET: &str = "control";
+const LAYER_PREFIX: &str = "layer-";
+const LOG_PREFIX: &str = "log-";
+const FORMER_TAGS_PREFIX: &str = "tags-";
+const TAGS_PREFIX: &str = "tags2-";
+const DISCARDS_PREFIX: &str = "discards-";
+
+/// The error of a failed system call on `path`.
+pub(super) fn system(action: &'static str, path: &Path) -> impl Fn(Errno) -> DatastoreError {
+    move |errno| match errno {
+        Errno::NOSPC | Errno::DQUOT => {
+            DatastoreError::Full { path: path.to_owned(), needed: "a few more KiB".to_owned() }
+        }
+        errno => DatastoreError::System { action, path: path.to_owned(), errno },
+    }
+}
+
+/// The file name of a layer.
+pub(super) fn layer_name(layer: LayerId) -> String {
+    format!("{LAYER_PREFIX}{layer}")
+}
+
+/// The file name of a layer's first-write log.
+pub(super) fn log_name(layer: LayerId) -> String {
+    format!("{LOG_PREFIX}{layer}")
+}
+
+/// The file name of a layer's tags.
+pub(super) fn tags_name(layer: LayerId, integrity: Integrity) -> String {
+    match integrity {
+        Integrity::HmacSha256 => format!("{FORMER_TAGS_PREFIX}{layer}"),
+        Integrity::HmacSha256Absence => format!("{TAGS_PREFIX}{layer}"),
+    }
+}
+
+/// The file name of the record of a layer's discards.
+pub(super) fn discards_name(layer: LayerId) -> String {
+    format!("{DISCARDS_PREFIX}{layer}")
+}
+
+/// The layer that a file belongs to, by the file's name.
+pub(super) fn layer_of_name(name: &str) -> Option<LayerId> {
+    let parts = [LAYER_PREFIX, LOG_PREFIX, FORMER_TAGS_PREFIX, TAGS_PREFIX, DISCARDS_PREFIX];
+    parts.iter().find_map(|prefix| name.strip_prefix(prefix))?.parse().ok()
+}
+
+/// A volume's directory, held open: what happens to its path meanwhile does not matter.
+pub(super) struct VolumeDirectory {
+    pub(super) path: PathBuf,
+    pub(super) handle: Arc<dyn Directory>,
+}
+
+impl VolumeDirectory {
+    pub(super) fn open(storage: &dyn Storage, path: &Path) -> Result<Self, DatastoreError> {
+        Self::opened(path, storage.open_volume(path))
+    }
+
+    /// Opens a datastore, or a VM's directory in one, in which volumes are looked for.
+    pub(super) fn open_datastore(storage: &dyn Storage, path: &Path) -> Result<Self, DatastoreError> {
+        Self::opened(path, storage.open_directory(path))
+    }
+
+    fn opened(path: &Path, handle: Result<Arc<dyn Directory>, Errno>) -> Result<Self, DatastoreError> {
+        let handle = handle.map_err(|errno| match errno {
+            Errno::NOTDIR => DatastoreError::NotAVolume { path: path.to_owned() },
+            Errno::LOOP => DatastoreError::Link { path: path.to_owned() },
+            errno => system("open", path)(errno),
+        })?;
+        Ok(Self { path: path.to_owned(), handle })
+    }
+
+    pub(super) fn file_system(&self) -> Result<FileSystem, DatastoreError> {
+        self.handle.file_system(&self.path)
+    }
+
+    /// Opens a file of the volume.
+    pub(super) fn file(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {
+        self.handle.open(name, flags)
+    }
+
+    /// The names of all files, sorted.
+    pub(super) fn names(&self) -> Result<Vec<String>, DatastoreError> {
+        self.handle.names().map_err(system("list", &self.path))
+    }
+
+    /// Reads the descriptor; its tag is not verified yet.
+    pub(super) fn read_descriptor(&self) -> Result<EncodedDescriptor, DatastoreError> {
+        let file = self.file(DESCRIPTOR, OFlags::RDONLY).map_err(|errno| match errno {
+            Errno::NOENT => DatastoreError::NotAVolume { path: self.path.clone() },
+            errno => system("open the descriptor of", &self.path)(errno),
+        })?;
+        let failed = |errno| system("read the descriptor of", &self.path)(errno);
+        // One byte more than there can be, so that what is too long is seen to be.
+        let length = file.length().map_err(failed)?.min(DESCRIPTOR_BYTES_MAX as u64 + 1);
+        let mut bytes = vec![0; length as usize];
+        let count = file.read_at(0, &mut bytes).map_err(failed)?;
+        bytes.truncate(count);
+        EncodedDescriptor::parse(&self.path, bytes)
+    }
+
+    /// Replaces the descriptor: after a power cut there is the old one or the new one, whole. The new content is
+    /// durable before its name is, and the name before this returns. Where there is no room, that which is kept for it
+    /// is used.
+    pub(super) fn write_descriptor(&self, encoded: &[u8]) -> Result<(), DatastoreError> {
+        let action = "write the descriptor of";
+        let write = || match self.write_new(encoded) {
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                // Nothing refers to it; a rest that cannot be removed is overwritten.
+                let _ = self.handle.remove(DESCRIPTOR_NEW);
+                self.write_into_spare(encoded)
+            }
+            written => written.map(|()| DESCRIPTOR_NEW.to_owned()),
+        };
+        if let Err(errno) = write().and_then(|name| self.handle.rename(&name, DESCRIPTOR)) {
+            let _ = self.handle.remove(DESCRIPTOR_NEW);
+            return Err(system(action, &self.path)(errno));
+        }
+        self.sync()?;
+        // The descriptor is there; that the next one may find no room is no reason to fail.
+        let _ = self.fill_spares(encoded.len() as u64);
+        Ok(())
+    }
+
+    /// Writes a descriptor on its way, durably.
+    fn write_new(&self, encoded: &[u8]) -> Result<(), Errno> {
+        let file = self.file(DESCRIPTOR_NEW, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
+        file.write_at(0, encoded)?;
+        file.sync()
+    }
+
+    /// Makes durable that the volume is where it is: its name, and that of the VM's directory in which it lies. Whoever gave
+    /// it that name may have been killed before that was durable, and a power cut would take back with the name all that
+    /// is acknowledged from now on.
+    pub(super) fn sync_place(&self, storage: &dyn Storage) -> Result<(), DatastoreError> {
+        self.sync_name(storage, &self.path)?;
+        let above = parent_of(&self.path);
+        if above.file_name().is_some() && storage.exists(&above.join(VM_FILE)) {
+            self.sync_name(storage, above)?;
+        }
+        Ok(())
+    }
+
+    fn sync_name(&self, storage: &dyn Storage, path: &Path) -> Result<(), DatastoreError> {
+        match sync_parent(storage, path) {
+            // Who has one volume need not be allowed to look at the others.
+            Err(DatastoreError::System { errno: Errno::ACCESS, .. }) => {
+                self.handle.sync_file_system().map_err(system("sync the file system of", &self.path))
+            }
+            synced => synced,
+        }
+    }
+
+    /// Makes the directory's names durable.
+    pub(super) fn sync(&self) -> Result<(), DatastoreError> {
+        self.handle.sync().map_err(system("sync", &self.path))
+    }
+}
+
+/// What a descriptor says, before any key has vouched for it.
+#[derive(Debug)]
+pub struct DescribedVolume {
+    /// The volume's directory.
+    pub path: PathBuf,
+    /// The descriptor. Of an encrypted volume it is unverified: good for asking for the right key and for showing, not
+    /// for acting.
+    pub descriptor: Descriptor,
+    /// Bytes that the volume's files take.
+    pub allocated_bytes: u64,
+    /// Where it lies.
+    pub file_system: FileSystem,
+}
+
+/// Reads a volume's descriptor without its key.
+pub fn describe(path: &Path) -> Result<DescribedVolume, DatastoreError> {
+    describe_on(HOST, path)
+}
+
+/// As [`describe`], on another file system.
+pub fn describe_on(storage: &dyn Storage, path: &Path) -> Result<DescribedVolume, DatastoreError> {
+    let directory = VolumeDirectory::open(storage, path)?;
+    let descriptor = directory.read_descriptor()?.unverified().clone();
+    let mut allocated_bytes = 0;
+    for name in directory.names()? {
+        // A file that goes away meanwhile takes no space.
+        allocated_bytes += directory.handle.allocated_bytes(&name).unwrap_or(0);
+    }
+    let file_system = directory.file_system()?;
+    Ok(DescribedVolume { path: path.to_owned(), descriptor, allocated_bytes, file_system })
+}
+
+/// Looks at the first-write log of the volume at `path`, which may be in use; nothing if it has none.
+pub fn describe_log(path: &Path) -> Result<Option<LogUse>, DatastoreError> {
+    let directory = VolumeDirectory::open(HOST, path)?;
+    let encoded = directory.read_descriptor()?;
+    let descriptor = encoded.unverified();
+    match descriptor.layer(descriptor.top) {
+        Some(top) => log::describe(&directory, descriptor, top),
+        None => Ok(None),
+    }
+}
+
+/// Makes durable the entry of `path` in the directory that holds it.
+pub(super) fn sync_parent(storage: &dyn Storage, path: &Path) -> Result<(), DatastoreError> {
+    let parent = parent_of(path);
+    let handle = storage.open_directory(parent).map_err(system("open", parent))?;
+    handle.sync().map_err(system("sync", parent))
+}
+
+/// The directory that holds `path`.
+pub(super) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}

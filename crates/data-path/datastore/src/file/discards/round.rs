@@ -1,0 +1,186 @@
+//! A round: what several have asked to be recorded goes to the file, and one sync makes it durable.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use strongroom_io::{DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, IoError, Thread};
+use strongroom_memory::{Buffer, ReservedPool};
+
+use super::{Discards, PURPOSE, no_cipher};
+use crate::file::tagging::{EmptySector, PAGE_BYTES};
+
+/// Pages of one round: 8 GiB of a layer that is discarded at once.
+const PAGES_MAX: usize = 64;
+
+/// The tag of the sync; those of writes are the pages' numbers.
+const SYNC_TAG: u64 = u64::MAX;
+
+/// One channel's part in recording. Of all channels, one at a time has a round under way.
+pub(in crate::file) struct Recorder {
+    discards: Arc<Discards>,
+    queue: Box<dyn FileQueue>,
+    token: FileToken,
+    file: Arc<RoundFile>,
+    round: Option<Round>,
+    file_done: Vec<FileDone>,
+}
+
+#[derive(Default)]
+struct Round {
+    writes_left: usize,
+    /// The pages that were written, with their content.
+    written: Vec<(u64, Buffer)>,
+    failure: Option<IoError>,
+}
+
+impl Recorder {
+    pub fn open(discards: &Arc<Discards>, thread: &Thread) -> Result<Self, IoError> {
+        let mut queue = thread.reactor.file_queue()?;
+        let file =
+            Arc::new(RoundFile { discards: Arc::clone(discards), is_in_round: AtomicBool::new(false) });
+        Ok(Self {
+            token: queue.register(Arc::clone(&file) as _)?,
+            file,
+            queue,
+            discards: Arc::clone(discards),
+            round: None,
+            file_done: Vec::new(),
+        })
+    }
+
+    /// Whether a round of this channel's is under way.
+    pub fn is_in_round(&self) -> bool {
+        self.round.is_some()
+    }
+
+    /// Does what there is to do; whether anything has moved.
+    pub fn poll(&mut self, pool: &ReservedPool) -> bool {
+        let mut file_done = std::mem::take(&mut self.file_done);
+        self.queue.poll(&mut file_done);
+        let ended_any = !file_done.is_empty();
+        file_done.drain(..).for_each(|done| self.on_done(done));
+        self.file_done = file_done;
+        let began = self.kick(pool);
+        ended_any || began
+    }
+
+    /// Sends on its way what is wanted by now, and what was submitted; whether a round has begun.
+    pub fn kick(&mut self, pool: &ReservedPool) -> bool {
+        let began = self.begin(pool);
+        self.queue.kick();
+        began
+    }
+
+    /// Begins a round, if anything is wanted and nobody else has one under way.
+    fn begin(&mut self, pool: &ReservedPool) -> bool {
+        let discards = Arc::clone(&self.discards);
+        let mut state = discards.state();
+        if state.in_round || state.failed {
+            return false;
+        }
+        let mut round = Round::default();
+        while round.writes_left < PAGES_MAX
+            && let Some(page) = state.pages.first().copied()
+            && let Some(mut from) = pool.take(PAGE_BYTES)
+        {
+            state.pages.remove(&page);
+            from.bytes_mut().fill(0);
+            state.fill_page(page, from.bytes_mut());
+            let header = |sector| discards.binding.of_sector(PURPOSE, sector);
+            if let Err(error) =
+                discards.keys.tagger.tag_page(header, page, from.bytes_mut(), EmptySector::Zeroes)
+            {
+                round.failure = Some(no_cipher(error));
+                break;
+            }
+            let operation = FileOperation::Write { offset: page * PAGE_BYTES as u64, from, durable: false };
+            self.queue.submit(FileIo { tag: page, file: self.token, operation });
+            round.writes_left += 1;
+        }
+        match (round.writes_left, round.failure) {
+            // Where there is no memory, a request of this thread will give some back.
+            (0, None) => false,
+            (0, Some(error)) => {
+                state.round_failed(error);
+                true
+            }
+            _ => {
+                state.in_round = true;
+                self.file.is_in_round.store(true, Ordering::SeqCst);
+                self.round = Some(round);
+                true
+            }
+        }
+    }
+
+    fn on_done(&mut self, done: FileDone) {
+        let Some(round) = &mut self.round else { return };
+        round.failure = round.failure.or(done.result.err());
+        if done.tag == SYNC_TAG {
+            return self.end(done.result.is_err());
+        }
+        round.writes_left -= 1;
+        round.written.extend(done.buffer.map(|buffer| (done.tag, buffer)));
+        match (round.writes_left, round.failure) {
+            (0, None) => {
+                let operation = FileOperation::SyncData;
+                self.queue.submit(FileIo { tag: SYNC_TAG, file: self.token, operation });
+            }
+            (0, Some(_)) => self.end(false),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, is_lost: bool) {
+        let Some(round) = self.round.take() else { return };
+        self.file.is_in_round.store(false, Ordering::SeqCst);
+        let mut state = self.discards.state();
+        state.in_round = false;
+        state.failed |= is_lost;
+        match round.failure {
+            None => round
+                .written
+                .iter()
+                .for_each(|(page, content)| state.page_is_recorded(*page, content.bytes())),
+            Some(error) => state.round_failed(error),
+        }
+        state.wake();
+    }
+}
+
+impl Drop for Recorder {
+    /// What this channel wanted nobody waits for any more; who waits for the rest asks again.
+    fn drop(&mut self) {
+        self.discards.state().ask_again();
+    }
+}
+
+/// The file as one recorder has it below. What is under way holds on to it, also when the recorder is gone: so a round
+/// whose end nobody hears of has ended when this is dropped, and writes nothing over the next one.
+#[derive(Debug)]
+struct RoundFile {
+    discards: Arc<Discards>,
+    is_in_round: AtomicBool,
+}
+
+impl DataFile for RoundFile {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.discards.file.as_fd()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.discards.file.as_any()
+    }
+}
+
+impl Drop for RoundFile {
+    fn drop(&mut self) {
+        if *self.is_in_round.get_mut() {
+            let mut state = self.discards.state();
+            state.in_round = false;
+            state.ask_again();
+        }
+    }
+}

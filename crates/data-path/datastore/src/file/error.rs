@@ -1,0 +1,457 @@
+//! Why the datastore refuses.
+
+use std::path::PathBuf;
+
+use strongroom_io::IoError;
+use strongroom_keys::KeyError;
+use strongroom_types::{KekId, LayerId, VolumeId, VolumeSize};
+use thiserror::Error;
+
+use super::filesystem::SUPPORTED;
+use super::log::LogError;
+
+/// Why the datastore refuses. Each names the object, and what to do next where that is not plain.
+#[derive(Debug, Error)]
+pub enum DatastoreError {
+    /// A path that names no volume.
+    #[error("{path} is not a volume: it has no descriptor")]
+    NotAVolume {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A link where a datastore holds a volume or a VM.
+    #[error(
+        "{path} leads through a symbolic link of its datastore, and none is followed there: a datastore \
+         does not decide which other files are opened; name the volume by its own path"
+    )]
+    Link {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A path that nothing can be created at.
+    #[error("{path} cannot be the name of a volume: {reason}")]
+    BadName {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Something is there already.
+    #[error("{path} exists already; choose another name, or delete it first")]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A datastore whose mark says nothing.
+    #[error(
+        "{mark} does not say which datastore {path} is; if nobody else put it there, remove it and try again"
+    )]
+    UnknownMark {
+        /// The datastore.
+        path: PathBuf,
+        /// The file.
+        mark: PathBuf,
+    },
+    /// A system call failed.
+    #[error("cannot {action} {path}: {errno}")]
+    System {
+        /// What was tried, as in "open".
+        action: &'static str,
+        /// The object.
+        path: PathBuf,
+        /// Why not.
+        errno: rustix::io::Errno,
+    },
+    /// No room.
+    #[error(
+        "the datastore of {path} is full: {needed} are needed; free some space or choose another datastore"
+    )]
+    Full {
+        /// The object.
+        path: PathBuf,
+        /// How much was asked for.
+        needed: String,
+    },
+    /// The file system has no files of the volume's size.
+    #[error(
+        "the file system of {path} has no files as large as that; choose a smaller size, or another \
+         file system: ext4 has files of up to 16T, XFS and btrfs of more than the largest volume"
+    )]
+    FileTooLarge {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A file system that is not tested, or known to break a promise.
+    #[error(
+        "{path} is on a file system of type {kind}, which cannot hold volumes: {reason}; use {SUPPORTED}"
+    )]
+    FileSystem {
+        /// The path.
+        path: PathBuf,
+        /// The file system's type.
+        kind: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A descriptor that is none, or is damaged.
+    #[error("the descriptor of {path} is damaged: {reason}; restore it from a backup")]
+    Damaged {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A descriptor that does not bear its key's tag.
+    #[error(
+        "the descriptor of {path} was changed by someone without its key; do not use the volume: restore the descriptor from a backup"
+    )]
+    NotAuthentic {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// A descriptor of a later program.
+    #[error("{path} has format version {found}; this program reads versions up to {known}: use a newer one")]
+    NewerFormat {
+        /// The volume.
+        path: PathBuf,
+        /// The version found.
+        found: u32,
+        /// The newest that is known.
+        known: u32,
+    },
+    /// An older descriptor than the caller knows of.
+    #[error(
+        "the descriptor of {path} has generation {found}, but generation {least} is known to exist: it was rolled back"
+    )]
+    RolledBack {
+        /// The volume.
+        path: PathBuf,
+        /// The generation found.
+        found: u64,
+        /// The least that the caller accepts.
+        least: u64,
+    },
+    /// Another volume's descriptor where that of a volume in use was.
+    #[error(
+        "{path} was replaced while it was in use: it was volume {expected} and is now {found}; it is not served"
+    )]
+    Replaced {
+        /// The volume.
+        path: PathBuf,
+        /// The volume that was opened.
+        expected: VolumeId,
+        /// The volume that is there now.
+        found: VolumeId,
+    },
+    /// Another volume than the one that was meant.
+    #[error(
+        "{path} holds volume {found}, and volume {expected} was expected: another volume was put in its \
+         place; put the right one back"
+    )]
+    OtherVolume {
+        /// Where it lies.
+        path: PathBuf,
+        /// The volume that was meant.
+        expected: VolumeId,
+        /// The volume that is there.
+        found: VolumeId,
+    },
+    /// A clear volume where an encrypted one was expected.
+    #[error("{path} is not encrypted; if that is meant, say so with --unencrypted")]
+    NotEncrypted {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// An encrypted volume where a clear one was expected.
+    #[error("{path} is encrypted; give its {source_name} instead of --unencrypted")]
+    Encrypted {
+        /// The volume.
+        path: PathBuf,
+        /// Where its key comes from.
+        source_name: &'static str,
+    },
+    /// A key does not fit.
+    #[error("cannot open {path}: {error}")]
+    Key {
+        /// The volume.
+        path: PathBuf,
+        /// Why not.
+        error: KeyError,
+    },
+    /// A re-wrap was begun and not finished, and what would change the volume has one of its two keys.
+    #[error(
+        "{path} is between two keys: its re-wrap was interrupted, and KEK {missing} (from a {source_name}) is not at hand; finish it first, with the same 'strongroom volume rekey' again"
+    )]
+    BetweenKeys {
+        /// The volume.
+        path: PathBuf,
+        /// The key that is not at hand.
+        missing: KekId,
+        /// Where it comes from.
+        source_name: String,
+    },
+    /// What was written under a new key does not read back as it should.
+    #[error(
+        "{path} was wrapped under a new key, and does not read back under it: {reason}; the old key stays, and opens it"
+    )]
+    NotRewrapped {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Another process has it.
+    #[error("{path} is in use{}; stop that first", holder.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
+    InUse {
+        /// The volume.
+        path: PathBuf,
+        /// The process that holds the lock, where the kernel tells.
+        holder: Option<u32>,
+    },
+    /// A layer's file is shorter than the volume.
+    #[error(
+        "layer {layer} of {path} is truncated: it has {found_bytes} bytes instead of {wanted_bytes}; restore it from a backup"
+    )]
+    Truncated {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// The file's length.
+        found_bytes: u64,
+        /// What the descriptor asks for.
+        wanted_bytes: u64,
+    },
+    /// A layer's file is missing.
+    #[error("layer {layer} of {path} is missing; restore it from a backup")]
+    MissingLayer {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// The first-write log of a layer is missing.
+    #[error(
+        "the first-write log of layer {layer} of {path} is missing, and with it what was written last; restore it from a backup"
+    )]
+    MissingLog {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// The file of a layer's tags is missing.
+    #[error(
+        "the tags of layer {layer} of {path} are missing, and without them nothing tells whether its blocks are damaged; restore the volume from a backup"
+    )]
+    MissingTags {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// The file of a layer's tags is shorter than they are.
+    #[error(
+        "the tags of layer {layer} of {path} are truncated: their file has {found_bytes} bytes instead of {wanted_bytes}; restore the volume from a backup"
+    )]
+    TruncatedTags {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// The file's length.
+        found_bytes: u64,
+        /// What the descriptor asks for.
+        wanted_bytes: u64,
+    },
+    /// The record of a layer's discards is missing.
+    #[error(
+        "the record of discards of layer {layer} of {path} is missing, and without it what was discarded would come back from the layers below; restore it from a backup"
+    )]
+    MissingDiscards {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// The record of a layer's discards is shorter than it is.
+    #[error(
+        "the record of discards of layer {layer} of {path} is truncated: its file has {found_bytes} bytes instead of {wanted_bytes}; restore it from a backup"
+    )]
+    TruncatedDiscards {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// The file's length.
+        found_bytes: u64,
+        /// What the descriptor asks for.
+        wanted_bytes: u64,
+    },
+    /// Tags for a clear volume.
+    #[error(
+        "{path} cannot have tags: they are made with its key, and a volume that is not encrypted has none"
+    )]
+    NothingToTagWith {
+        /// The volume.
+        path: PathBuf,
+    },
+    /// The first-write log of a layer cannot be used.
+    #[error("the first-write log of layer {layer} of {path}: {error}; restore it from a backup")]
+    Log {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// Why not.
+        error: LogError,
+    },
+    /// A tree of layers that this version does not open.
+    #[error(
+        "{path} has {count} layers, of which {chain} lie in one line below its top; this version opens volumes of one line"
+    )]
+    Layers {
+        /// The volume.
+        path: PathBuf,
+        /// How many it has.
+        count: usize,
+        /// How many of them lie on the way from the top to the lowest.
+        chain: usize,
+    },
+    /// More layers on each other than a volume can be used with.
+    #[error("{path} would have {count} layers on each other; {most} are the most that can be opened")]
+    LongChain {
+        /// The volume.
+        path: PathBuf,
+        /// How many there would be.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
+    /// A layer that is not complete without its log, and should become a lower one.
+    #[error(
+        "the first-write log of layer {layer} of {path} was not closed empty, so another layer cannot be put on it yet; expose the volume once and end that in order, then try again"
+    )]
+    LogNotEmpty {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// Tags that were not closed in order.
+    #[error(
+        "the tags of layer {layer} of {path} were not closed in order, so another layer cannot be put on it yet; expose the volume once and end that in order, then try again"
+    )]
+    TagsNotSettled {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+    },
+    /// Tags that cannot be read.
+    #[error("the tags of layer {layer} of {path} cannot be read: {error}")]
+    UnreadableTags {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// Why not.
+        error: IoError,
+    },
+    /// Tags that cannot be said to be none.
+    #[error("the tags of layer {layer} of {path} cannot be prepared: {error}")]
+    UnwrittenTags {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// Why not.
+        error: IoError,
+    },
+    /// A record of discards that cannot be made durable.
+    #[error("the record of discards of layer {layer} of {path} cannot be made durable: {error}")]
+    UnwrittenDiscards {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
+        /// Why not.
+        error: IoError,
+    },
+    /// A size below the present one.
+    #[error(
+        "{path} has {from} and cannot shrink to {to}: what lies beyond would be lost; name a larger size"
+    )]
+    Shrink {
+        /// The volume.
+        path: PathBuf,
+        /// Its size.
+        from: VolumeSize,
+        /// The size asked for.
+        to: VolumeSize,
+    },
+    /// A directory with files that no volume has.
+    #[error("{path} holds '{stranger}', which is not a part of a volume; nothing was deleted")]
+    Stranger {
+        /// The volume.
+        path: PathBuf,
+        /// The file's name.
+        stranger: String,
+    },
+    /// Read-only where writing was asked.
+    #[error("{path} can only be read: {errno}; make its datastore writable, or open it read-only")]
+    ReadOnly {
+        /// The volume.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: rustix::io::Errno,
+    },
+}
+
+impl DatastoreError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotAVolume { .. } => "not_a_volume",
+            Self::Link { .. } => "link",
+            Self::BadName { .. } => "bad_name",
+            Self::Exists { .. } => "exists",
+            Self::UnknownMark { .. } => "unknown_mark",
+            Self::System { .. } => "system",
+            Self::Full { .. } => "full",
+            Self::FileTooLarge { .. } => "file_too_large",
+            Self::FileSystem { .. } => "file_system",
+            Self::Damaged { .. } => "damaged",
+            Self::NotAuthentic { .. } => "not_authentic",
+            Self::NewerFormat { .. } => "newer_format",
+            Self::RolledBack { .. } => "rolled_back",
+            Self::Replaced { .. } => "replaced",
+            Self::OtherVolume { .. } => "other_volume",
+            Self::NotEncrypted { .. } => "not_encrypted",
+            Self::Encrypted { .. } => "encrypted",
+            Self::Key { error, .. } => error.code(),
+            Self::BetweenKeys { .. } => "between_keys",
+            Self::NotRewrapped { .. } => "not_rewrapped",
+            Self::InUse { .. } => "in_use",
+            Self::Truncated { .. } => "truncated",
+            Self::MissingLayer { .. } => "missing_layer",
+            Self::MissingLog { .. } => "missing_log",
+            Self::Log { .. } => "log",
+            Self::MissingTags { .. } => "missing_tags",
+            Self::TruncatedTags { .. } => "truncated_tags",
+            Self::NothingToTagWith { .. } => "nothing_to_tag_with",
+            Self::MissingDiscards { .. } => "missing_discards",
+            Self::TruncatedDiscards { .. } => "truncated_discards",
+            Self::Layers { .. } => "layers",
+            Self::LongChain { .. } => "long_chain",
+            Self::LogNotEmpty { .. } => "log_not_empty",
+            Self::TagsNotSettled { .. } => "tags_not_settled",
+            Self::UnreadableTags { .. } => "unreadable_tags",
+            Self::UnwrittenTags { .. } => "unwritten_tags",
+            Self::UnwrittenDiscards { .. } => "unwritten_discards",
+            Self::Shrink { .. } => "shrink",
+            Self::Stranger { .. } => "stranger",
+            Self::ReadOnly { .. } => "read_only",
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The files of a layer: which there are, and how large they are.
+//!
+//! ```text
+//! layer-<id>      its blocks
+//! log-<id>        first writes on their way to it, of a thin top layer
+//! tags2-<id>      the tags of its blocks, if it has any; `tags-<id>` of the former format
+//! discards-<id>   which of its blocks of zeroes hide the layers below, if there are any
+//! ```
+
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use strongroom_crypto::CryptoError;
+use strongroom_io::IoError;
+use strongroom_types::{VolumeSize, display_bytes};
+
+use super::descriptor::{Descriptor, LayerRecord, LogRecord, Provisioning};
+use super::directory::{VolumeDirectory, discards_name, layer_name, log_name, system, tags_name};
+use super::error::DatastoreError;
+use super::open::{Deks, Protection};
+use super::open_files::open_envelopes;
+use super::storage::StoredFile;
+use super::{discards, log, tags};
+
+/// The names of all files that a layer has.
+pub(super) fn names(layer: &LayerRecord) -> impl Iterator<Item = String> {
+    let log = layer.log.map(|_| log_name(layer.id));
+    let tags = layer.integrity.map(|integrity| tags_name(layer.id, integrity));
+    let discards = layer.parent.map(|_| discards_name(layer.id));
+    std::iter::once(layer_name(layer.id)).chain(log).chain(tags).chain(discards)
+}
+
+/// Whether a file is one of the volume's layers'.
+pub(super) fn are_of(descriptor: &Descriptor, name: &str) -> bool {
+    descriptor.layers.iter().flat_map(names).any(|of_layer| of_layer == name)
+}
+
+/// Makes the files of a new top layer, each of them durably; their names are durable when the directory is. `path` is
+/// what a person calls the volume.
+pub(super) fn make(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    path: &Path,
+    protection: Protection<'_>,
+) -> Result<(), DatastoreError> {
+    let new = |name: &str| directory.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+    let file = new(&layer_name(layer.id)).map_err(system("create a layer of", path))?;
+    size_layer(&*file, 0, descriptor, path)?;
+    file.sync().map_err(system("sync a layer of", path))?;
+    if let Some(LogRecord { bytes }) = layer.log {
+        log::create(directory, layer.id, bytes, path)?;
+    }
+    if let Some(integrity) = layer.integrity {
+        let tags = new(&tags_name(layer.id, integrity)).map_err(system("create the tags of", path))?;
+        size_tags(&*tags, descriptor, layer, path)?;
+        say_nothing_is_there(&*tags, descriptor, layer, 0, path, protection)?;
+        tags.sync().map_err(system("sync the tags of", path))?;
+    }
+    if layer.parent.is_some() {
+        let discards =
+            new(&discards_name(layer.id)).map_err(system("create the record of discards of", path))?;
+        size_discards(&*discards, descriptor.size_bytes, path)?;
+        discards.sync().map_err(system("sync the record of discards of", path))?;
+    }
+    Ok(())
+}
+
+/// Makes the files of the top layer as large as a volume that has grown needs them, durably. `from` is the size so far.
+pub(super) fn grow(
+    directory: &VolumeDirectory,
+    grown: &Descriptor,
+    from: VolumeSize,
+    protection: Protection<'_>,
+) -> Result<(), DatastoreError> {
+    let (path, id) = (&directory.path, grown.top);
+    // Through open files of their own: the locked ones may be another process's.
+    let open = |name: &str, missing: DatastoreError, action| {
+        directory.file(name, OFlags::RDWR).map_err(|errno| match errno {
+            Errno::NOENT => missing,
+            errno => system(action, path)(errno),
+        })
+    };
+    // Whoever does the I/O may be syncing the same files, in another process.
+    let in_turn = directory.file_system()?.syncs_in_turn;
+    let sync = |file: &dyn StoredFile, action| {
+        let synced = if in_turn { directory.handle.sync_file_system() } else { file.sync() };
+        synced.map_err(system(action, path))
+    };
+    let missing = DatastoreError::MissingLayer { path: path.clone(), layer: id };
+    let layer = open(&layer_name(id), missing, "open a layer of")?;
+    size_layer(&*layer, from.block_aligned_bytes(), grown, path)?;
+    sync(&*layer, "sync a layer of")?;
+    let record = grown.layer(id);
+    if let Some((layer, integrity)) = record.and_then(|layer| Some((layer, layer.integrity?))) {
+        let missing = DatastoreError::MissingTags { path: path.clone(), layer: id };
+        let tags = open(&tags_name(id, integrity), missing, "open the tags of")?;
+        size_tags(&*tags, grown, layer, path)?;
+        say_nothing_is_there(&*tags, grown, layer, from.block_aligned_bytes(), path, protection)?;
+        sync(&*tags, "sync the tags of")?;
+    }
+    if record.is_some_and(|layer| layer.parent.is_some()) {
+        let missing = DatastoreError::MissingDiscards { path: path.clone(), layer: id };
+        let discards = open(&discards_name(id), missing, "open the record of discards of")?;
+        size_discards(&*discards, grown.size_bytes, path)?;
+        sync(&*discards, "sync the record of discards of")?;
+    }
+    Ok(())
+}
+
+/// Gives a layer's file the length that its volume needs, and the space if it is thick; `from_bytes` is its length so
+/// far.
+fn size_layer(
+    layer: &dyn StoredFile,
+    from_bytes: u64,
+    descriptor: &Descriptor,
+    path: &Path,
+) -> Result<(), DatastoreError> {
+    let bytes = descriptor.size_bytes.block_aligned_bytes();
+    let sized = match descriptor.provisioning {
+        Provisioning::Thin => layer.set_length(bytes),
+        // A growth within the last block needs no more space, and there is no allocating of nothing.
+        Provisioning::Thick if bytes == from_bytes => Ok(()),
+        Provisioning::Thick => layer.allocate(from_bytes, bytes - from_bytes),
+    };
+    sized.map_err(no_room_or("give its size to a layer of", bytes - from_bytes, path))
+}
+
+/// Gives the file of a layer's tags the length that it needs, and the space if the layer is thick.
+pub(super) fn size_tags(
+    tags: &dyn StoredFile,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    path: &Path,
+) -> Result<(), DatastoreError> {
+    let layout = tags::Layout::of(Descriptor::absence_of(layer));
+    let layer_bytes = descriptor.layer_size(layer).block_aligned_bytes();
+    let bytes = layout.file_bytes(layer_bytes);
+    let sized = match descriptor.provisioning {
+        Provisioning::Thin => tags.set_length(bytes),
+        // What has its space already keeps it, and its content.
+        Provisioning::Thick => {
+            let mut used = layout.used(layer_bytes).into_iter();
+            used.try_for_each(|used| tags.allocate(used.start, used.end - used.start))
+        }
+    };
+    sized.map_err(no_room_or("give their size to the tags of", bytes, path))
+}
+
+/// Says in the file of a layer's tags that nothing is there yet of what is new: the layer had so many bytes.
+fn say_nothing_is_there(
+    tags: &dyn StoredFile,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    from_bytes: u64,
+    path: &Path,
+    protection: Protection<'_>,
+) -> Result<(), DatastoreError> {
+    let (Some(_), Some(kek)) = (Descriptor::absence_of(layer), protection.kek()) else { return Ok(()) };
+    let deks = open_envelopes(path, descriptor, layer, kek)?;
+    let Some(keys) = tag_keys(&deks, path)? else { return Ok(()) };
+    let new = from_bytes..descriptor.layer_size(layer).block_aligned_bytes();
+    let said = tags::say_nothing_is_there(tags, (descriptor.volume, layer.id), &keys, new);
+    said.map_err(|error| no_room_for_tags(error, layer, path))
+}
+
+/// The keys of a layer's tags.
+pub(super) fn tag_keys(deks: &Deks, path: &Path) -> Result<Option<tags::TagKeys>, DatastoreError> {
+    let key_error = |error: CryptoError| DatastoreError::Key { path: path.to_owned(), error: error.into() };
+    tags::TagKeys::derive(deks).map_err(key_error)
+}
+
+/// Why tags could not be written.
+pub(super) fn no_room_for_tags(error: IoError, layer: &LayerRecord, path: &Path) -> DatastoreError {
+    match error {
+        IoError::NoSpace => {
+            DatastoreError::Full { path: path.to_owned(), needed: "room for its tags".to_owned() }
+        }
+        error => DatastoreError::UnwrittenTags { path: path.to_owned(), layer: layer.id, error },
+    }
+}
+
+/// Gives the record of a layer's discards its length and all of its space, also where the layer is thin: a discard must
+/// not fail for want of room. What is there already is kept.
+fn size_discards(discards: &dyn StoredFile, size: VolumeSize, path: &Path) -> Result<(), DatastoreError> {
+    let bytes = discards::file_bytes(size.block_aligned_bytes());
+    discards.allocate(0, bytes).map_err(no_room_or("give its size to the record of discards of", bytes, path))
+}
+
+fn no_room_or(action: &'static str, needed_bytes: u64, path: &Path) -> impl Fn(Errno) -> DatastoreError {
+    move |errno| match errno {
+        Errno::FBIG => DatastoreError::FileTooLarge { path: path.to_owned() },
+        Errno::NOSPC | Errno::DQUOT => {
+            DatastoreError::Full { path: path.to_owned(), needed: display_bytes(needed_bytes) }
+        }
+        errno => system(action, path)(errno),
+    }
+}

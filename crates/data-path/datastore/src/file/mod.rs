@@ -1,0 +1,79 @@
+//! The `file` datastore: a volume is a directory of a few files.
+//!
+//! ```text
+//! vm1/descriptor        what the volume is: size, layers, keys' envelopes; authenticated, replaced as a whole
+//! vm1/layer-<id>        ciphertext block N (4096 bytes) at offset N * 4096, sparse
+//! vm1/tags2-<id>        a keyed tag of each block, of volumes that ask for it ([`tags`])
+//! vm1/log-<id>          first writes on their way to the top layer
+//! vm1/discards-<id>     which of a layer's blocks of zeroes hide the layers below
+//! vm1/control           a socket, while the volume is exposed
+//! ```
+//!
+//! It lies in the datastore's directory, or there in the directory of a VM ([`VM_FILE`]).
+//!
+//! `docs/ON_DISK.md` has every byte, the order of every write and the reason. Opening a volume reads its descriptor and
+//! no more, whatever its size. The lock is on the very open file that I/O goes through ([`lock`]).
+//!
+//! One process can have all of an open volume ([`OpenVolume`]), or two share it: who answers for it keeps a
+//! [`VolumeHead`] (paths, descriptor), and who does the I/O gets an [`OpenLayer`] and keys, and no path.
+//!
+//! Each function has a twin `…_on` for another file system than the host's ([`storage`]): a simulated one, that loses
+//! power.
+
+mod add_layer;
+mod bits;
+mod blocks;
+pub mod chain;
+mod channel;
+mod check;
+mod create;
+mod delete;
+mod descriptor;
+mod directory;
+pub mod discards;
+mod disk;
+mod error;
+mod filesystem;
+mod head;
+mod host;
+mod identity;
+mod key_needs;
+mod layer_files;
+mod list;
+pub mod lock;
+mod log;
+mod open;
+mod open_files;
+mod places;
+mod renew_tags;
+mod reserve;
+mod rewrap;
+mod sidecar_pages;
+pub mod storage;
+mod syncs;
+mod tagging;
+pub mod tags;
+mod turns;
+
+pub use add_layer::{AddLayerOptions, add_layer, add_layer_on};
+pub use check::{Finding, Severity, check, check_on};
+pub use create::{CreateOptions, create, create_on, rename, rename_on};
+pub use delete::{delete, delete_on};
+pub use descriptor::{
+    CHAIN_LAYERS_MAX, Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, Integrity, KekRecord,
+    LayerRecord, LogRecord, Provisioning,
+};
+pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_log, describe_on};
+pub use disk::{FileDisk, LayerBlocks, LayerFacts, LogFacts, OpenLayer};
+pub use error::DatastoreError;
+pub use filesystem::{FileSystem, FileSystemKind};
+pub use head::VolumeHead;
+pub use identity::{identify, identify_on, identity};
+pub use key_needs::{KeyNeeds, VolumeNeeds, key_needs, key_needs_on};
+pub use list::{ListedVolume, list, list_on};
+pub use log::destage::{Destager, End};
+pub use log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogError, LogUse};
+pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, authenticated, open, open_apart, open_on};
+pub use places::{TPM_STATE, VM_FILE};
+pub use reserve::Room;
+pub use rewrap::{RewrapOptions, rewrap, rewrap_on};

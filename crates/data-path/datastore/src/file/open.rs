@@ -1,0 +1,198 @@
+//! Opening a volume: lock, read the descriptor, authenticate it, open the keys, and only then anything else.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use strongroom_keys::Kek;
+use strongroom_memory::secret::SecretBytes;
+use strongroom_types::{KeyEpoch, VolumeSize};
+
+use super::descriptor::Descriptor;
+use super::directory::VolumeDirectory;
+use super::discards::DiscardsFacts;
+use super::disk::{FileDisk, LayerBlocks, LockedLayer, OpenLayer};
+use super::error::DatastoreError;
+use super::head::VolumeHead;
+use super::lock::{self, Sharing};
+use super::log;
+use super::open_files::{authenticate, open_layer_of, refuse_the_other_sort};
+use super::renew_tags::renew_tags;
+use super::storage::{HOST, Storage, StoredFile};
+use super::tags::TagsFacts;
+
+/// What the caller accepts: a volume under this key, or, explicitly, one that is not encrypted. A volume of the other
+/// sort is refused, so that nobody who can edit a descriptor can make a guest's data be written clear.
+#[derive(Clone, Copy, Debug)]
+pub enum Protection<'a> {
+    /// Encrypted, and this KEK opens it.
+    Encrypted(&'a Kek),
+    /// Clear, because a person chose it.
+    Unencrypted,
+}
+
+impl<'a> Protection<'a> {
+    pub(super) fn kek(self) -> Option<&'a Kek> {
+        match self {
+            Self::Encrypted(kek) => Some(kek),
+            Self::Unencrypted => None,
+        }
+    }
+
+    /// The same as a list.
+    pub(super) fn keks(&self) -> &[&'a Kek] {
+        match self {
+            Self::Encrypted(kek) => std::slice::from_ref(kek),
+            Self::Unencrypted => &[],
+        }
+    }
+}
+
+/// What the caller wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read and write, alone.
+    ReadWrite,
+    /// Read, beside other readers.
+    ReadOnly,
+}
+
+impl Access {
+    pub(super) fn sharing(self) -> Sharing {
+        match self {
+            Self::ReadWrite => Sharing::Exclusive,
+            Self::ReadOnly => Sharing::Shared,
+        }
+    }
+}
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions<'a> {
+    /// What is accepted.
+    pub protection: Protection<'a>,
+    /// What for.
+    pub access: Access,
+    /// How long to wait for whoever has it: a killed predecessor's last writes take up to 0.1 s, on a slow disk more.
+    pub lock_wait: Duration,
+    /// The least descriptor generation that the caller knows to exist; 0 knows nothing.
+    pub least_generation: u64,
+}
+
+/// A volume that is open and locked, all of it in this process.
+pub struct OpenVolume {
+    /// What answers for the volume.
+    pub head: VolumeHead,
+    /// The blocks of its top layer.
+    pub disk: Arc<FileDisk>,
+    /// The file of their tags, if they have any, and what is known of it.
+    pub tags: Option<(Arc<dyn StoredFile>, TagsFacts)>,
+    /// The record of its discards, if there are layers below, and what is known of it.
+    pub discards: Option<(Arc<dyn StoredFile>, DiscardsFacts)>,
+    /// The layers below, nearest first; they take no writes.
+    pub lower: Vec<LayerBlocks>,
+    /// The keys that seal the blocks of all layers.
+    pub deks: Deks,
+}
+
+/// The DEKs that seal the blocks of a volume's layers, by epoch, oldest first; none for a clear volume. Those of the
+/// top layer are the last: its epochs are the newest.
+pub type Deks = Vec<(KeyEpoch, SecretBytes)>;
+
+impl OpenVolume {
+    /// The volume's directory.
+    pub fn path(&self) -> &Path {
+        self.head.path()
+    }
+
+    /// What the volume is; authenticated.
+    pub fn descriptor(&self) -> &Descriptor {
+        self.head.descriptor()
+    }
+
+    /// Takes the keys, for the stage that uses them; what stays behind holds none.
+    pub fn take_deks(&mut self) -> Deks {
+        std::mem::take(&mut self.deks)
+    }
+
+    /// Grows the volume; what is new reads as zeroes. See [`VolumeHead::grow`].
+    pub fn grow(&mut self, size: VolumeSize, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        self.head.grow(size, protection)?;
+        self.disk.set_size(size);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for OpenVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OpenVolume({}, {})", self.descriptor().volume, self.path().display())
+    }
+}
+
+/// Opens and locks the volume at `path`.
+pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<OpenVolume, DatastoreError> {
+    open_on(HOST, path, options)
+}
+
+/// As [`open`], on another file system.
+pub fn open_on(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &OpenOptions<'_>,
+) -> Result<OpenVolume, DatastoreError> {
+    let (head, layer, deks) = open_locked(storage, path, options)?;
+    let opened = layer.into_blocks().map_err(log::damaged(path, head.descriptor().top))?;
+    let (LayerBlocks { disk, tags, discards }, lower) = opened;
+    Ok(OpenVolume { disk, tags, discards, lower, head, deks })
+}
+
+/// What the volume at `path` is, if the key vouches for it and it is not too old. Nothing is locked or opened: the
+/// volume may be in use, and be another one a moment later.
+///
+/// # Errors
+/// Of what is read alone: the descriptor.
+pub fn authenticated(
+    path: &Path,
+    protection: Protection<'_>,
+    least_generation: u64,
+) -> Result<Descriptor, DatastoreError> {
+    let directory = VolumeDirectory::open(HOST, path)?;
+    let encoded = directory.read_descriptor()?;
+    refuse_the_other_sort(path, encoded.unverified(), protection)?;
+    let (access, lock_wait) = (Access::ReadOnly, Duration::ZERO);
+    authenticate(path, encoded, &OpenOptions { protection, access, lock_wait, least_generation })
+}
+
+/// Opens and locks the volume at `path` for two processes: one that answers for it, and one that does its I/O and gets
+/// the layer and the keys.
+pub fn open_apart(
+    path: &Path,
+    options: &OpenOptions<'_>,
+) -> Result<(VolumeHead, OpenLayer, Deks), DatastoreError> {
+    let (head, layer, deks) = open_locked(HOST, path, options)?;
+    Ok((head, layer.hand_over(path)?, deks))
+}
+
+pub(super) fn open_locked(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &OpenOptions<'_>,
+) -> Result<(VolumeHead, LockedLayer, Deks), DatastoreError> {
+    let deadline = Instant::now() + options.lock_wait;
+    let directory = VolumeDirectory::open(storage, path)?;
+    directory.file_system()?;
+    // What is no volume, or not the sort that is wanted, is refused without waiting for anybody.
+    refuse_the_other_sort(path, directory.read_descriptor()?.unverified(), options.protection)?;
+    lock::acquire(&*directory.handle, options.access.sharing(), options.lock_wait, path)?;
+    let left = OpenOptions { lock_wait: deadline.saturating_duration_since(Instant::now()), ..*options };
+    let (mut descriptor, mut layer, mut deks) = open_layer_of(&directory, &left)?;
+    if options.access == Access::ReadWrite {
+        directory.sync_place(storage)?;
+        if renew_tags(&directory, &descriptor, options.protection)? {
+            drop(layer);
+            (descriptor, layer, deks) = open_layer_of(&directory, &left)?;
+        }
+    }
+    Ok((VolumeHead { directory, descriptor, access: options.access }, layer, deks))
+}

@@ -1,0 +1,352 @@
+//! Opening and locking the files of a volume: those of its top layer, and those of the layers below, which are only
+//! read.
+//!
+//! Whoever writes has the top alone; the layers below can be read by any number at once, because nobody changes them
+//! any more.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use strongroom_keys::{Cipher, EnvelopeContext, Kek, Purpose};
+use strongroom_types::KeyEpoch;
+
+use super::descriptor::{
+    CHAIN_LAYERS_MAX, Descriptor, EncodedDescriptor, EpochRecord, LayerRecord, LogRecord,
+};
+use super::directory::{VolumeDirectory, discards_name, layer_name, log_name, system, tags_name};
+use super::discards::{self, DiscardsFacts};
+use super::disk::{LayerFacts, LockedLayer, LogFacts};
+use super::error::DatastoreError;
+use super::filesystem::{FileSystem, FileSystemKind};
+use super::open::{Access, Deks, OpenOptions, Protection};
+use super::storage::StoredFile;
+use super::tags::{self, TagsFacts};
+use super::{lock, log};
+
+/// Opens and locks the volume's layers, the top with those below in it. The caller holds the directory's lock.
+pub(super) fn open_layer_of(
+    directory: &VolumeDirectory,
+    options: &OpenOptions<'_>,
+) -> Result<(Descriptor, LockedLayer, Deks), DatastoreError> {
+    let path = &directory.path;
+    let file_system = directory.file_system()?;
+    let (encoded, file) = lock_top(directory, file_system.kind, options)?;
+    let descriptor = authenticate(path, encoded, options)?;
+    let chain = chain_of(path, &descriptor)?;
+    if options.access == Access::ReadWrite {
+        // A process that was killed may have put the descriptor there and not made that durable. What is written from
+        // now on must not be acknowledged in layers that a power cut takes back.
+        directory.sync()?;
+    }
+    let opening = Opening { directory, file_system, descriptor: &descriptor, options };
+    let mut top = opening.complete(chain[0], file.into())?;
+    let below = OpenOptions { access: Access::ReadOnly, ..*options };
+    let below = Opening { options: &below, ..opening };
+    for layer in &chain[1..] {
+        let (id, path) = (layer.id, path.clone());
+        let file = below.lock(
+            &layer_name(id),
+            DatastoreError::MissingLayer { path, layer: id },
+            "open a layer of",
+        )?;
+        top.lower.push(below.complete(layer, file)?);
+    }
+    let deks = match options.protection {
+        Protection::Encrypted(kek) => open_chain_envelopes(path, &descriptor, kek)?,
+        Protection::Unencrypted => Vec::new(),
+    };
+    Ok((descriptor, top, deks))
+}
+
+/// The layers of a volume, the top first, if they lie on each other in one line that is not too long.
+pub(super) fn chain_of<'a>(
+    path: &Path,
+    descriptor: &'a Descriptor,
+) -> Result<Vec<&'a LayerRecord>, DatastoreError> {
+    let chain: Vec<_> = descriptor.chain().collect();
+    let (path, count) = (path.to_owned(), descriptor.layers.len());
+    if chain.len() != count {
+        return Err(DatastoreError::Layers { path, count, chain: chain.len() });
+    }
+    if count > CHAIN_LAYERS_MAX {
+        return Err(DatastoreError::LongChain { path, count, most: CHAIN_LAYERS_MAX });
+    }
+    Ok(chain)
+}
+
+/// Opens the top layer's file and locks it. The descriptor names the file, but only under the lock does it hold still:
+/// it is read again until both agree.
+fn lock_top(
+    directory: &VolumeDirectory,
+    kind: FileSystemKind,
+    options: &OpenOptions<'_>,
+) -> Result<(EncodedDescriptor, Box<dyn StoredFile>), DatastoreError> {
+    let path = &directory.path;
+    let mut encoded = directory.read_descriptor()?;
+    loop {
+        refuse_the_other_sort(path, encoded.unverified(), options.protection)?;
+        let top = encoded.unverified().top;
+        let file =
+            open_file(directory, &layer_name(top), kind, options.access).map_err(|errno| match errno {
+                Errno::NOENT => DatastoreError::MissingLayer { path: path.clone(), layer: top },
+                Errno::ROFS | Errno::ACCESS | Errno::PERM => {
+                    DatastoreError::ReadOnly { path: path.clone(), errno }
+                }
+                errno => system("open a layer of", path)(errno),
+            })?;
+        lock::acquire(&*file, options.access.sharing(), options.lock_wait, path)?;
+        let reread = directory.read_descriptor()?;
+        if reread.bytes() == encoded.bytes() {
+            return Ok((reread, file));
+        }
+        encoded = reread;
+    }
+}
+
+/// What is the same for all files of a layer that is being opened.
+struct Opening<'a> {
+    directory: &'a VolumeDirectory,
+    file_system: FileSystem,
+    descriptor: &'a Descriptor,
+    options: &'a OpenOptions<'a>,
+}
+
+impl Opening<'_> {
+    /// Opens and locks what belongs to a layer, whose file is locked: a killed predecessor's last writes to each of
+    /// them land as late as those to the layer.
+    fn complete(
+        &self,
+        layer: &LayerRecord,
+        file: Arc<dyn StoredFile>,
+    ) -> Result<LockedLayer, DatastoreError> {
+        let Self { directory, file_system, descriptor, options } = self;
+        let (path, id) = (&directory.path, layer.id);
+        let size_bytes = descriptor.layer_size(layer);
+        check_length(path, layer, &*file, size_bytes.block_aligned_bytes())?;
+        let mut locked = LockedLayer {
+            file,
+            log: None,
+            tags: None,
+            discards: None,
+            facts: LayerFacts {
+                size_bytes,
+                provisioning: descriptor.provisioning,
+                read_only: options.access == Access::ReadOnly,
+                // In a clear volume a seal only says "here is something"; the first epoch stands for that.
+                write_epoch: layer.epochs.last().map_or(KeyEpoch::FIRST, |record| record.epoch),
+                syncs_in_turn: file_system.syncs_in_turn,
+                log: None,
+                tags: None,
+                discards: None,
+            },
+            lower: Vec::new(),
+        };
+        if let Some(record @ LogRecord { bytes }) = layer.log {
+            let missing = DatastoreError::MissingLog { path: path.clone(), layer: id };
+            let log = self.lock(&log_name(id), missing, "open the log of")?;
+            log::check_identity(path, id, &*log, record)?;
+            locked.log = Some(log);
+            locked.facts.log =
+                Some(LogFacts { bytes, fill_bytes_min: file_system.fill_bytes_min, handed_over: false });
+        }
+        if let Some(integrity) = layer.integrity {
+            let missing = DatastoreError::MissingTags { path: path.clone(), layer: id };
+            let tags = self.lock(&tags_name(id, integrity), missing, "open the tags of")?;
+            check_tags_length(path, layer, &*tags, descriptor)?;
+            locked.tags = Some(tags);
+            locked.facts.tags = Some(TagsFacts {
+                volume: descriptor.volume,
+                layer: id,
+                absence: Descriptor::absence_of(layer),
+                handed_over: false,
+                syncs_in_turn: file_system.syncs_in_turn,
+            });
+        }
+        if layer.parent.is_some() {
+            let missing = DatastoreError::MissingDiscards { path: path.clone(), layer: id };
+            let discards = self.lock(&discards_name(id), missing, "open the record of discards of")?;
+            check_discards_length(path, layer, &*discards, descriptor)?;
+            locked.discards = Some(discards);
+            locked.facts.discards = Some(DiscardsFacts {
+                volume: descriptor.volume,
+                layer: id,
+                // What a layer below has recorded was made durable when another was put on it.
+                is_durable: options.access == Access::ReadOnly,
+            });
+        }
+        Ok(locked)
+    }
+
+    /// Opens one of the files and locks it.
+    fn lock(
+        &self,
+        name: &str,
+        missing: DatastoreError,
+        action: &'static str,
+    ) -> Result<Arc<dyn StoredFile>, DatastoreError> {
+        let Self { directory, file_system, options, .. } = self;
+        let opened = open_file(directory, name, file_system.kind, options.access);
+        let file = opened.map_err(|errno| match errno {
+            Errno::NOENT => missing,
+            errno => system(action, &directory.path)(errno),
+        })?;
+        lock::acquire(&*file, options.access.sharing(), options.lock_wait, &directory.path)?;
+        Ok(file.into())
+    }
+}
+
+/// Refuses a file of tags that is shorter than they are.
+pub(super) fn check_tags_length(
+    path: &Path,
+    layer: &LayerRecord,
+    tags: &dyn StoredFile,
+    descriptor: &Descriptor,
+) -> Result<(), DatastoreError> {
+    let layout = tags::Layout::of(Descriptor::absence_of(layer));
+    let wanted_bytes = layout.file_bytes(descriptor.layer_size(layer).block_aligned_bytes());
+    let found_bytes = tags.length().map_err(system("examine the tags of", path))?;
+    if found_bytes < wanted_bytes {
+        let (path, layer) = (path.to_owned(), layer.id);
+        return Err(DatastoreError::TruncatedTags { path, layer, found_bytes, wanted_bytes });
+    }
+    Ok(())
+}
+
+/// Refuses a record of discards that is shorter than it is to be.
+pub(super) fn check_discards_length(
+    path: &Path,
+    layer: &LayerRecord,
+    discards: &dyn StoredFile,
+    descriptor: &Descriptor,
+) -> Result<(), DatastoreError> {
+    let wanted_bytes = discards::file_bytes(descriptor.layer_size(layer).block_aligned_bytes());
+    let found_bytes = discards.length().map_err(system("examine the record of discards of", path))?;
+    if found_bytes < wanted_bytes {
+        let (path, layer) = (path.to_owned(), layer.id);
+        return Err(DatastoreError::TruncatedDiscards { path, layer, found_bytes, wanted_bytes });
+    }
+    Ok(())
+}
+
+fn open_file(
+    directory: &VolumeDirectory,
+    name: &str,
+    kind: FileSystemKind,
+    access: Access,
+) -> Result<Box<dyn StoredFile>, Errno> {
+    let access = match access {
+        Access::ReadWrite => OFlags::RDWR,
+        Access::ReadOnly => OFlags::RDONLY,
+    };
+    match directory.file(name, access | OFlags::DIRECT) {
+        // tmpfs knows O_DIRECT since Linux 6.6; it has no device below, so nothing is lost without.
+        Err(Errno::INVAL) if kind == FileSystemKind::Tmpfs => directory.file(name, access),
+        opened => opened,
+    }
+}
+
+pub(super) fn refuse_the_other_sort(
+    path: &Path,
+    descriptor: &Descriptor,
+    protection: Protection<'_>,
+) -> Result<(), DatastoreError> {
+    match (descriptor.key_source(), protection) {
+        (Some(source), Protection::Unencrypted) => {
+            Err(DatastoreError::Encrypted { path: path.to_owned(), source_name: source.name() })
+        }
+        (None, Protection::Encrypted(_)) => Err(DatastoreError::NotEncrypted { path: path.to_owned() }),
+        _ => Ok(()),
+    }
+}
+
+/// What a descriptor says, if the key at hand vouches for it and it is not too old.
+pub(super) fn authenticate(
+    path: &Path,
+    encoded: EncodedDescriptor,
+    options: &OpenOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    let descriptor = match options.protection {
+        Protection::Encrypted(kek) => encoded.verify(path, kek)?,
+        Protection::Unencrypted => encoded.unverified().clone(),
+    };
+    descriptor.expect_generation(path, options.least_generation)?;
+    Ok(descriptor)
+}
+
+/// Refuses a layer that is no file, or is shorter than it is to be. A longer one is the rest of a growth that a power
+/// cut interrupted before its descriptor was written.
+pub(super) fn check_length(
+    path: &Path,
+    layer: &LayerRecord,
+    file: &dyn StoredFile,
+    wanted_bytes: u64,
+) -> Result<(), DatastoreError> {
+    let found_bytes = file.length().map_err(|errno| match errno {
+        Errno::NOTSUP => DatastoreError::MissingLayer { path: path.to_owned(), layer: layer.id },
+        errno => system("examine a layer of", path)(errno),
+    })?;
+    if found_bytes < wanted_bytes {
+        return Err(DatastoreError::Truncated {
+            path: path.to_owned(),
+            layer: layer.id,
+            found_bytes,
+            wanted_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// The keys of all layers of the chain, oldest first.
+pub(super) fn open_chain_envelopes(
+    path: &Path,
+    descriptor: &Descriptor,
+    kek: &Kek,
+) -> Result<Deks, DatastoreError> {
+    let chain: Vec<_> = descriptor.chain().collect();
+    let mut deks = Vec::new();
+    for layer in chain.into_iter().rev() {
+        deks.extend(open_envelopes(path, descriptor, layer, kek)?);
+    }
+    Ok(deks)
+}
+
+/// What an envelope of this DEK is sealed with.
+pub(super) fn context_of(
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    record: &EpochRecord,
+) -> EnvelopeContext {
+    EnvelopeContext {
+        purpose: Purpose::LayerData,
+        volume: descriptor.volume,
+        layer: layer.id,
+        epoch: record.epoch,
+        cipher: record.cipher,
+    }
+}
+
+/// The keys of one layer, oldest first.
+pub(super) fn open_envelopes(
+    path: &Path,
+    descriptor: &Descriptor,
+    layer: &LayerRecord,
+    kek: &Kek,
+) -> Result<Deks, DatastoreError> {
+    let mut deks = Vec::new();
+    for record in &layer.epochs {
+        let Cipher::Aes256Xts4096 = record.cipher;
+        let context = context_of(descriptor, layer, record);
+        let envelope =
+            record.envelopes.iter().find(|envelope| envelope.kek() == kek.id()).ok_or_else(|| {
+                DatastoreError::Damaged {
+                    path: path.to_owned(),
+                    reason: format!("key epoch {} has no envelope for KEK {}", record.epoch, kek.id()),
+                }
+            })?;
+        let dek = envelope.open(&context, kek);
+        deks.push((record.epoch, dek.map_err(|error| DatastoreError::Key { path: path.to_owned(), error })?));
+    }
+    Ok(deks)
+}

@@ -1,0 +1,114 @@
+//! A volume whose tags are of the former format gets new ones when it is opened to be written.
+//!
+//! The order is that of the addition of a layer: the new files are durable, and their names -> the descriptor says so ->
+//! the former files go. A power cut leaves the volume with the former tags or the new ones, and at most files that no
+//! descriptor names. Where there is no room for the new ones, or the volume is between two keys, it is used as it was.
+
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::descriptor::{Descriptor, Integrity, LayerRecord};
+use super::directory::{VolumeDirectory, system, tags_name};
+use super::error::DatastoreError;
+use super::open::{Deks, Protection};
+use super::open_files::open_envelopes;
+use super::{layer_files, tags};
+
+/// Gives the volume new tags, if it has former ones; whether it has new ones now. The caller has it alone, and knows
+/// that its descriptor is durable.
+pub(super) fn renew_tags(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    protection: Protection<'_>,
+) -> Result<bool, DatastoreError> {
+    let path = &directory.path;
+    let is_former = |layer: &&LayerRecord| layer.integrity == Some(Integrity::HmacSha256);
+    let former: Vec<&LayerRecord> = descriptor.layers.iter().filter(is_former).collect();
+    if former.is_empty() {
+        return Ok(false);
+    }
+    let mut renewed = descriptor.clone();
+    renewed.generation += 1;
+    for layer in &mut renewed.layers {
+        layer.integrity = layer.integrity.map(|_| Integrity::HmacSha256Absence);
+    }
+    let made = match renewed.encode(path, protection.keks()) {
+        Ok(encoded) => put_in_place(directory, descriptor, &renewed, &former, protection, &encoded),
+        Err(error) => Err(error),
+    };
+    match made {
+        Ok(()) => {
+            for layer in former {
+                // Nothing leads to it any more: should it stay, it is a leftover.
+                let _ = directory.handle.remove(&tags_name(layer.id, Integrity::HmacSha256));
+            }
+            tracing::info!(volume = %descriptor.volume, "the volume's tags vouch for what is not there from now on");
+            Ok(true)
+        }
+        Err(error @ (DatastoreError::Full { .. } | DatastoreError::BetweenKeys { .. })) => {
+            remove_new(directory, &former);
+            tracing::warn!(
+                volume = %descriptor.volume,
+                %error,
+                "the volume keeps tags of the former format, which do not notice a block that is erased together with its tag"
+            );
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn put_in_place(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    renewed: &Descriptor,
+    former: &[&LayerRecord],
+    protection: Protection<'_>,
+    encoded: &[u8],
+) -> Result<(), DatastoreError> {
+    // What an interrupted attempt has left.
+    remove_new(directory, former);
+    for layer in former {
+        renew_layer(directory, descriptor, renewed, layer, protection)?;
+    }
+    directory.sync()?;
+    directory.write_descriptor(encoded)
+}
+
+fn renew_layer(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    renewed: &Descriptor,
+    layer: &LayerRecord,
+    protection: Protection<'_>,
+) -> Result<(), DatastoreError> {
+    let path: &Path = &directory.path;
+    let from =
+        directory.file(&tags_name(layer.id, Integrity::HmacSha256), OFlags::RDONLY).map_err(|errno| {
+            match errno {
+                Errno::NOENT => DatastoreError::MissingTags { path: path.to_owned(), layer: layer.id },
+                errno => system("open the tags of", path)(errno),
+            }
+        })?;
+    let name = tags_name(layer.id, Integrity::HmacSha256Absence);
+    let to = directory.file(&name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
+    let to = to.map_err(system("create the tags of", path))?;
+    let Some(record) = renewed.layer(layer.id) else { return Ok(()) };
+    layer_files::size_tags(&*to, renewed, record, path)?;
+    let (Some(kek), Some(epoch)) = (protection.kek(), Descriptor::absence_of(record)) else { return Ok(()) };
+    let deks: Deks = open_envelopes(path, descriptor, layer, kek)?;
+    let Some(keys) = layer_files::tag_keys(&deks, path)? else { return Ok(()) };
+    let layer_bytes = descriptor.layer_size(layer).block_aligned_bytes();
+    let binding = (descriptor.volume, layer.id);
+    tags::renew(&*from, &*to, binding, (&keys, epoch), layer_bytes)
+        .map_err(|error| layer_files::no_room_for_tags(error, layer, path))?;
+    to.sync().map_err(system("sync the tags of", path))
+}
+
+fn remove_new(directory: &VolumeDirectory, former: &[&LayerRecord]) {
+    for layer in former {
+        let _ = directory.handle.remove(&tags_name(layer.id, Integrity::HmacSha256Absence));
+    }
+}

@@ -1,0 +1,106 @@
+//! What the tags have shown, counted and told.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use strongroom_io::Waker;
+
+use crate::file::tagging::Binding;
+
+/// How often at most something is said of blocks: a damaged disk has many, and each is counted.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// What the tags of an open volume have shown so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TagCounts {
+    /// Blocks that matched their tags when they were read.
+    pub verified: u64,
+    /// Blocks that did not, and could not be expected to: they were in flight when power or process failed. They were
+    /// taken as they are, and tagged anew unless the volume is open for reading only.
+    pub adopted: u64,
+    /// Blocks that a change which failed while the volume was in use has left otherwise than they were; they were tagged
+    /// anew.
+    pub left_by_failures: u64,
+    /// Reads of blocks that are not what was last written there.
+    pub mismatched: u64,
+    /// Regions of 16 MiB that may hold blocks which are adopted.
+    pub unsettled_regions: u64,
+}
+
+/// Looks at the blocks of an open volume that did not match their tags.
+#[derive(Clone, Debug)]
+pub struct TagsWatch(pub(super) Arc<Counts>);
+
+impl TagsWatch {
+    /// Blocks that were adopted ([`TagCounts::adopted`]), and reads that failed ([`TagCounts::mismatched`]).
+    pub fn adopted_and_mismatched(&self) -> (u64, u64) {
+        let TagCounts { adopted, mismatched, .. } = self.0.now(0);
+        (adopted, mismatched)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    verified: AtomicU64,
+    adopted: AtomicU64,
+    left_by_failures: AtomicU64,
+    mismatched: AtomicU64,
+    said: Mutex<Option<Instant>>,
+    /// Who wants to hear of blocks that did not match.
+    reader: Mutex<Option<Arc<Waker>>>,
+}
+
+impl Counts {
+    pub fn verified(&self, blocks: u64) {
+        self.verified.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    pub fn adopted(&self, blocks: u64) {
+        self.adopted.fetch_add(blocks, Ordering::Relaxed);
+        if blocks > 0 {
+            self.wake_reader();
+        }
+    }
+
+    pub fn set_reader(&self, reader: Arc<Waker>) {
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
+    }
+
+    fn wake_reader(&self) {
+        if let Some(reader) = &*self.reader.lock().unwrap_or_else(PoisonError::into_inner) {
+            reader.wake();
+        }
+    }
+
+    pub fn left_by_failures(&self, blocks: u64) {
+        self.left_by_failures.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// Counts a read of a wrong block, and says so, now and then.
+    pub fn mismatched(&self, binding: &Binding, block: u64) {
+        let count = self.mismatched.fetch_add(1, Ordering::Relaxed) + 1;
+        self.wake_reader();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_some_and(|last| last.elapsed() < SAY_EVERY) {
+            return;
+        }
+        *said = Some(Instant::now());
+        tracing::error!(
+            volume = %binding.volume,
+            block,
+            count,
+            "a block is damaged or was put back to an earlier content: its tag does not match; reads of it fail"
+        );
+    }
+
+    pub fn now(&self, unsettled_regions: usize) -> TagCounts {
+        TagCounts {
+            verified: self.verified.load(Ordering::Relaxed),
+            adopted: self.adopted.load(Ordering::Relaxed),
+            left_by_failures: self.left_by_failures.load(Ordering::Relaxed),
+            mismatched: self.mismatched.load(Ordering::Relaxed),
+            unsettled_regions: unsettled_regions as u64,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The keys of tags: one for each epoch, derived from what seals the epoch's blocks.
+
+use std::sync::Arc;
+
+use strongroom_crypto::CryptoError;
+use strongroom_types::{BLOCK_BYTES, KeyEpoch};
+
+use crate::file::Deks;
+use crate::file::tagging::{Binding, EmptySector, NOTHING, Tag, Tagger, of_something};
+
+/// HKDF's info: another purpose never gets this key.
+const INFO: &[u8] = b"strongroom block tag key v1";
+
+/// What the header of a sector of marks begins with.
+const MARKS: &[u8; 16] = b"strongroom marks";
+
+/// What the header of a sector of presence begins with.
+const PRESENCE: &[u8; 16] = b"strongroom there";
+
+/// Which of a sidecar's sectors of bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sectors {
+    /// Regions in use.
+    Marks,
+    /// Pages of tags that are there.
+    Presence,
+}
+
+impl Sectors {
+    fn purpose(self) -> &'static [u8; 16] {
+        match self {
+            Self::Marks => MARKS,
+            Self::Presence => PRESENCE,
+        }
+    }
+
+    /// Without a mark nothing is adopted, so taking marks away gains nobody anything. Taking presence away would erase.
+    fn empty(self) -> EmptySector {
+        match self {
+            Self::Marks => EmptySector::Zeroes,
+            Self::Presence => EmptySector::Tagged,
+        }
+    }
+}
+
+/// The keys that tag a layer's blocks. Clones share them.
+#[derive(Clone, Debug)]
+pub struct TagKeys {
+    tagger: Arc<Tagger>,
+}
+
+/// Why tags cannot be computed.
+#[derive(Debug)]
+pub(super) enum TagError {
+    /// There is no key of the epoch that a block is sealed under.
+    UnknownEpoch(KeyEpoch),
+    /// What the cipher says.
+    Crypto(CryptoError),
+}
+
+impl From<CryptoError> for TagError {
+    fn from(error: CryptoError) -> Self {
+        Self::Crypto(error)
+    }
+}
+
+impl TagKeys {
+    /// Derives them; `None` where there is no DEK to derive from: a clear volume has no tags.
+    ///
+    /// # Errors
+    /// What the ciphers say, for want of memory.
+    pub fn derive(deks: &Deks) -> Result<Option<Self>, CryptoError> {
+        Ok(Tagger::derive(deks, INFO)?.map(|tagger| Self { tagger: Arc::new(tagger) }))
+    }
+
+    /// Computes the tag that each block of `bytes` must have, [`NOTHING`] for one that
+    /// is not there; the first block's number is `first`.
+    pub(super) fn tags(
+        &self,
+        binding: &Binding,
+        first: u64,
+        bytes: &[u8],
+        seals: &[Option<KeyEpoch>],
+        tags: &mut Vec<Tag>,
+    ) -> Result<(), TagError> {
+        tags.clear();
+        for ((block, seal), number) in bytes.chunks(BLOCK_BYTES as usize).zip(seals).zip(first..) {
+            tags.push(match seal {
+                None => NOTHING,
+                // Written as zeroes is nothing there, whatever the seal says. Ciphertext is told by its first bytes.
+                Some(_) if block.iter().all(|byte| *byte == 0) => NOTHING,
+                Some(epoch) => match self.tagger.of(*epoch) {
+                    Some(key) => of_something(key.tag(&binding.of_block(epoch.number(), number), block)?),
+                    None => return Err(TagError::UnknownEpoch(*epoch)),
+                },
+            });
+        }
+        Ok(())
+    }
+
+    /// The tag of a block that is "nothing here", in a page of tags that is there; nothing without a key of the epoch.
+    pub(super) fn nothing(
+        &self,
+        binding: &Binding,
+        epoch: KeyEpoch,
+        block: u64,
+    ) -> Result<Option<Tag>, CryptoError> {
+        let Some(key) = self.tagger.of(epoch) else { return Ok(None) };
+        let tag = key.tag(&binding.of_nothing(epoch.number(), block), &[])?;
+        Ok(Some(of_something(tag)))
+    }
+
+    /// Tags the sectors of a page, whose bits are there.
+    pub(super) fn tag_sectors(
+        &self,
+        binding: &Binding,
+        sectors: Sectors,
+        page_number: u64,
+        page: &mut [u8],
+    ) -> Result<(), CryptoError> {
+        let header = |sector| binding.of_sector(sectors.purpose(), sector);
+        self.tagger.tag_page(header, page_number, page, sectors.empty())
+    }
+
+    /// Reports the bits of each sector of a page, or that it says nothing.
+    pub(super) fn verify_sectors(
+        &self,
+        binding: &Binding,
+        sectors: Sectors,
+        page_number: u64,
+        page: &[u8],
+        report: impl FnMut(u64, Option<&[u8]>),
+    ) -> Result<(), CryptoError> {
+        let header = |sector| binding.of_sector(sectors.purpose(), sector);
+        self.tagger.verify_page(header, page_number, page, sectors.empty(), report)
+    }
+}

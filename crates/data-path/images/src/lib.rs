@@ -1,0 +1,229 @@
+//! Disk images of other programs, read and written without trusting them.
+//!
+//! Raw images are ours: [`strongroom_worker::transfer`] copies them. The formats of others are large, were made for
+//! other dangers, and can name further files to read, so they are left to `qemu-img`, in a [`sandbox`] that holds
+//! nothing but the one image and a socket; guest data passes through that socket ([`socket`]) and never through a file
+//! of ours.
+//!
+//! - [`format`](mod@format): which format an image has, and when that must be said. `container`: what else holds a disk and
+//!   is not taken, and how it is made into what is.
+//! - [`references`]: what an image says about other files, read by us before anything else opens it.
+//! - [`source`]: an image that was examined, and its content into a disk. [`qemu_img`]: the verbs of `qemu-img` that are
+//!   used, and how its answers are read.
+#![forbid(unsafe_code)]
+
+mod container;
+pub mod format;
+pub mod qemu_img;
+mod references;
+mod sandbox;
+mod socket;
+mod source;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use strongroom_frontend::listen::ListenError;
+use strongroom_frontend::nbd::{StartError, StopError};
+use strongroom_ring::RingError;
+use strongroom_types::SizeError;
+use strongroom_worker::TransferError;
+use thiserror::Error;
+
+pub use format::{Format, FormatChoice};
+pub use socket::ServedDisk;
+pub use source::ImageSource;
+
+/// How whoever waits for a copy says that it is not wanted any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop<'a> {
+    /// Set then.
+    pub flag: &'a AtomicBool,
+    /// Readable then, from after the flag is set.
+    pub wake: BorrowedFd<'a>,
+}
+
+impl Stop<'_> {
+    fn came(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+}
+
+/// Why an image is not read or written.
+#[derive(Debug, Error)]
+pub enum ImageError {
+    /// The format is not plain.
+    #[error(
+        "cannot tell the format of {path} for certain: {reason}; say it with --format raw, qcow2, vmdk or vhdx"
+    )]
+    UnknownFormat {
+        /// The image.
+        path: PathBuf,
+        /// What speaks against guessing.
+        reason: String,
+    },
+    /// It holds a disk in a form that is not taken.
+    #[error("{path} {advice}")]
+    NotImported {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do with it.
+        advice: String,
+    },
+    /// As [`Self::NotImported`], or a raw image whose guest has made it look so.
+    #[error(
+        "by its content {path} {advice}; if it is a disk's own bytes, whose guest wrote that, say --format raw"
+    )]
+    LooksContained {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do with it.
+        advice: String,
+    },
+    /// The image is not what it was said to be.
+    #[error(
+        "{path} is not a {format} image: {reason}; name its format with --format, or get another copy of it"
+    )]
+    OtherFormat {
+        /// The image.
+        path: PathBuf,
+        /// What it was said to be.
+        format: Format,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The image wants other files read.
+    #[error(
+        "{path} refers to another file, '{name}' ({role}), which could be any file of this machine; nothing was read \
+         from it. Make one that refers to none, where you trust it: qemu-img convert -O qcow2 {path} WHOLE.qcow2"
+    )]
+    Refers {
+        /// The image.
+        path: PathBuf,
+        /// What it names.
+        name: String,
+        /// What for.
+        role: &'static str,
+    },
+    /// The image has an encryption of its own.
+    #[error("{path} is encrypted itself; decrypt it first with the program that made it")]
+    Encrypted {
+        /// The image.
+        path: PathBuf,
+    },
+    /// The image is cut off or damaged.
+    #[error("{path} is damaged or incomplete; get another copy of it. qemu-img check says: {message}")]
+    Damaged {
+        /// The image.
+        path: PathBuf,
+        /// What was found, shortened.
+        message: String,
+    },
+    /// A program that is needed and not there.
+    #[error("{program} is missing; install it with: apt install {package}")]
+    Missing {
+        /// The program.
+        program: &'static str,
+        /// Debian's package that has it.
+        package: &'static str,
+    },
+    /// `qemu-img` or its sandbox failed.
+    #[error("qemu-img cannot {action} {path}: {message}{}", next_of_qemu_img(action))]
+    QemuImg {
+        /// What was tried, as in "read".
+        action: &'static str,
+        /// The image.
+        path: PathBuf,
+        /// What it said, shortened.
+        message: String,
+    },
+    /// There is no room for what is written.
+    #[error("no space left on device")]
+    NoSpace,
+    /// The sandbox cannot be set up.
+    #[error("cannot {action}: {error}")]
+    Sandbox {
+        /// What was tried, as in "start bwrap".
+        action: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It cannot be read.
+    #[error("cannot {action} {path}: {error}")]
+    File {
+        /// What was tried, as in "examine".
+        action: &'static str,
+        /// The image.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// No volume has the size of its disk.
+    #[error("{path} cannot become a volume: {error}{next}")]
+    Size {
+        /// The image.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: SizeError,
+        /// What to do about it, if anything.
+        next: String,
+    },
+    /// The disk that is read or written fails.
+    #[error("the volume failed: {0}")]
+    Disk(TransferError),
+    /// The disk cannot be served to `qemu-img`.
+    #[error("cannot serve the volume to qemu-img: {0}")]
+    Serve(#[from] ServeError),
+    /// It is not wanted any more.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Why a disk cannot be served to `qemu-img`, or did not end well.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// No socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// No threads.
+    #[error(transparent)]
+    Lanes(#[from] RingError),
+    /// It does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// What was written is not durable.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+}
+
+fn next_of_qemu_img(action: &str) -> &'static str {
+    match action {
+        "read" => "; if the image should be whole, get another copy of it",
+        _ => "",
+    }
+}
+
+impl ImageError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownFormat { .. } => "image_format_unknown",
+            Self::NotImported { .. } | Self::LooksContained { .. } => "image_not_imported",
+            Self::OtherFormat { .. } => "image_format",
+            Self::Refers { .. } => "image_refers_to_other_file",
+            Self::Encrypted { .. } => "image_encrypted",
+            Self::Damaged { .. } => "image_damaged",
+            Self::Missing { .. } => "program_missing",
+            Self::QemuImg { .. } => "qemu_img",
+            Self::NoSpace => "full",
+            Self::Sandbox { .. } => "sandbox",
+            Self::File { .. } => "file",
+            Self::Size { .. } => "size",
+            Self::Disk(_) => "transfer",
+            Self::Serve(_) => "start",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The messages, and how they are written.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use strongroom_datastore::file::LayerFacts;
+use strongroom_types::{KeyEpoch, VolumeSize};
+use strongroom_wire::Formats;
+
+use super::socket::BirthError;
+use crate::condition::Condition;
+use crate::placement::Placement;
+
+/// Its own format, and the one before. 1 is the first; 2 brought layers with a log and on each other, and
+/// reports of how a volume fares.
+pub const FORMATS: Formats = Formats { oldest: 1, newest: 2 };
+
+/// What a supervisor asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Confine yourself and make your threads. Files: the listening socket, then the lease of the user and the page to
+    /// count in, each if there is one.
+    Start(Start),
+    /// These are the keys. Each epoch's key follows in a packet of its own.
+    Keys(Keys),
+    /// Serve the volume. Files: the top layer's, its log's, its tags' and that of its discards if it has them; the same
+    /// of each layer below; then those of the sessions to go on with.
+    Serve {
+        /// What the top layer is.
+        layer: LayerFacts,
+        /// What the layers below it are, nearest first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lower: Vec<LayerFacts>,
+        /// The sessions of a predecessor.
+        sessions: Option<Value>,
+    },
+    /// Serve an empty disk in memory, for tests and measuring. Known to workers of the same program alone.
+    ServeMemory {
+        /// The size that the guest sees.
+        size_bytes: VolumeSize,
+    },
+    /// The layer's file has grown; use it, and tell the guest.
+    Grow {
+        /// The size that the guest sees from now on.
+        size_bytes: VolumeSize,
+    },
+    /// Drain, and hand your sessions over.
+    Suspend,
+    /// Drain, flush, and end. What was suspended is a successor's, and only ends.
+    End,
+}
+
+/// What a worker answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// Confined, with all threads.
+    Ready {
+        /// The program's version.
+        program: String,
+    },
+    /// The keys came, and the ciphers took them.
+    Keyed,
+    /// Clients are served.
+    Serving,
+    /// The guest was told.
+    Grown,
+    /// Drained. Files: those of the layers, as with [`Order::Serve`], then those of the sessions.
+    Suspended {
+        /// What the top layer is.
+        layer: LayerFacts,
+        /// What the layers below it are, nearest first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lower: Vec<LayerFacts>,
+        /// The sessions, where the frontend's can be handed over; NBD clients connect again.
+        sessions: Option<Value>,
+    },
+    /// At its end.
+    Ended {
+        /// What went wrong while it drained and flushed.
+        failure: Option<String>,
+    },
+    /// How the volume fares; not an answer, and only sent to a supervisor of format 2 or later.
+    Condition(Condition),
+    /// The order was not followed.
+    Failed {
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// What a worker has to know before it is confined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// What clients speak.
+    pub frontend: Frontend,
+    /// Its own user and group, if it is to have one.
+    pub user: Option<(u32, u32)>,
+    /// What it is to be near to, on a machine with several NUMA nodes. A program that does not know it leaves it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+    /// The layout of the page to count in, if one comes. A program that does not know it does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<u32>,
+}
+
+/// What clients speak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Frontend {
+    /// NBD.
+    Nbd {
+        /// The export's name.
+        export: String,
+        /// For a TCP socket. The private key follows in a packet of its own.
+        tls: Option<Tls>,
+    },
+    /// vhost-user.
+    VhostUser {
+        /// What the guest reads as the disk's serial number.
+        serial: String,
+        /// The most queues.
+        queues_max: u16,
+    },
+}
+
+/// How a server proves who it is, and whom it admits; all but the private key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tls {
+    /// The certificate and those that lead to its root, PEM.
+    pub certificates: String,
+    /// Those of the authorities that sign clients' certificates, PEM.
+    pub authorities: String,
+    /// The identities that are admitted, as `--authorize` takes them.
+    pub admitted: Vec<String>,
+}
+
+/// What seals the blocks. That nothing does is said, never left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keys {
+    /// The key of each epoch follows, in this order; the last one seals what is written.
+    Epochs(Vec<KeyEpoch>),
+    /// A person chose that nothing is encrypted.
+    Unencrypted,
+}
+
+#[derive(Serialize)]
+struct Written<'a, M> {
+    format: u32,
+    message: &'a M,
+}
+
+#[derive(Deserialize)]
+struct Body<M> {
+    message: M,
+}
+
+/// The bytes of a message in a format.
+pub(super) fn encode<M: Serialize>(format: u32, message: &M) -> Result<Vec<u8>, BirthError> {
+    Ok(serde_json::to_vec(&Written { format, message })?)
+}
+
+/// A message, and the format that it was written in.
+pub(super) fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(u32, M), BirthError> {
+    let format = FORMATS.of(bytes)?;
+    let Body { message } = serde_json::from_slice(bytes)?;
+    Ok((format, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_datastore::file::Provisioning;
+    use strongroom_wire::FormatError;
+
+    use super::*;
+
+    /// Every message as a program of format 1 writes it. They must stay readable for as long as [`FORMATS`] begins with 1.
+    const ORDERS_1: [&str; 8] = [
+        r#"{"format":1,"message":{"start":{"frontend":{"vhost_user":{"serial":"vm1","queues_max":16}},"user":[1879048192,1879048192]}}}"#,
+        r#"{"format":1,"message":{"start":{"frontend":{"nbd":{"export":"vm1","tls":{"certificates":"PEM","authorities":"PEM","admitted":["dns:host"]}}},"user":null}}}"#,
+        r#"{"format":1,"message":{"keys":{"epochs":[1,2]}}}"#,
+        r#"{"format":1,"message":{"keys":"unencrypted"}}"#,
+        r#"{"format":1,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2},"sessions":{"version":1}}}}"#,
+        r#"{"format":1,"message":{"grow":{"size_bytes":8192}}}"#,
+        r#"{"format":1,"message":"suspend"}"#,
+        r#"{"format":1,"message":"end"}"#,
+    ];
+    const REPORTS_1: [&str; 7] = [
+        r#"{"format":1,"message":{"ready":{"program":"0.1.0"}}}"#,
+        r#"{"format":1,"message":"keyed"}"#,
+        r#"{"format":1,"message":"serving"}"#,
+        r#"{"format":1,"message":"grown"}"#,
+        r#"{"format":1,"message":{"suspended":{"layer":{"size_bytes":4608,"provisioning":"thick","read_only":true,"write_epoch":1},"sessions":null}}}"#,
+        r#"{"format":1,"message":{"ended":{"failure":null}}}"#,
+        r#"{"format":1,"message":{"failed":{"reason":"no"}}}"#,
+    ];
+
+    #[test]
+    fn messages_of_format_1_are_read() {
+        let orders: Vec<Order> = ORDERS_1.map(|text| decode(text.as_bytes()).unwrap().1).into();
+        let second = KeyEpoch::new(2).unwrap();
+        assert!(matches!(&orders[0], Order::Start(Start { user: Some((1_879_048_192, _)), .. })));
+        assert_eq!(orders[2], Order::Keys(Keys::Epochs(vec![KeyEpoch::FIRST, second])));
+        let Order::Serve { layer, sessions: Some(_), .. } = &orders[4] else { panic!("{:?}", orders[4]) };
+        assert_eq!(
+            (layer.size_bytes.bytes(), layer.provisioning, layer.write_epoch),
+            (4608, Provisioning::Thin, second)
+        );
+        assert_eq!(orders[7], Order::End);
+        let reports: Vec<Report> = REPORTS_1.map(|text| decode(text.as_bytes()).unwrap().1).into();
+        assert_eq!(reports[5], Report::Ended { failure: None });
+    }
+
+    /// What format 2 brought.
+    const SERVE_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":4608,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536}},"sessions":null}}}"#;
+
+    const SERVE_CHAIN_2: &str = r#"{"format":2,"message":{"serve":{"layer":{"size_bytes":8192,"provisioning":"thin","read_only":false,"write_epoch":2,"log":{"bytes":1048576,"fill_bytes_min":65536},"discards":{"volume":"00000000-0000-4000-8000-000000000001","layer":"00000000-0000-4000-8000-000000000002"}},"lower":[{"size_bytes":4608,"provisioning":"thin","read_only":true,"write_epoch":1}],"sessions":null}}}"#;
+
+    const SERVE_MEMORY_2: &str = r#"{"format":2,"message":{"serve_memory":{"size_bytes":8192}}}"#;
+
+    const CONDITION_2: &str = r#"{"format":2,"message":{"condition":{"state":"parked","parked":{"since_unix_seconds":7,"requests":2,"bytes":8192},"refused_for_room":0,"device_errors":1,"last_device_error":"no"}}}"#;
+
+    /// Of a volume with tags that something was found out about.
+    const CONDITION_OF_TAGS_2: &str = r#"{"format":2,"message":{"condition":{"state":"running","parked":null,"refused_for_room":0,"device_errors":0,"last_device_error":null,"adopted_blocks":3,"wrong_blocks":1}}}"#;
+
+    /// On a machine with several NUMA nodes.
+    const START_PLACED_2: &str = r#"{"format":2,"message":{"start":{"frontend":{"vhost_user":{"serial":"vm1","queues_max":16}},"user":null,"placement":{"vm_node":1,"device":{"major":259,"minor":3}}}}}"#;
+
+    #[test]
+    fn messages_are_written_as_they_are_read() {
+        for text in ORDERS_1.into_iter().chain([SERVE_2, SERVE_CHAIN_2, SERVE_MEMORY_2, START_PLACED_2]) {
+            let (format, order): (u32, Order) = decode(text.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(encode(format, &order).unwrap()).unwrap(), text);
+        }
+        for text in REPORTS_1.into_iter().chain([CONDITION_2, CONDITION_OF_TAGS_2]) {
+            let (format, report): (u32, Report) = decode(text.as_bytes()).unwrap();
+            assert_eq!(String::from_utf8(encode(format, &report).unwrap()).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn other_formats_are_refused_with_their_number() {
+        for (format, text) in [
+            (3, r#"{"format":3,"message":{"unheard":1}}"#.to_owned()),
+            (0, r#"{"format":0,"message":"end"}"#.to_owned()),
+        ] {
+            let refused = decode::<Order>(text.as_bytes()).unwrap_err();
+            assert!(
+                matches!(refused, BirthError::Format(FormatError::Unknown { found, .. }) if found == format),
+                "{refused}"
+            );
+            assert!(refused.to_string().contains(&format!("format {format}")), "{refused}");
+        }
+        assert!(matches!(decode::<Order>(b"{}"), Err(BirthError::Format(FormatError::Malformed(_)))));
+        assert!(matches!(decode::<Order>(b"\xff"), Err(BirthError::Format(FormatError::Malformed(_)))));
+    }
+}

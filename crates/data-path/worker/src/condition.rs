@@ -1,0 +1,223 @@
+//! How a volume fares: what its worker tells, and its supervisor shows.
+
+use std::io::Stdin;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::tags::{TagsDisk, TagsWatch};
+use strongroom_filters::park::{Trouble, TroubleBook};
+use strongroom_io::{IoError, Waker};
+
+use crate::birth::{BirthError, BirthSocket, Report};
+use crate::supervise::timespec;
+
+/// Between two reports: a guest whose disk fills up and empties again and again is not worth more.
+const TELLS_EVERY: Duration = Duration::from_secs(1);
+
+/// The first format in which a supervisor understands a report that it did not ask for.
+const FORMAT_TELLING: u32 = 2;
+
+/// What is most important about a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It is served.
+    #[default]
+    Running,
+    /// Requests of its guest wait for room in the datastore.
+    Parked,
+    /// A flush failed, and none succeeds until the volume is exposed anew.
+    FlushFailed,
+    /// Nobody serves it: its worker has died, and the KEK that opens the DEKs for another cannot be had now.
+    KeyUnavailable,
+}
+
+/// How a volume fares, since its worker began to serve it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Condition {
+    /// What is most important.
+    pub state: State,
+    /// What waits for room.
+    pub parked: Option<Parked>,
+    /// How many requests of clients were answered that there is no room.
+    pub refused_for_room: u64,
+    /// How many requests the device failed.
+    pub device_errors: u64,
+    /// How it failed the last of them.
+    pub last_device_error: Option<String>,
+    /// How many blocks did not match their tags and were taken as they are, because they may have been in flight when
+    /// power or process failed. After an orderly end of whoever had the volume before, any is an alarm.
+    #[serde(skip_serializing_if = "is_none")]
+    pub adopted_blocks: u64,
+    /// How many reads of blocks failed because their tags do not match.
+    #[serde(skip_serializing_if = "is_none")]
+    pub wrong_blocks: u64,
+}
+
+/// Of blocks: what a former supervisor does not know is not told it while there are none.
+fn is_none(blocks: &u64) -> bool {
+    *blocks == 0
+}
+
+/// Requests that wait for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parked {
+    /// When the first of them began to wait: seconds since 1970-01-01 00:00 UTC.
+    pub since_unix_seconds: u64,
+    /// How many.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Condition {
+    fn of(trouble: &Trouble, tags: TagTrouble, parked_since: SystemTime) -> Self {
+        let Trouble { waiting, refused, flush_failed, device_errors, last_device_error } = *trouble;
+        let parked = (waiting.requests > 0).then(|| Parked {
+            since_unix_seconds: unix_seconds(parked_since),
+            requests: waiting.requests,
+            bytes: waiting.bytes,
+        });
+        let state = match (flush_failed, &parked) {
+            (true, _) => State::FlushFailed,
+            (false, Some(_)) => State::Parked,
+            (false, None) => State::Running,
+        };
+        let last_device_error = last_device_error.map(|error: IoError| error.to_string());
+        Self {
+            state,
+            parked,
+            refused_for_room: refused,
+            device_errors,
+            last_device_error,
+            adopted_blocks: tags.adopted,
+            wrong_blocks: tags.mismatched,
+        }
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// What the volume's tags have shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct TagTrouble {
+    adopted: u64,
+    mismatched: u64,
+}
+
+/// Tells the supervisor how the volume fares, while the worker's first thread waits for orders.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    waker: Arc<Waker>,
+    book: Arc<TroubleBook>,
+    tags: Option<TagsWatch>,
+    told: (Trouble, TagTrouble),
+    /// When something may be told again.
+    next: Instant,
+    parked_since: Option<SystemTime>,
+}
+
+impl Teller {
+    pub(crate) fn new() -> Result<Self, IoError> {
+        let waker = Arc::new(Waker::new()?);
+        let book = Arc::new(TroubleBook::read_by(Arc::clone(&waker)));
+        Ok(Self {
+            waker,
+            book,
+            tags: None,
+            told: Default::default(),
+            next: Instant::now(),
+            parked_since: None,
+        })
+    }
+
+    /// What the stages of the volume write into.
+    pub(crate) fn book(&self) -> &Arc<TroubleBook> {
+        &self.book
+    }
+
+    /// Tells what these tags show from now on.
+    pub(crate) fn watch(&mut self, tags: Option<&TagsDisk>) {
+        self.tags = tags.map(|tags| tags.watch(Arc::clone(&self.waker)));
+    }
+
+    /// Returns when an order is there, or the supervisor gone.
+    pub(crate) fn await_order(&mut self, socket: &BirthSocket<Stdin>) -> Result<(), BirthError> {
+        loop {
+            let pending = self.tell(socket);
+            let left = pending.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+            let event = self.waker.event();
+            let mut watched = [
+                PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(event, PollFlags::IN),
+            ];
+            match poll(&mut watched, left.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let [order, woken] = watched.map(|file| !file.revents().is_empty());
+            if woken {
+                self.waker.reset();
+            }
+            if order {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells what is new; when it is to be tried again, if something is left to tell.
+    fn tell(&mut self, socket: &BirthSocket<Stdin>) -> Option<Instant> {
+        let trouble = self.book.read();
+        let (adopted, mismatched) = self.tags.as_ref().map_or((0, 0), TagsWatch::adopted_and_mismatched);
+        let tags = TagTrouble { adopted, mismatched };
+        if trouble.waiting.requests == 0 {
+            self.parked_since = None;
+        }
+        let now = Instant::now();
+        if (trouble, tags) == self.told || socket.format() < FORMAT_TELLING {
+            return None;
+        }
+        let parked_since = match trouble.waiting.requests {
+            0 => SystemTime::now(),
+            _ => *self.parked_since.get_or_insert_with(SystemTime::now),
+        };
+        if now < self.next {
+            return Some(self.next);
+        }
+        self.next = now + TELLS_EVERY;
+        match socket.send(&Report::Condition(Condition::of(&trouble, tags, parked_since)), &[]) {
+            Ok(()) => {
+                self.told = (trouble, tags);
+                None
+            }
+            // A supervisor that is busy with something long. It is told later.
+            Err(_) => Some(self.next),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strongroom_filters::park::Waiting;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_flush_is_more_important_than_want_of_room() {
+        let since = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
+        let mut trouble = Trouble::default();
+        assert_eq!(Condition::of(&trouble, TagTrouble::default(), since), Condition::default());
+        trouble.waiting = Waiting { requests: 2, bytes: 8192 };
+        let parked = Condition::of(&trouble, TagTrouble::default(), since);
+        assert_eq!((parked.state, parked.parked.unwrap().since_unix_seconds), (State::Parked, 7));
+        trouble.flush_failed = true;
+        assert_eq!(Condition::of(&trouble, TagTrouble::default(), since).state, State::FlushFailed);
+    }
+}

@@ -1,0 +1,326 @@
+//! How other commands speak to the supervisor of an exposed volume: over a socket in the volume's directory, which its
+//! owner and root can use.
+//!
+//! A client sends one line of JSON, gets one back, and is done. No line holds a key: the supervisor has the volume's, and
+//! a new one is named, for it to be fetched, or is in a pipe whose reading end comes beside the line.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::CONTROL_SOCKET;
+use strongroom_keys::{KekSource, LeaseStatus, ProviderKeyId, ProviderName};
+use strongroom_statistics::Snapshot;
+use strongroom_types::{KekId, VolumeSize};
+use strongroom_wire::Formats;
+use thiserror::Error;
+
+use crate::condition::Condition;
+
+/// The format of requests and answers; another one is refused with both numbers.
+const FORMATS: Formats = Formats { oldest: 1, newest: 1 };
+
+/// The longest line, far above any request or answer.
+pub const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Who serves the volume?
+    Status,
+    /// What have its clients asked for?
+    Statistics,
+    /// Make the volume larger.
+    Resize {
+        /// The new size.
+        size_bytes: VolumeSize,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
+    /// Go on with the program that is installed now.
+    Upgrade,
+    /// Move the volume to another KEK. It is in a pipe, whose reading end comes with the line; without one, its provider is asked
+    /// for it.
+    Rewrap {
+        /// Which.
+        to: NewKek,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
+}
+
+/// A KEK to come, and where it comes from. Nothing here is secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewKek {
+    /// Its id: another key is refused.
+    pub id: KekId,
+    /// Where it comes from.
+    pub source: KekSource,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To a request for the status.
+    Status(Status),
+    /// To a request for the statistics.
+    Statistics(Box<Snapshot>),
+    /// The volume has the size.
+    Resized {
+        /// What it had before.
+        old_size_bytes: VolumeSize,
+        /// What it has now.
+        size_bytes: VolumeSize,
+        /// The descriptor's generation now.
+        generation: u64,
+    },
+    /// Another worker serves the volume.
+    Upgraded {
+        /// The worker before.
+        old_worker_pid: u32,
+        /// The worker now.
+        worker_pid: u32,
+        /// The version of its program.
+        program: String,
+        /// For how long nobody served, in microseconds.
+        stall_microseconds: u64,
+    },
+    /// The volume is under another KEK.
+    Rewrapped {
+        /// The KEK before.
+        old_kek: KekId,
+        /// The KEK now.
+        kek: KekId,
+        /// The descriptor's generation now.
+        generation: u64,
+    },
+    /// It was not done.
+    Refused {
+        /// A stable name for programs.
+        code: String,
+        /// Why, as a sentence.
+        message: String,
+    },
+}
+
+/// Who serves a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The process that answers for the volume.
+    pub supervisor_pid: u32,
+    /// The process that serves it; none while one is being started again.
+    pub worker_pid: Option<u32>,
+    /// The version of the worker's program.
+    pub program: Option<String>,
+    /// What clients speak: `nbd` or `vhost_user`.
+    pub frontend: String,
+    /// Where they connect: a socket's path, or an address.
+    pub address: String,
+    /// How often a worker died and was started again.
+    pub restarts: u64,
+    /// How the last worker that died ended, as in `was killed by signal 9`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_end: Option<String>,
+    /// How the volume fares.
+    #[serde(default)]
+    pub condition: Condition,
+    /// How its KEK stands; none where no provider keeps it.
+    #[serde(default)]
+    pub key: Option<Box<KeyStatus>>,
+}
+
+/// How the KEK of an exposed volume stands, which a provider keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyStatus {
+    /// The provider.
+    pub provider: ProviderName,
+    /// Its name for the key.
+    pub key: ProviderKeyId,
+    /// Whether it is held, and since when.
+    #[serde(flatten)]
+    pub lease: LeaseStatus,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line<T> {
+    format: u32,
+    #[serde(flatten)]
+    content: T,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Requested {
+    request: Request,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Answered {
+    answer: Answer,
+}
+
+/// Why a supervisor cannot be asked.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// The socket.
+    #[error("cannot reach the process that exposes {path}: {error}")]
+    Socket {
+        /// The volume.
+        path: PathBuf,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// No answer, or one that makes no sense.
+    #[error("the process that exposes {path} does not answer as it should: {reason}")]
+    Answer {
+        /// The volume.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A connection to the supervisor of a volume.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
+impl Client {
+    /// Connects to whoever exposes the volume at `path`; `None` if nobody does. What a dead process left is nobody.
+    pub fn connect(path: &Path) -> Result<Option<Self>, ControlError> {
+        match connect(path) {
+            Ok(stream) => Ok(Some(Self { stream: stream.into(), path: path.to_owned() })),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::CONNREFUSED) => Ok(None),
+            Err(errno) => Err(ControlError::Socket { path: path.to_owned(), error: errno.into() }),
+        }
+    }
+
+    /// Asks, and waits for the answer for at most `deadline`.
+    pub fn ask(self, request: Request, deadline: Duration) -> Result<Answer, ControlError> {
+        self.ask_with(request, None, deadline)
+    }
+
+    /// The same, with a file beside the request.
+    pub fn ask_with(
+        self,
+        request: Request,
+        file: Option<BorrowedFd<'_>>,
+        deadline: Duration,
+    ) -> Result<Answer, ControlError> {
+        let Self { mut stream, path } = self;
+        let wrong = |reason: String| ControlError::Answer { path: path.clone(), reason };
+        let line = write_request(&request);
+        let mut answer = String::new();
+        let mut talk = || {
+            stream.set_read_timeout(Some(deadline))?;
+            stream.set_write_timeout(Some(deadline))?;
+            let sent = strongroom_wire::send(&stream, &line, file.as_slice(), SendFlags::empty())?;
+            stream.write_all(&line[sent..])?;
+            BufReader::new((&stream).take(LINE_BYTES_MAX as u64)).read_line(&mut answer)
+        };
+        match talk() {
+            Ok(0) => Err(wrong("it hung up".to_owned())),
+            Ok(_) => read_answer(&answer).map_err(wrong),
+            Err(error) => Err(ControlError::Socket { path: path.clone(), error }),
+        }
+    }
+}
+
+fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(CWD, path, flags, Mode::empty())?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &address_in(&directory)?)?;
+    Ok(socket)
+}
+
+/// The address of the control socket in an open directory: a volume's own path may be longer than an address can be.
+pub(crate) fn address_in(directory: &impl AsFd) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new(format!("/proc/self/fd/{}/{CONTROL_SOCKET}", directory.as_fd().as_raw_fd()))
+}
+
+fn write_request(request: &Request) -> Vec<u8> {
+    to_line(&Line { format: FORMATS.newest, content: Requested { request: request.clone() } })
+}
+
+/// The line that answers.
+pub(crate) fn write_answer(answer: Answer) -> Vec<u8> {
+    to_line(&Line { format: FORMATS.newest, content: Answered { answer } })
+}
+
+fn to_line(content: &impl Serialize) -> Vec<u8> {
+    // Numbers, strings and lists of them: there is nothing in them that JSON cannot say.
+    let mut line = serde_json::to_vec(content).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// The request of a line, or why it is none.
+pub(crate) fn read_request(line: &[u8]) -> Result<Request, String> {
+    FORMATS.of(line).map_err(|error| error.to_string())?;
+    let line: Line<Requested> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    Ok(line.content.request)
+}
+
+fn read_answer(line: &str) -> Result<Answer, String> {
+    FORMATS.of(line.as_bytes()).map_err(|error| error.to_string())?;
+    let line: Line<Answered> = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    Ok(line.content.answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_as_documented() {
+        assert_eq!(write_request(&Request::Status), b"{\"format\":1,\"request\":\"status\"}\n");
+        let resize = Request::Resize { size_bytes: VolumeSize::new(8192).unwrap(), least_generation: 2 };
+        let line = write_request(&resize);
+        let text = r#"{"format":1,"request":{"resize":{"size_bytes":8192,"least_generation":2}}}"#;
+        assert_eq!(line.trim_ascii_end(), text.as_bytes());
+        assert_eq!(read_request(&line), Ok(resize));
+        let refused = Answer::Refused { code: "shrink".to_owned(), message: "no".to_owned() };
+        let line = String::from_utf8(write_answer(refused.clone())).unwrap();
+        assert_eq!(read_answer(&line), Ok(refused));
+    }
+
+    #[test]
+    fn a_status_says_how_the_key_stands() {
+        let text = r#"{"provider":"corp","key":"4711","state":"outage","since_unix_seconds":7,"reason":"kms1 is silent","expired":false}"#;
+        let key: KeyStatus = serde_json::from_str(text).unwrap();
+        assert_eq!(key.lease.state, strongroom_keys::LeaseState::Outage);
+        assert_eq!(serde_json::to_string(&key).unwrap(), text);
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for line in ["", "{}", "[1]", r#"{"format":1,"request":"dance"}"#, r#"{"format":1}"#, "\u{0}"] {
+            assert!(read_request(line.as_bytes()).is_err(), "{line}");
+        }
+        let newer = read_request(br#"{"format":2,"request":"status"}"#).unwrap_err();
+        assert!(newer.contains("format 2"), "{newer}");
+        // Sizes that no volume has are refused by their type.
+        let line = br#"{"format":1,"request":{"resize":{"size_bytes":1,"least_generation":0}}}"#;
+        assert!(read_request(line).is_err());
+    }
+
+    #[test]
+    fn nobody_is_reached_where_nobody_listens() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(Client::connect(directory.path()).unwrap().is_none());
+        assert!(Client::connect(&directory.path().join("none")).unwrap().is_none());
+        drop(std::os::unix::net::UnixListener::bind(directory.path().join(CONTROL_SOCKET)).unwrap());
+        assert!(Client::connect(directory.path()).unwrap().is_none(), "a dead one's socket");
+    }
+}

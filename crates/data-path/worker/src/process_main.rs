@@ -1,0 +1,276 @@
+//! The worker: a process that serves one volume and holds nothing but its keys, its layer's open file and its clients.
+//!
+//! It gives up every right before it learns anything worth stealing: not dumpable -> placed -> confined -> threads -> system
+//! calls denied -> keys -> clients. It opens nothing, and knows no path and no KEK; what it is told to do comes over
+//! the socket it was born with ([`crate::birth`]). When that ends, its supervisor is gone, and it drains, flushes and
+//! ends, so that the volume is free.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde_json::Value;
+use strongroom_datastore::file::{Deks, End, OpenLayer};
+use strongroom_ring::points::{self, WorkerState};
+use strongroom_statistics::{LAYOUT, Recorders};
+use strongroom_types::{KeyEpoch, VolumeSize};
+use thiserror::Error;
+
+use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
+use crate::destaging::{Destaging, DestagingError};
+use crate::layers::{Ciphers, StackError};
+use crate::placement::SYSFS;
+use crate::process::{ProcessError, prepare_for_keys};
+use crate::service::{Service, ServiceError, Serving};
+use crate::stack::{Stack, memory_disk};
+use strongroom_confine::{Confinement, SandboxError, confine};
+
+/// Why a worker ended early.
+#[derive(Debug, Error)]
+pub enum WorkerError {
+    /// The talk with the supervisor failed; so did the process if a person started it.
+    #[error(transparent)]
+    Birth(#[from] BirthError),
+    /// The process must not touch a key.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// It cannot be confined.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The stages do not fit together.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// First writes cannot be brought to the layer.
+    #[error(transparent)]
+    Destaging(#[from] DestagingError),
+    /// Clients cannot be served.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
+}
+
+/// Serves as the worker of the supervisor that this process was born from, whose socket is its standard input.
+///
+/// # Errors
+/// [`BirthError::NotBorn`] if a person started it. Whatever else goes wrong is told to the supervisor too.
+pub fn process_main() -> Result<(), WorkerError> {
+    let mut socket = BirthSocket::adopt(io::stdin())?;
+    close_inherited();
+    // A name for lists of processes: the program may have been started through a descriptor.
+    let _ = rustix::thread::set_name(c"strongroom");
+    let served = prepare_for_keys().map_err(WorkerError::from).and_then(|()| live(&mut socket));
+    if let Err(error) = &served {
+        // A supervisor that is gone has nobody to tell.
+        let _ = socket.send(&Report::Failed { reason: error.to_string() }, &[]);
+    }
+    served
+}
+
+/// Closes what the supervisor was itself started with and did not mean for us, such as the descriptor of a passphrase.
+fn close_inherited() {
+    let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<i32> = numbers
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in numbers {
+        // Nothing here has opened a file yet. The directory that was read is closed already, and not there.
+        let _ = nix::unistd::close(number);
+    }
+}
+
+fn live(socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
+    let (order, files) = match socket.receive() {
+        // A supervisor that ends before it has said anything wants nothing.
+        Err(BirthError::Gone) => return Ok(()),
+        received => received?,
+    };
+    let Order::Start(Start { frontend, user, placement, statistics }) = order else {
+        return Err(unexpected(&order));
+    };
+    let mut files = files.into_iter();
+    let listener = files.next().ok_or_else(|| missing("the listening socket"))?;
+    // The number is ours for as long as this is open.
+    let _lease = user.and_then(|_| files.next());
+    let page = statistics.and_then(|layout| files.next().filter(|_| layout == LAYOUT));
+    let service = Service::prepare(frontend, listener, recorders_of(page), socket)?;
+    // Before there are threads and buffers, and while sysfs can be read.
+    if let Some(placement) = placement {
+        placement.settle(SYSFS.as_ref());
+    }
+    confine(&Confinement { user, ..Confinement::default() })?;
+    let service = service.start_threads()?;
+    points::worker_state(WorkerState::Ready);
+    socket.send(&Report::Ready { program: env!("CARGO_PKG_VERSION").to_owned() }, &[])?;
+    Worker { service, ciphers: None, serving: None, in_memory: None }.follow(socket)
+}
+
+/// What is counted with. A volume is served all the same where that cannot be.
+fn recorders_of(page: Option<OwnedFd>) -> Recorders {
+    let recorders = page.map(Recorders::of_page).transpose().unwrap_or_else(|error| {
+        tracing::warn!("the volume's requests are not counted: {error}");
+        None
+    });
+    recorders.unwrap_or_default()
+}
+
+struct Worker {
+    service: Service,
+    ciphers: Option<Ciphers>,
+    serving: Option<(Serving, Stack, Destaging)>,
+    /// What serves a disk in memory, in place of a volume.
+    in_memory: Option<Serving>,
+}
+
+impl Worker {
+    /// Follows orders until the last one.
+    fn follow(mut self, socket: &mut BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
+        loop {
+            let (order, files) = match self.service.teller.await_order(socket).and_then(|()| socket.receive())
+            {
+                Ok(received) => received,
+                Err(BirthError::Gone) => {
+                    tracing::warn!("the supervisor is gone: the volume is closed");
+                    // As if this process were killed too, but in order.
+                    let closed = self.serving.map_or(Ok(()), |(serving, _stack, destaging)| {
+                        let closed = serving.close();
+                        empty_log(destaging);
+                        closed
+                    });
+                    return closed.map_err(|failure| ServiceError::Stop(failure).into());
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match order {
+                Order::Keys(keys) => {
+                    self.ciphers = Some(receive_keys(socket, keys)?);
+                    socket.send(&Report::Keyed, &[])?;
+                }
+                Order::Serve { layer, lower, sessions } => {
+                    let mut files = files.into_iter();
+                    let layer = OpenLayer::from_files(layer, &lower, &mut files);
+                    let layer = layer.ok_or_else(|| missing("all files of the layers"))?;
+                    self.serve(layer, sessions, files.collect())?;
+                    points::worker_state(WorkerState::Serving);
+                    socket.send(&Report::Serving, &[])?;
+                }
+                Order::ServeMemory { size_bytes } => {
+                    let disk = memory_disk(size_bytes, self.take_ciphers()?)?;
+                    self.in_memory = Some(self.service.serve(disk, None, Vec::new())?);
+                    points::worker_state(WorkerState::Serving);
+                    socket.send(&Report::Serving, &[])?;
+                }
+                Order::Grow { size_bytes } => {
+                    let report = match self.grow(size_bytes) {
+                        Ok(()) => Report::Grown,
+                        Err(error) => Report::Failed { reason: error.to_string() },
+                    };
+                    socket.send(&report, &[])?;
+                }
+                Order::Suspend => self.suspend(socket)?,
+                Order::End => {
+                    let failure = self.end().err();
+                    points::worker_state(WorkerState::Ended);
+                    return Ok(socket.send(&Report::Ended { failure }, &[])?);
+                }
+                Order::Start(_) => return Err(unexpected(&order)),
+            }
+        }
+    }
+
+    fn take_ciphers(&mut self) -> Result<Ciphers, WorkerError> {
+        self.ciphers.take().ok_or_else(|| missing("the keys"))
+    }
+
+    fn serve(
+        &mut self,
+        layer: OpenLayer,
+        sessions: Option<Value>,
+        session_files: Vec<OwnedFd>,
+    ) -> Result<(), WorkerError> {
+        let stack = Stack::new(layer, self.take_ciphers()?)?;
+        self.service.teller.watch(stack.tags());
+        let destaging = stack.destage(&self.service.destage_lanes)?;
+        let serving = self.service.serve(stack.disk(), sessions, session_files)?;
+        self.serving = Some((serving, stack, destaging));
+        Ok(())
+    }
+
+    fn grow(&mut self, size: VolumeSize) -> Result<(), WorkerError> {
+        if let Some((serving, stack, _)) = &mut self.serving {
+            stack.grow(size)?;
+            serving.announce_size();
+        }
+        Ok(())
+    }
+
+    /// Drains, and hands everything over. The sessions are the successor's from here on; what is left to do is to end.
+    fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
+        let (serving, mut stack, destaging) =
+            self.serving.take().ok_or_else(|| missing("something to suspend"))?;
+        if stack.has_failed_flush() {
+            self.serving = Some((serving, stack, destaging));
+            let reason =
+                "a flush failed, and no other one succeeds until the volume is exposed anew".to_owned();
+            return Ok(socket.send(&Report::Failed { reason }, &[])?);
+        }
+        let layer_files = stack.duplicate_files().map_err(BirthError::from)?;
+        let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
+        // The guest waits: what is in the log stays there for the successor.
+        let ended = destaging.end(End::Now);
+        if let Err(error) = ended {
+            tracing::warn!(%error, "the first-write log was not left in order; the successor sees to it");
+        }
+        stack.close(ended.is_ok());
+        points::worker_state(WorkerState::Suspended);
+        let (layer, lower) = (stack.facts(), stack.lower_facts().to_vec());
+        let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
+        Ok(socket.send(&Report::Suspended { layer, lower, sessions }, &files)?)
+    }
+
+    /// Drains, flushes, and lets go of the volume; says what went wrong.
+    fn end(self) -> Result<(), String> {
+        if let Some(serving) = self.in_memory {
+            return serving.stop();
+        }
+        match self.serving {
+            Some((serving, _stack, destaging)) => {
+                let stopped = serving.stop();
+                match stopped {
+                    Ok(()) => empty_log(destaging),
+                    // The disk may be one that does not answer. Nobody waits for it: what is in the log is durable
+                    // there.
+                    Err(_) => std::mem::forget(destaging),
+                }
+                stopped
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Completes the layer. What cannot be brought there is durable in the log, and the next one to open the volume finds
+/// it.
+fn empty_log(destaging: Destaging) {
+    if let Err(error) = destaging.end(End::Empty) {
+        tracing::warn!(%error, "some of what was written last stays in the volume's first-write log");
+    }
+}
+
+/// Receives the key of each epoch, and has the ciphers take them; the keys as they came are wiped.
+fn receive_keys(socket: &BirthSocket<io::Stdin>, keys: Keys) -> Result<Ciphers, WorkerError> {
+    let receive = |epoch: KeyEpoch| Ok((epoch, socket.receive_secret()?));
+    match keys {
+        Keys::Epochs(epochs) => {
+            let deks: Result<Deks, BirthError> = epochs.into_iter().map(receive).collect();
+            Ok(Ciphers::of(deks?)?)
+        }
+        Keys::Unencrypted => Ok(Ciphers::Unencrypted),
+    }
+}
+
+fn unexpected(order: &Order) -> WorkerError {
+    BirthError::Unexpected(format!("{order:?}")).into()
+}
+
+fn missing(what: &str) -> WorkerError {
+    BirthError::Unexpected(format!("an order without {what}")).into()
+}

@@ -1,0 +1,225 @@
+//! What clients connect to, in a worker: one frontend, on threads that are made before the sandbox closes.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use serde_json::Value;
+use strongroom_filters::park::{ParkDisk, Patience};
+use strongroom_frontend::listen::{ListenError, Listener};
+use strongroom_frontend::nbd::{
+    self, Export, Identity, IdentityError, LANE_DEPTH, NbdConfig, NbdServer, TlsConfig, TlsError,
+};
+use strongroom_frontend::vhost_user_blk::{
+    self, ResumeError, Suspended, SuspendedState, VhostUserConfig, VhostUserServer,
+};
+use strongroom_io::{Disk, IoError, Plain};
+use strongroom_ring::{Lanes, RingError};
+use strongroom_statistics::Recorders;
+use thiserror::Error;
+
+use crate::birth::{BirthError, BirthSocket, Frontend, Tls};
+use crate::condition::Teller;
+use crate::destaging;
+use strongroom_confine::{SandboxError, deny_system_calls};
+
+/// Why clients cannot be served.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    /// The listening socket is none.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// No threads, or no event loops for them.
+    #[error(transparent)]
+    Lanes(#[from] RingError),
+    /// The filter of system calls.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// NBD does not start.
+    #[error(transparent)]
+    Nbd(#[from] nbd::StartError),
+    /// vhost-user does not start.
+    #[error(transparent)]
+    VhostUser(#[from] vhost_user_blk::StartError),
+    /// vhost-user does not go on from where a predecessor was.
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    /// The sessions of a predecessor make no sense.
+    #[error("the sessions of the worker before cannot be read: {0}")]
+    Sessions(#[source] serde_json::Error),
+    /// TLS cannot be offered.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Somebody who cannot be admitted.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The supervisor's word.
+    #[error(transparent)]
+    Birth(#[from] BirthError),
+    /// No event by which the threads tell of trouble.
+    #[error("cannot make an event: {0}")]
+    Event(#[source] IoError),
+    /// It did not end in order.
+    #[error("{0}")]
+    Stop(String),
+}
+
+/// A frontend that is set up as far as it can be without threads.
+pub struct Prepared {
+    kind: Kind,
+    listener: OwnedFd,
+    recorders: Recorders,
+    teller: Teller,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Nbd(NbdConfig),
+    VhostUser(VhostUserConfig),
+}
+
+/// A frontend with its threads, before it has anything to serve.
+pub struct Service {
+    kind: Kind,
+    listener: OwnedFd,
+    recorders: Recorders,
+    lanes: Lanes,
+    /// For the destaging of the layer.
+    pub destage_lanes: Lanes,
+    /// Tells how the volume fares.
+    pub teller: Teller,
+}
+
+/// A frontend that serves.
+pub enum Serving {
+    /// NBD.
+    Nbd(NbdServer),
+    /// vhost-user.
+    VhostUser(VhostUserServer),
+}
+
+impl Service {
+    /// Takes what the supervisor says; the private key of TLS comes over the socket.
+    pub fn prepare(
+        frontend: Frontend,
+        listener: OwnedFd,
+        recorders: Recorders,
+        socket: &BirthSocket<io::Stdin>,
+    ) -> Result<Prepared, ServiceError> {
+        let teller = Teller::new().map_err(ServiceError::Event)?;
+        let kind = match frontend {
+            Frontend::Nbd { export, tls } => {
+                let tls = tls.map(|tls| receive_tls(tls, socket)).transpose()?;
+                let export = Export { name: export, description: String::new() };
+                let recorders = recorders.clone();
+                Kind::Nbd(NbdConfig { tls, recorders, ..NbdConfig::new(export) })
+            }
+            Frontend::VhostUser { serial, queues_max } => {
+                let (book, recorders) = (Arc::clone(teller.book()), recorders.clone());
+                Kind::VhostUser(VhostUserConfig {
+                    queues_max,
+                    book,
+                    recorders,
+                    ..VhostUserConfig::new(&serial)
+                })
+            }
+        };
+        Ok(Prepared { kind, listener, recorders, teller })
+    }
+
+    /// Serves `disk`, from the start or from where a predecessor was suspended. When it returns, clients are served.
+    pub fn serve(
+        &self,
+        disk: Arc<dyn Disk<Plain>>,
+        sessions: Option<Value>,
+        files: Vec<OwnedFd>,
+    ) -> Result<Serving, ServiceError> {
+        let listener = Listener::adopt(self.listener.try_clone().map_err(|error| {
+            let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
+            ListenError::Inherited(errno)
+        })?)?;
+        let lanes = self.lanes.clone();
+        // Whoever served before does not any more.
+        self.recorders.begin();
+        match (&self.kind, sessions) {
+            (Kind::Nbd(config), _) => {
+                // The protocol can say that there is no room, so nothing waits for some.
+                let disk = Arc::new(ParkDisk::new(disk, Patience::None, Arc::clone(self.teller.book())));
+                Ok(Serving::Nbd(NbdServer::start(config.clone(), listener, disk, lanes)?))
+            }
+            (Kind::VhostUser(config), None) => {
+                Ok(Serving::VhostUser(VhostUserServer::start(config.clone(), listener, disk, lanes)?))
+            }
+            (Kind::VhostUser(config), Some(sessions)) => {
+                let state: SuspendedState =
+                    serde_json::from_value(sessions).map_err(ServiceError::Sessions)?;
+                let suspended = Suspended { state, files };
+                let server = VhostUserServer::resume(config.clone(), listener, disk, lanes, suspended)?;
+                Ok(Serving::VhostUser(server))
+            }
+        }
+    }
+}
+
+impl Prepared {
+    /// Makes all threads that there will ever be, and denies every system call that they do not need.
+    pub fn start_threads(self) -> Result<Service, ServiceError> {
+        let Self { kind, listener, recorders, teller } = self;
+        let lanes = match &kind {
+            Kind::Nbd(config) => Lanes::start("nbd", config.lanes(), LANE_DEPTH)?,
+            Kind::VhostUser(config) => Lanes::start("vhost-user", config.lanes(), LANE_DEPTH)?,
+        };
+        let destage_lanes = destaging::lanes()?;
+        deny_system_calls()?;
+        Ok(Service { kind, listener, recorders, lanes, destage_lanes, teller })
+    }
+}
+
+impl Serving {
+    /// Tells guests that the disk has another size, where the protocol can; NBD's clients learn it when they connect.
+    pub fn announce_size(&self) {
+        match self {
+            Self::Nbd(_) => {}
+            Self::VhostUser(server) => server.announce_config(),
+        }
+    }
+
+    /// Drains. What a successor needs to go on with the sessions: those of NBD end, after a flush, and their clients
+    /// connect again and repeat what was not answered.
+    pub fn suspend(self) -> Result<(Option<Value>, Vec<OwnedFd>), String> {
+        match self {
+            Self::Nbd(server) => {
+                server.hand_over().map_err(|error| error.to_string())?;
+                Ok((None, Vec::new()))
+            }
+            Self::VhostUser(server) => {
+                let Suspended { state, files } = server.suspend().map_err(|error| error.to_string())?;
+                let state = serde_json::to_value(state).map_err(|error| error.to_string())?;
+                Ok((Some(state), files))
+            }
+        }
+    }
+
+    /// Drains and flushes, for whoever comes next in this place: clients that connect again see a pause.
+    pub fn close(self) -> Result<(), String> {
+        match self {
+            Self::Nbd(server) => server.hand_over().map_err(|error| error.to_string()),
+            Self::VhostUser(server) => server.retire().map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Drains, refuses what is new, and flushes.
+    pub fn stop(self) -> Result<(), String> {
+        match self {
+            Self::Nbd(server) => server.stop().map_err(|error| error.to_string()),
+            Self::VhostUser(server) => server.retire().map_err(|error| error.to_string()),
+        }
+    }
+}
+
+fn receive_tls(tls: Tls, socket: &BirthSocket<io::Stdin>) -> Result<TlsConfig, ServiceError> {
+    let Tls { certificates, authorities, admitted } = tls;
+    let admitted: Result<Vec<Identity>, IdentityError> = admitted.iter().map(|text| text.parse()).collect();
+    let key = socket.receive_secret()?;
+    Ok(TlsConfig::from_pem(certificates.as_bytes(), key.expose(), authorities.as_bytes(), admitted?)?)
+}

@@ -1,0 +1,190 @@
+//! From an open volume to what a frontend serves.
+//!
+//! ```text
+//! frontend -> blocksize (any byte, exact size, range locks) -> crypt or cleartext
+//!     -> chain, of a volume of several layers -> for each: tags, if it has them -> the layer's blocks
+//! ```
+//!
+//! The part from crypt on is put together in [`layers`](crate::layers).
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use strongroom_datastore::file::chain::ChainDisk;
+use strongroom_datastore::file::tags::TagsDisk;
+use strongroom_datastore::file::{FileDisk, LayerFacts, OpenLayer, OpenVolume};
+use strongroom_datastore::memory::MemoryDisk;
+use strongroom_filters::blocksize::BlocksizeDisk;
+use strongroom_io::{
+    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Sealed, Thread,
+};
+use strongroom_ring::Lanes;
+use strongroom_types::{Extent, KeyEpoch, VolumeSize};
+
+use crate::destaging::{Destaging, DestagingError};
+use crate::layers::{Ciphers, PlainBlocks, StackError, plain_blocks_over, plain_over, plain_over_alone};
+
+/// The unit that clients address: NBD knows bytes, and a guest's sectors are made of them.
+const UNIT_BYTES: u32 = 1;
+
+/// The stages of a volume that is served, kept apart as far as it takes to make it larger while it is.
+pub struct Stack {
+    layer: FileDisk,
+    tags: Option<TagsDisk>,
+    chain: Option<ChainDisk>,
+    /// All open files, for a successor.
+    files: Vec<OwnedFd>,
+    facts: LayerFacts,
+    lower: Vec<LayerFacts>,
+    blocks: Arc<BlocksizeDisk>,
+}
+
+impl Stack {
+    /// Puts the stages over a layer, and those below it, together.
+    pub fn new(layer: OpenLayer, ciphers: Ciphers) -> Result<Self, StackError> {
+        let (facts, lower) = (layer.facts, layer.lower_facts());
+        let files = layer.duplicate_files().map_err(StackError::Files)?;
+        let (top, below) = layer.into_blocks()?;
+        let layer = FileDisk::clone(&top.disk);
+        let PlainBlocks { disk, tags, chain } = plain_over(Arc::new(layer.clone()), top, below, ciphers)?;
+        let blocks = BlocksizeDisk::new(disk, facts.size_bytes.bytes(), UNIT_BYTES, RangeLocks::new())?;
+        Ok(Self { layer, tags, chain, files, facts, lower, blocks: Arc::new(blocks) })
+    }
+
+    /// What a frontend serves.
+    pub fn disk(&self) -> Arc<dyn Disk<Plain>> {
+        Arc::clone(&self.blocks) as _
+    }
+
+    /// Makes what has grown usable, also while channels are open.
+    pub fn grow(&mut self, size: VolumeSize) -> Result<(), StackError> {
+        self.layer.set_size(size);
+        self.blocks.grow(size.bytes())?;
+        self.facts.size_bytes = size;
+        Ok(())
+    }
+
+    /// What the top layer is by now.
+    pub fn facts(&self) -> LayerFacts {
+        self.facts
+    }
+
+    /// What the layers below it are, nearest first.
+    pub fn lower_facts(&self) -> &[LayerFacts] {
+        &self.lower
+    }
+
+    /// The top layer's stage of tags, if it has any.
+    pub fn tags(&self) -> Option<&TagsDisk> {
+        self.tags.as_ref()
+    }
+
+    /// Whether a flush has failed, which whoever the layer is handed to would not know.
+    pub fn has_failed_flush(&self) -> bool {
+        self.layer.has_failed_flush()
+            || self.tags.as_ref().is_some_and(TagsDisk::has_failed_flush)
+            || self.chain.as_ref().is_some_and(ChainDisk::has_failed_record)
+    }
+
+    /// Leaves log and tags, if there are any, for a successor to go on with; nothing may be in flight. `in_order` says that
+    /// destaging has ended so. What the layer is to the successor is in the facts from then on.
+    pub fn close(&mut self, in_order: bool) {
+        if let Some(log) = &mut self.facts.log {
+            log.handed_over = in_order && !self.layer.has_failed_flush();
+        }
+        if let (Some(chain), Some(discards)) = (&self.chain, &mut self.facts.discards) {
+            discards.is_durable = !chain.has_failed_record();
+        }
+        if let (Some(tags), Some(facts)) = (&self.tags, &mut self.facts.tags) {
+            facts.handed_over = tags.close();
+        }
+    }
+
+    /// Begins to bring first writes from the layer's log to the layer.
+    pub fn destage(&self, lanes: &Lanes) -> Result<Destaging, DestagingError> {
+        Destaging::on(&self.layer, lanes)
+    }
+
+    /// The open files of all layers, to be handed on; their locks go with them. [`OpenLayer::from_files`] takes them
+    /// in.
+    pub fn duplicate_files(&self) -> Result<Vec<OwnedFd>, rustix::io::Errno> {
+        self.files.iter().map(|file| rustix::io::fcntl_dupfd_cloexec(file, 0)).collect()
+    }
+}
+
+/// An empty disk in memory, with the same stages above it as a volume has. Its blocks are gone with the last of it.
+pub fn memory_disk(size: VolumeSize, ciphers: Ciphers) -> Result<Arc<dyn Disk<Plain>>, StackError> {
+    let plain = plain_over_alone(Arc::new(MemoryDisk::new(size, KeyEpoch::FIRST)), ciphers);
+    Ok(Arc::new(BlocksizeDisk::new(plain, size.bytes(), UNIT_BYTES, RangeLocks::new())?))
+}
+
+/// Puts the stages of a volume together. It takes the volume, because one volume has one set of range locks; the
+/// layer stays open and locked as long as the disk, or a channel of it, is there. The data keys are wiped when
+/// the ciphers are set up.
+pub fn assemble(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
+    let blocks = Arc::clone(&volume.disk);
+    assemble_over(blocks, volume)
+}
+
+/// As [`assemble`], with a thread of its own that empties the first-write log. The log is empty when the disk, and
+/// every channel of it, is gone.
+pub fn assemble_destaged(volume: OpenVolume) -> Result<Arc<dyn Disk<Plain>>, StackError> {
+    let destaging = Destaging::on_own_thread(&volume.disk)?;
+    Ok(Arc::new(Destaged { disk: assemble(volume)?, destaging: Arc::new(destaging) }))
+}
+
+/// A volume's stages, with what empties its first-write log until the last of its channels is gone.
+struct Destaged {
+    disk: Arc<dyn Disk<Plain>>,
+    destaging: Arc<Destaging>,
+}
+
+struct DestagedChannel {
+    channel: Box<dyn Channel<Plain>>,
+    /// After the channel, which may write until then.
+    _destaging: Arc<Destaging>,
+}
+
+impl Channel<Plain> for DestagedChannel {
+    fn submit(&mut self, io: Io<Plain>) {
+        self.channel.submit(io);
+    }
+
+    fn kick(&mut self) {
+        self.channel.kick();
+    }
+
+    fn poll(&mut self, done: &mut Vec<Done<Plain>>) {
+        self.channel.poll(done);
+    }
+}
+
+impl Disk<Plain> for Destaged {
+    fn limits(&self) -> Limits {
+        self.disk.limits()
+    }
+
+    fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Plain>>, IoError> {
+        let channel = self.disk.open(thread, depth)?;
+        Ok(Box::new(DestagedChannel { channel, _destaging: Arc::clone(&self.destaging) }))
+    }
+
+    fn allocation(
+        &self,
+        extent: Extent,
+        report: &mut dyn FnMut(Extent, Allocation) -> bool,
+    ) -> Result<(), IoError> {
+        self.disk.allocation(extent, report)
+    }
+}
+
+/// As [`assemble`], over `blocks`: the volume's own, perhaps with instruments in between that delay requests or make
+/// them fail.
+pub fn assemble_over(
+    blocks: Arc<dyn Disk<Sealed>>,
+    mut volume: OpenVolume,
+) -> Result<Arc<dyn Disk<Plain>>, StackError> {
+    let size_bytes = volume.descriptor().size_bytes.bytes();
+    let plain = plain_blocks_over(blocks, &mut volume)?;
+    Ok(Arc::new(BlocksizeDisk::new(plain.disk, size_bytes, UNIT_BYTES, RangeLocks::new())?))
+}

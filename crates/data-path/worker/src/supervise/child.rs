@@ -1,0 +1,389 @@
+//! One worker process, as its supervisor holds it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use strongroom_datastore::file::{Deks, OpenLayer};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_statistics::Page;
+use thiserror::Error;
+
+use super::kek::VolumeKek;
+use super::starter::{Born, StartsWorkers, Workers};
+use crate::birth::{BirthError, BirthSocket, Frontend, Keys, Order, Report};
+use crate::condition::Condition;
+use crate::placement::Placement;
+
+/// From a worker's start to the report that it is confined: tens of milliseconds, and more where many start at once.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// For what a worker does at once.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// From SIGKILL to its end: the kernel finishes its I/O first.
+const ENDS_WITHIN: Duration = Duration::from_secs(30);
+/// From its last report to its end, and from SIGKILL where it had something in the disk for as long as a drain takes:
+/// whatever still does not end waits for a disk that does not answer.
+const LINGERS: Duration = Duration::from_secs(5);
+/// What every worker of a volume is started with.
+#[derive(Debug)]
+pub struct Birthright {
+    /// What clients speak.
+    pub frontend: Frontend,
+    /// The private key of TLS.
+    pub tls_key: Option<SecretBytes>,
+    /// A name for the worker's cgroup.
+    pub name: String,
+    /// What it is to be near to, on a machine with several NUMA nodes.
+    pub placement: Option<Placement>,
+}
+
+/// Why a worker did not do what it was asked.
+#[derive(Debug, Error)]
+pub enum ChildError {
+    /// It was not started.
+    #[error("cannot start a worker from {error}")]
+    Spawn {
+        /// Why not.
+        error: io::Error,
+    },
+    /// It said no.
+    #[error("{0}")]
+    Refused(String),
+    /// It ended.
+    #[error("worker {pid} {how}")]
+    Died {
+        /// Which.
+        pid: u32,
+        /// How.
+        how: End,
+    },
+    /// It does not answer.
+    #[error("worker {pid} has not answered within {within:?}")]
+    Silent {
+        /// Which.
+        pid: u32,
+        /// The time given.
+        within: Duration,
+    },
+    /// It cannot even be killed.
+    #[error(
+        "worker {pid} cannot end: its disk does not answer. What the guest had flushed is safe, and what was in flight is done \
+         when the volume is exposed again, once the disk answers"
+    )]
+    Hangs {
+        /// Which.
+        pid: u32,
+    },
+    /// The talk with it.
+    #[error(transparent)]
+    Birth(#[from] BirthError),
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End(pub ExitStatus);
+
+impl End {
+    /// Whether the worker did this itself. SIGKILL is another's doing: a person's, or the kernel's when memory is
+    /// short.
+    pub fn is_own_doing(&self) -> bool {
+        const SIGKILL: i32 = 9;
+        self.0.signal() != Some(SIGKILL)
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.signal(), self.0.code()) {
+            (Some(signal), _) => write!(f, "was killed by signal {signal}"),
+            (None, Some(code)) => write!(f, "ended with status {code}"),
+            (None, None) => write!(f, "ended ({})", self.0),
+        }
+    }
+}
+
+/// A worker process. It is killed and reaped when this is dropped.
+#[derive(Debug)]
+pub struct WorkerProcess {
+    starter: Arc<dyn StartsWorkers>,
+    pid: u32,
+    /// Refers to this very process, which a number does not.
+    pidfd: OwnedFd,
+    ended: Option<End>,
+    socket: BirthSocket,
+    /// The version of its program.
+    program: String,
+    /// How the volume fares, as it was last told.
+    condition: Condition,
+    /// Whether that was not looked at yet.
+    news: bool,
+    /// Nothing more is heard: it is ending, or talks nonsense.
+    silent: bool,
+    /// It was killed and does not end.
+    hangs: bool,
+}
+
+impl WorkerProcess {
+    /// Starts a worker, which counts in `page`, and waits until it is confined and has its threads.
+    pub fn start(
+        workers: &Workers,
+        birthright: &Birthright,
+        listener: BorrowedFd<'_>,
+        page: Option<&Page>,
+    ) -> Result<Self, ChildError> {
+        let Born { pid, pidfd, socket } =
+            workers.start(birthright, listener, page).map_err(|error| ChildError::Spawn { error })?;
+        let mut worker = Self {
+            starter: Arc::clone(&workers.starter),
+            pid,
+            pidfd,
+            ended: None,
+            socket: BirthSocket::adopt(socket)?,
+            program: String::new(),
+            condition: Condition::default(),
+            news: false,
+            silent: false,
+            hangs: false,
+        };
+        if let Some(key) = &birthright.tls_key {
+            worker.socket.send_secret(key).map_err(|error| worker.explained(error))?;
+        }
+        match worker.await_report(READY_WITHIN)? {
+            (Report::Ready { program }, _) => worker.program = program,
+            (other, _) => return Err(unexpected(other)),
+        }
+        Ok(worker)
+    }
+
+    /// Gives it the keys, which are wiped here. That a volume is clear is said by `kek`, and never concluded from keys
+    /// that are missing: a worker without them refuses to serve.
+    pub fn give_keys(&mut self, deks: Deks, kek: &VolumeKek) -> Result<(), ChildError> {
+        self.give(deks, kek.is_clear())
+    }
+
+    /// The same, of a disk without a KEK.
+    pub fn give(&mut self, deks: Deks, is_clear: bool) -> Result<(), ChildError> {
+        let keys = match is_clear {
+            true => Keys::Unencrypted,
+            false => Keys::Epochs(deks.iter().map(|(epoch, _)| *epoch).collect()),
+        };
+        self.order(&Order::Keys(keys), &[])?;
+        let sent = deks.iter().try_for_each(|(_, dek)| self.socket.send_secret(dek));
+        drop(deks);
+        sent.map_err(|error| self.explained(error))?;
+        self.expect(Report::Keyed, ANSWERS_WITHIN)
+    }
+
+    /// Has it serve a layer and those below it, from the start.
+    pub fn serve(&mut self, layer: OpenLayer) -> Result<(), ChildError> {
+        let order = Order::Serve { layer: layer.facts, lower: layer.lower_facts(), sessions: None };
+        self.order(&order, &layer.files())?;
+        // From here on the locks are the worker's alone.
+        drop(layer);
+        self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Has it serve an empty disk in memory.
+    pub fn serve_memory(&mut self, size_bytes: strongroom_types::VolumeSize) -> Result<(), ChildError> {
+        self.order(&Order::ServeMemory { size_bytes }, &[])?;
+        self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Has it serve what another worker [suspended](Self::suspend).
+    pub fn take_over(&mut self, suspended: &Handover) -> Result<(), ChildError> {
+        let files: Vec<_> = suspended.files.iter().map(AsFd::as_fd).collect();
+        self.order(&suspended.order, &files)?;
+        self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
+    /// Has it drain within `deadline`, and hand over what it serves.
+    pub fn suspend(&mut self, deadline: Duration) -> Result<Handover, ChildError> {
+        self.order(&Order::Suspend, &[])?;
+        match self.await_report(deadline)? {
+            (Report::Suspended { layer, lower, sessions }, files) => {
+                Ok(Handover { order: Order::Serve { layer, lower, sessions }, files })
+            }
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Tells it that the layer has grown.
+    pub fn grow(&mut self, size_bytes: strongroom_types::VolumeSize) -> Result<(), ChildError> {
+        self.order(&Order::Grow { size_bytes }, &[])?;
+        self.expect(Report::Grown, ANSWERS_WITHIN)
+    }
+
+    /// Has it drain within `deadline`, flush and end; returns when it has ended. `Ok(Some(..))` says what went wrong.
+    pub fn end(mut self, deadline: Duration) -> Result<Option<String>, ChildError> {
+        self.order(&Order::End, &[])?;
+        match self.await_report(deadline)? {
+            (Report::Ended { failure }, _) => {
+                self.await_end(LINGERS);
+                if self.ended().is_none() && !self.kill(LINGERS) {
+                    return Err(ChildError::Hangs { pid: self.id() });
+                }
+                Ok(failure)
+            }
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Kills it; whether it has ended within that time. It is not waited for a second time.
+    fn kill(&mut self, within: Duration) -> bool {
+        self.starter.kill(self.pid);
+        self.await_end(within);
+        self.hangs = self.ended().is_none();
+        !self.hangs
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.pid
+    }
+
+    /// The version of its program.
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
+    /// Readable when it has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// How the volume fares, as it was last told.
+    pub fn condition(&self) -> &Condition {
+        &self.condition
+    }
+
+    /// Readable when it says something unasked.
+    pub fn voice(&self) -> Option<BorrowedFd<'_>> {
+        (!self.silent).then(|| self.socket.as_fd())
+    }
+
+    /// Hears what it has said unasked; whether that, or what came before an answer, is news of how the volume fares.
+    pub fn hear(&mut self) -> bool {
+        while !self.silent && matches!(poll_until(self.socket.as_fd(), Duration::ZERO), Ok(true)) {
+            match self.socket.receive() {
+                Ok((Report::Condition(condition), _)) => self.learn(condition),
+                Ok((Report::Failed { reason }, _)) => {
+                    tracing::error!("worker {} fails: {reason}", self.id());
+                    self.silent = true;
+                }
+                // Its end is seen elsewhere.
+                Err(BirthError::Gone) => self.silent = true,
+                Ok((other, _)) => {
+                    tracing::warn!("worker {} said what was not asked for: {other:?}", self.id());
+                }
+                Err(error) => {
+                    tracing::warn!("worker {} cannot be heard any more: {error}", self.id());
+                    self.silent = true;
+                }
+            }
+        }
+        std::mem::take(&mut self.news)
+    }
+
+    fn learn(&mut self, condition: Condition) {
+        (self.condition, self.news) = (condition, true);
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<End> {
+        if self.ended.is_none() && matches!(poll_until(self.pidfd.as_fd(), Duration::ZERO), Ok(true)) {
+            self.ended = self.starter.ended(self.pid).map(End);
+        }
+        self.ended
+    }
+
+    fn expect(&mut self, wanted: Report, within: Duration) -> Result<(), ChildError> {
+        match self.await_report(within)? {
+            (report, _) if report == wanted => Ok(()),
+            (other, _) => Err(unexpected(other)),
+        }
+    }
+
+    /// Waits for its next answer.
+    fn await_report(&mut self, within: Duration) -> Result<(Report, Vec<OwnedFd>), ChildError> {
+        let pid = self.id();
+        let deadline = Instant::now() + within;
+        loop {
+            if !poll_until(self.socket.as_fd(), deadline.saturating_duration_since(Instant::now()))? {
+                return Err(ChildError::Silent { pid, within });
+            }
+            match self.socket.receive() {
+                Ok((Report::Condition(condition), _)) => self.learn(condition),
+                Ok((Report::Failed { reason }, _)) => return Err(ChildError::Refused(reason)),
+                Ok(received) => return Ok(received),
+                Err(error) => return Err(self.explained(error)),
+            }
+        }
+    }
+
+    fn order(&mut self, order: &Order, files: &[BorrowedFd<'_>]) -> Result<(), ChildError> {
+        self.socket.send(order, files).map_err(|error| self.explained(error))
+    }
+
+    /// That the other side is gone means that the worker has ended, and it can be told how.
+    fn explained(&mut self, error: BirthError) -> ChildError {
+        let pid = self.id();
+        if !matches!(error, BirthError::Gone) {
+            return error.into();
+        }
+        self.await_end(ENDS_WITHIN);
+        match self.ended() {
+            Some(how) => ChildError::Died { pid, how },
+            None => ChildError::Silent { pid, within: ENDS_WITHIN },
+        }
+    }
+
+    fn await_end(&self, within: Duration) {
+        // What cannot be waited for is killed when this is dropped.
+        let _ = poll_until(self.pidfd.as_fd(), within);
+    }
+}
+
+/// What a worker that was suspended leaves to its successor.
+#[derive(Debug)]
+pub struct Handover {
+    order: Order,
+    files: Vec<OwnedFd>,
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        if self.ended().is_none() && !self.hangs && !self.kill(ENDS_WITHIN) {
+            tracing::error!(pid = self.id(), "a worker that was killed does not end: its disk hangs");
+        }
+    }
+}
+
+fn unexpected(report: Report) -> ChildError {
+    BirthError::Unexpected(format!("{report:?}")).into()
+}
+
+/// Waits until a descriptor is readable, or the other side gone; `false` if the time is over first.
+fn poll_until(descriptor: BorrowedFd<'_>, within: Duration) -> Result<bool, BirthError> {
+    let deadline = Instant::now() + within;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timespec(left))) {
+            Ok(count) => return Ok(count > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// As poll(2) takes it.
+pub fn timespec(duration: Duration) -> Timespec {
+    // Rounded up to a millisecond, so that a deadline is over when poll says so.
+    let duration = duration + Duration::from_micros(999);
+    Timespec { tv_sec: duration.as_secs().cast_signed(), tv_nsec: duration.subsec_nanos().into() }
+}

@@ -1,0 +1,427 @@
+//! Keeps a volume served: starts a worker, starts another when that one dies, exchanges it for that of a newer program,
+//! and ends it in order.
+//!
+//! The supervisor answers for the volume. It has the volume's directory and its lock, and the listening socket, and takes
+//! the KEK from whoever holds it when it needs it; the worker has the layer and its keys, and the clients. So whatever becomes of a worker, nobody else gets at
+//! the volume before its successor has it:
+//!
+//! ```text
+//! worker dies -> another is started and confined, while the layer's lock is waited for: it is free when the last of the
+//! dead one's I/O has ended -> descriptor read and authenticated anew -> keys -> layer -> clients connect again
+//! ```
+//!
+//! All of it happens on the caller's thread, which sleeps in poll(2), and never waits for a key: a worker that dies while
+//! the KEK cannot be had is replaced as soon as it can.
+
+mod child;
+mod control_socket;
+mod herald;
+mod kek;
+mod memory;
+mod program;
+mod quarters;
+mod restart;
+mod rewrap;
+mod said;
+mod starter;
+mod upgrade;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use strongroom_datastore::file::{Access, DatastoreError, Deks, OpenLayer, VolumeHead};
+use strongroom_frontend::listen::{Address, Listener};
+use strongroom_keys::{Keyring, RevokedHow};
+use strongroom_statistics::Page;
+use strongroom_types::VolumeSize;
+use thiserror::Error;
+
+use self::child::{ChildError, WorkerProcess};
+use self::control_socket::ControlSocket;
+use self::herald::Herald;
+use self::restart::{Crashes, Outage};
+use self::rewrap::PendingRewrap;
+use crate::birth::Frontend;
+use crate::control::{Answer, Request, Status};
+
+pub(crate) use self::child::timespec;
+pub use self::child::{Birthright, End};
+pub use self::kek::VolumeKek;
+pub use self::memory::MemoryExposure;
+pub use self::program::Program;
+pub use self::quarters::Quarters;
+pub use self::starter::{Born, NewWorker, ProgramNumber, StartsWorkers, WorkerStarter, Workers};
+
+/// What a worker may take to drain and flush, beyond what its frontend gives its clients twice.
+const DRAIN_MARGIN: Duration = Duration::from_secs(10);
+
+/// What is exposed, and how.
+#[derive(Debug)]
+pub struct Exposure {
+    /// The volume, opened apart: what answers for it.
+    pub head: VolumeHead,
+    /// Its KEK, wherever that is.
+    pub kek: VolumeKek,
+    /// Whatever reaches the key providers.
+    pub keyring: Arc<dyn Keyring>,
+    /// Where clients connect.
+    pub listener: Listener,
+    /// What a worker is started with.
+    pub birthright: Birthright,
+    /// Who starts workers.
+    pub workers: Workers,
+}
+
+/// Whoever wants to know at once how a volume fares.
+type Observer = Box<dyn FnMut(&Status) + Send>;
+
+/// Why a volume is not, or no longer, exposed.
+#[derive(Debug, Error)]
+pub enum SuperviseError {
+    /// The first worker does not serve.
+    #[error("the volume cannot be served: {0}")]
+    Start(String),
+    /// After the death of a worker the volume is not what it was.
+    #[error("the volume is not served any more: {0}")]
+    Lost(#[source] DatastoreError),
+    /// The volume's key was revoked, and its provider is set up so that this ends the exposure. It was closed in order.
+    #[error(
+        "the volume's key was {how}, and its key provider is set up to end the exposure then (on_revocation: stop); what was \
+         in flight is done and flushed"
+    )]
+    Revoked {
+        /// How.
+        how: RevokedHow,
+    },
+    /// The end was not in order.
+    #[error("the volume was not closed in order: {0}")]
+    Stop(String),
+    /// No more sleep.
+    #[error("cannot wait for events: {0}")]
+    Wait(#[from] Errno),
+}
+
+/// A volume that is served.
+pub struct Supervisor {
+    /// Before the head: it is removed while the volume is still ours.
+    control: Option<ControlSocket>,
+    phase: Phase,
+    exposure: Exposure,
+    /// What its workers count in, one after the other.
+    page: Option<Arc<Page>>,
+    restarts: u64,
+    /// How the last worker that died ended.
+    last_end: Option<String>,
+    crashes: Crashes,
+    herald: Herald,
+    /// A move to another KEK that waits for keys, and whose answer is waited for.
+    rewrap: Option<PendingRewrap>,
+    observer: Option<(Observer, Option<Status>)>,
+}
+
+impl std::fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervisor")
+            .field("phase", &self.phase)
+            .field("exposure", &self.exposure)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    Serving(WorkerProcess),
+    Down(Outage),
+}
+
+impl Supervisor {
+    /// Starts the first worker over the layer, which came with the head. When it returns, clients are served.
+    pub fn start(exposure: Exposure, layer: OpenLayer, deks: Deks) -> Result<Self, SuperviseError> {
+        let control = match exposure.head.access() {
+            Access::ReadWrite => Some(ControlSocket::bind(&exposure.head)),
+            // Several can read a volume, and its datastore may be read-only: there is no place for one.
+            Access::ReadOnly => None,
+        };
+        let control = control.transpose().map_err(|errno| {
+            SuperviseError::Start(format!("cannot listen in {}: {errno}", exposure.head.path().display()))
+        })?;
+        let page = make_page().map(Arc::new);
+        let serve = || {
+            let mut worker = start_worker(&exposure, page.as_deref(), &exposure.workers)?;
+            worker.give_keys(deks, &exposure.kek)?;
+            worker.serve(layer)?;
+            Ok(worker)
+        };
+        let worker = serve().map_err(|error: ChildError| SuperviseError::Start(error.to_string()))?;
+        let crashes = Crashes::none();
+        let herald = Herald::new(exposure.head.path());
+        if let Err(error) = exposure.head.fill_reserve() {
+            tracing::info!("no space is kept for the volume's next descriptor: {error}");
+        }
+        let phase = Phase::Serving(worker);
+        Ok(Self {
+            control,
+            phase,
+            exposure,
+            page,
+            restarts: 0,
+            last_end: None,
+            crashes,
+            herald,
+            rewrap: None,
+            observer: None,
+        })
+    }
+
+    /// The same, which tells how the volume fares: now, and whenever that has changed. `observer` runs on the thread that
+    /// keeps the volume served, and does not wait for anything.
+    #[must_use]
+    pub fn observed_by(mut self, observer: impl FnMut(&Status) + Send + 'static) -> Self {
+        self.observer = Some((Box::new(observer), None));
+        self.tell_observer();
+        self
+    }
+
+    fn tell_observer(&mut self) {
+        let Some((mut observer, told)) = self.observer.take() else { return };
+        let status = self.status();
+        if told.as_ref() != Some(&status) {
+            observer(&status);
+        }
+        self.observer = Some((observer, Some(status)));
+    }
+
+    /// The process that serves, if there is one now.
+    pub fn worker_id(&self) -> Option<u32> {
+        match &self.phase {
+            Phase::Serving(worker) => Some(worker.id()),
+            Phase::Down(_) => None,
+        }
+    }
+
+    /// What clients asked for is counted here, by one worker after another, and can be read at any moment. `None` where
+    /// there was no memory for it.
+    pub fn page(&self) -> Option<Arc<Page>> {
+        self.page.clone()
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> &Address {
+        self.exposure.listener.address()
+    }
+
+    /// Keeps the volume served until `stop` is readable. Then what is in flight is done and flushed, and the volume
+    /// free.
+    pub fn run(mut self, stop: &impl AsFd) -> Result<(), SuperviseError> {
+        loop {
+            if self.wait(stop.as_fd())? {
+                return self.end();
+            }
+            if let Phase::Serving(worker) = &mut self.phase
+                && let Some(how) = worker.ended()
+            {
+                tracing::error!("worker {} {how}; another one is started", worker.id());
+                self.last_end = Some(how.to_string());
+                self.phase = Phase::Down(self.crashes.died(&how));
+            }
+            if self.exposure.kek.take_changes() {
+                self.key_may_be_back();
+            }
+            if let Some(how) = self.exposure.kek.ends_the_exposure() {
+                tracing::error!(
+                    "the volume's key was {how}: the exposure ends, as its key provider is set up"
+                );
+                return self.end().and(Err(SuperviseError::Revoked { how }));
+            }
+            self.restart()?;
+            self.answer_requests();
+            self.hear();
+            self.tell_observer();
+        }
+    }
+
+    /// Sleeps until there is something to do; `true` if that is to end.
+    fn wait(&self, stop: BorrowedFd<'_>) -> Result<bool, Errno> {
+        let mut watched = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        let mut deadline = match &self.phase {
+            Phase::Serving(worker) => {
+                watched.push(PollFd::from_borrowed_fd(worker.pidfd(), PollFlags::IN));
+                watched.extend(worker.voice().map(|voice| PollFd::from_borrowed_fd(voice, PollFlags::IN)));
+                self.herald.deadline()
+            }
+            Phase::Down(outage) => Some(outage.next_attempt()),
+        };
+        if let Some(control) = &self.control {
+            control.watch(&mut watched);
+            deadline = [deadline, control.deadline()].into_iter().flatten().min();
+        }
+        watched.extend(
+            self.exposure.kek.changed().map(|changed| PollFd::from_borrowed_fd(changed, PollFlags::IN)),
+        );
+        if let Some(pending) = &self.rewrap {
+            watched.push(PollFd::from_borrowed_fd(pending.done(), PollFlags::IN));
+        }
+        let left = deadline.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        match poll(&mut watched, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(!watched[0].revents().is_empty()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Hears how the volume fares, and says what a person should know of it.
+    fn hear(&mut self) {
+        let Phase::Serving(worker) = &mut self.phase else { return };
+        let head = &mut self.exposure.head;
+        if worker.hear() {
+            self.herald.hear(worker.condition(), head);
+            if worker.condition().parked.is_none() {
+                // What was taken of the reserve while there was no room is put back, as far as there is some.
+                let _ = head.fill_reserve();
+            }
+        }
+        self.herald.remind(head);
+    }
+
+    /// Does what was asked on the control socket.
+    fn answer_requests(&mut self) {
+        let Some(mut control) = self.control.take() else { return };
+        if let Some(answer) = self.go_on_with_rewrap() {
+            control.answer_late(answer);
+        }
+        control.serve(&mut |request, file| match request {
+            Request::Status => Some(Answer::Status(self.status())),
+            Request::Resize { size_bytes, least_generation } => {
+                Some(self.resize(size_bytes, least_generation))
+            }
+            Request::Statistics => Some(match &self.page {
+                Some(page) => Answer::Statistics(Box::new(page.read())),
+                None => Answer::Refused {
+                    code: "not_counted".to_owned(),
+                    message: "its requests are not counted".to_owned(),
+                },
+            }),
+            Request::Upgrade => Some(self.upgrade()),
+            Request::Rewrap { to, least_generation } => self.rewrap(to, least_generation, file),
+        });
+        self.control = Some(control);
+    }
+
+    fn status(&self) -> Status {
+        let (worker_pid, program, condition) = match &self.phase {
+            Phase::Serving(worker) => {
+                (Some(worker.id()), Some(worker.program().to_owned()), worker.condition().clone())
+            }
+            Phase::Down(outage) => (None, None, outage.condition()),
+        };
+        Status {
+            supervisor_pid: std::process::id(),
+            worker_pid,
+            program,
+            frontend: match self.exposure.birthright.frontend {
+                Frontend::Nbd { .. } => "nbd".to_owned(),
+                Frontend::VhostUser { .. } => "vhost_user".to_owned(),
+            },
+            address: match self.address() {
+                Address::Unix(path) => path.display().to_string(),
+                Address::Tcp(address) => address.to_string(),
+            },
+            restarts: self.restarts,
+            last_end: self.last_end.clone(),
+            condition,
+            key: self.exposure.kek.status(),
+        }
+    }
+
+    /// Grows the volume, durably, and then tells the worker. A worker that dies meanwhile is started again with the new
+    /// size.
+    fn resize(&mut self, size: VolumeSize, least_generation: u64) -> Answer {
+        let head = &mut self.exposure.head;
+        let old_size_bytes = head.descriptor().size_bytes;
+        if let Err(error) = head.descriptor().expect_generation(head.path(), least_generation) {
+            return refuse(&error);
+        }
+        let grown = match self.exposure.kek.now() {
+            Ok(kek) => head.grow(size, kek.protection()),
+            Err(error) => Err(DatastoreError::Key { path: PathBuf::from(head.path()), error }),
+        };
+        if let Err(error) = grown {
+            return refuse(&error);
+        }
+        let generation = head.descriptor().generation;
+        if let Phase::Serving(worker) = &mut self.phase
+            && size > old_size_bytes
+            && let Err(error) = worker.grow(size)
+            && !matches!(error, ChildError::Died { .. })
+        {
+            let message = format!("the volume has its new size, and the guest was not told: {error}");
+            return Answer::Refused { code: "worker".to_owned(), message };
+        }
+        Answer::Resized { old_size_bytes, size_bytes: size, generation }
+    }
+
+    fn end(self) -> Result<(), SuperviseError> {
+        tracing::info!("ending: what is in flight is done and flushed first");
+        let Self { control, phase, exposure, .. } = self;
+        let failure = match phase {
+            Phase::Serving(worker) => {
+                worker.end(drain_deadline(&exposure)).unwrap_or_else(|error| Some(error.to_string()))
+            }
+            Phase::Down(_) => Some("its worker had died, and no other one was back yet".to_owned()),
+        };
+        match failure {
+            // The sockets' files, and then the volume, are free when this returns.
+            None => {
+                let are_gone = exposure.head.are_files_gone();
+                drop((control, exposure));
+                match are_gone {
+                    true => Err(SuperviseError::Stop(
+                        "its files had been removed while it was served, and what was in them is lost"
+                            .to_owned(),
+                    )),
+                    false => Ok(()),
+                }
+            }
+            // The disk may be one that does not answer, and to remove a file of it would be to wait for it. What is
+            // left of the sockets is the next one's to replace, as after a kill.
+            Some(failure) => {
+                std::mem::forget((control, exposure.listener));
+                Err(SuperviseError::Stop(failure))
+            }
+        }
+    }
+}
+
+/// How long draining may take: a frontend gives its clients, and then its disk, their time.
+fn drain_deadline(exposure: &Exposure) -> Duration {
+    drain_deadline_of(&exposure.birthright.frontend)
+}
+
+fn drain_deadline_of(frontend: &Frontend) -> Duration {
+    let given = match frontend {
+        Frontend::Nbd { .. } => strongroom_frontend::nbd::DRAIN_TIMEOUT,
+        Frontend::VhostUser { .. } => strongroom_frontend::vhost_user_blk::DRAIN_TIMEOUT,
+    };
+    2 * given + DRAIN_MARGIN
+}
+
+/// Starts a worker.
+fn start_worker(
+    exposure: &Exposure,
+    page: Option<&Page>,
+    workers: &Workers,
+) -> Result<WorkerProcess, ChildError> {
+    WorkerProcess::start(workers, &exposure.birthright, exposure.listener.as_fd(), page)
+}
+
+/// A page to count in. A volume is served all the same without one.
+fn make_page() -> Option<Page> {
+    Page::make().inspect_err(|error| tracing::warn!("requests are not counted: {error}")).ok()
+}
+
+fn refuse(error: &DatastoreError) -> Answer {
+    Answer::Refused { code: error.code().to_owned(), message: error.to_string() }
+}

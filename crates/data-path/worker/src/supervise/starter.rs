@@ -1,0 +1,238 @@
+//! Who starts workers.
+//!
+//! Starting one takes rights: to give it a user, namespaces and a cgroup. A supervisor that holds keys has given those up, so it
+//! asks a process without keys ([`StartsWorkers`]); one without rights to give up starts them itself ([`WorkerStarter`]).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use strongroom_confine::UidLease;
+use strongroom_statistics::{LAYOUT, Page};
+
+use super::Birthright;
+use super::program::Program;
+use super::quarters::{Place, Quarters};
+use super::said::Said;
+use crate::birth::{BirthSocket, Frontend, Order, Start};
+use crate::placement::Placement;
+
+/// A worker to be.
+#[derive(Debug)]
+pub struct NewWorker<'a> {
+    /// What clients speak.
+    pub frontend: &'a Frontend,
+    /// What it is to be near to.
+    pub placement: Option<Placement>,
+    /// A name for its cgroup.
+    pub name: &'a str,
+    /// Where clients connect.
+    pub listener: BorrowedFd<'a>,
+    /// The page that it counts in, of this program's layout.
+    pub page: Option<BorrowedFd<'a>>,
+}
+
+/// A worker that was told to begin ([`Order::Start`]).
+#[derive(Debug)]
+pub struct Born {
+    /// Its number.
+    pub pid: u32,
+    /// Itself.
+    pub pidfd: OwnedFd,
+    /// The supervisor's end of the socket that it was born with.
+    pub socket: OwnedFd,
+}
+
+/// Which of a starter's programs a worker runs: they are counted from 0.
+pub type ProgramNumber = u32;
+
+/// Starts workers, and ends them.
+pub trait StartsWorkers: fmt::Debug + Send + Sync {
+    /// Opens the program that is installed now.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    fn installed_now(&self) -> io::Result<ProgramNumber>;
+
+    /// Starts a worker.
+    ///
+    /// # Errors
+    /// If it is not there.
+    fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born>;
+
+    /// How a worker ended, if it has. It is not asked for again then.
+    fn ended(&self, pid: u32) -> Option<ExitStatus>;
+
+    /// Kills a worker.
+    fn kill(&self, pid: u32);
+}
+
+/// What a volume's workers are started by, and from which program.
+#[derive(Clone, Debug)]
+pub struct Workers {
+    pub(super) starter: Arc<dyn StartsWorkers>,
+    program: ProgramNumber,
+}
+
+impl Workers {
+    /// Of a starter's first program.
+    pub fn of(starter: Arc<dyn StartsWorkers>) -> Self {
+        Self { starter, program: 0 }
+    }
+
+    /// Of the program that is installed now.
+    pub(super) fn installed_now(&self) -> io::Result<Self> {
+        let program = self.starter.installed_now()?;
+        Ok(Self { starter: Arc::clone(&self.starter), program })
+    }
+
+    pub(super) fn start(
+        &self,
+        birthright: &Birthright,
+        listener: BorrowedFd<'_>,
+        page: Option<&Page>,
+    ) -> io::Result<Born> {
+        let Birthright { frontend, name, placement, .. } = birthright;
+        let (placement, page) = (*placement, page.map(AsFd::as_fd));
+        self.starter.start(self.program, &NewWorker { frontend, placement, name, listener, page })
+    }
+}
+
+/// Starts workers as children of this process.
+#[derive(Debug)]
+pub struct WorkerStarter {
+    /// Never fewer, and at most one for each file that was installed.
+    programs: Mutex<Vec<Arc<Program>>>,
+    quarters: Quarters,
+    /// How many live at once, at most.
+    workers_max: usize,
+    children: Mutex<HashMap<u32, Started>>,
+}
+
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    said: Said,
+    /// `None` when the process is gone, and its user another one's.
+    place: Option<Place>,
+}
+
+impl WorkerStarter {
+    /// They run this program, bounded by `quarters`.
+    pub fn new(program: Program, quarters: Quarters) -> Self {
+        let programs = Mutex::new(vec![Arc::new(program)]);
+        Self { programs, quarters, workers_max: usize::MAX, children: Mutex::default() }
+    }
+
+    /// No more than so many live at once, whoever asks.
+    #[must_use]
+    pub fn at_most(self, workers_max: usize) -> Self {
+        Self { workers_max, ..self }
+    }
+
+    /// Waits for the end of all workers, whose supervisor has gone: what they say last is still passed on.
+    pub fn wait_for_all(&self) {
+        let children = std::mem::take(&mut *lock(&self.children));
+        for mut started in children.into_values() {
+            let _ = started.child.wait();
+            started.said.finish();
+        }
+    }
+}
+
+impl StartsWorkers for WorkerStarter {
+    fn installed_now(&self) -> io::Result<ProgramNumber> {
+        let mut programs = lock(&self.programs);
+        let Some(first) = programs.first() else { return Err(io::ErrorKind::NotFound.into()) };
+        let installed = first
+            .installed_now()
+            .map_err(|error| io::Error::other(format!("cannot open {}: {error}", first.path().display())))?;
+        let known = programs.iter().position(|known| known.is_same_file(&installed));
+        let number = known.unwrap_or_else(|| {
+            programs.push(Arc::new(installed));
+            programs.len() - 1
+        });
+        ProgramNumber::try_from(number).map_err(io::Error::other)
+    }
+
+    fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born> {
+        let program = lock(&self.programs).get(program as usize).cloned();
+        let program = program.ok_or_else(|| io::Error::other("no such program"))?;
+        // Until it is one of them: another one may be asked for meanwhile.
+        let mut children = lock(&self.children);
+        make_room(&mut children, self.workers_max)?;
+        let failed = |error| io::Error::other(format!("{}: {error}", program.path().display()));
+        let (socket, theirs) = BirthSocket::pair().map_err(io::Error::other)?;
+        let (said, stderr) = Said::pass_on()?;
+        let mut command = program.command();
+        command.stdin(theirs).stdout(Stdio::null()).stderr(stderr);
+        let mut child = command.spawn().map_err(failed)?;
+        // It holds the other ends.
+        drop(command);
+        // Not reaped yet, so the number is still its own.
+        let process = Pid::from_child(&child);
+        let pidfd = match pidfd_open(process, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(errno) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(errno.into());
+            }
+        };
+        let place = self.quarters.admit(process, worker.name);
+        let (frontend, placement) = (worker.frontend.clone(), worker.placement);
+        let (user, statistics) = (place.user().map(UidLease::user), worker.page.map(|_| LAYOUT));
+        let start = Order::Start(Start { frontend, user, placement, statistics });
+        let lease = place.user().map(AsFd::as_fd);
+        let files: Vec<_> = std::iter::once(worker.listener).chain(lease).chain(worker.page).collect();
+        // One that has ended already is seen to have.
+        let _ = socket.send(&start, &files);
+        let pid = child.id();
+        children.insert(pid, Started { child, said, place: Some(place) });
+        Ok(Born { pid, pidfd, socket: socket.into_socket() })
+    }
+
+    fn ended(&self, pid: u32) -> Option<ExitStatus> {
+        let mut children = lock(&self.children);
+        let status = children.get_mut(&pid)?.child.try_wait().ok().flatten()?;
+        let ended = children.remove(&pid);
+        drop(children);
+        // What it said last comes before whatever is said of its end.
+        ended?.said.finish();
+        Some(status)
+    }
+
+    fn kill(&self, pid: u32) {
+        if let Some(started) = lock(&self.children).get_mut(&pid) {
+            let _ = started.child.kill();
+        }
+    }
+}
+
+/// Refuses one more than `workers_max`. Those that are gone leave their places to others, and are forgotten if there are as
+/// many whose end nobody asked for.
+fn make_room(children: &mut HashMap<u32, Started>, workers_max: usize) -> io::Result<()> {
+    let mut gone = 0;
+    for started in children.values_mut() {
+        if matches!(started.child.try_wait(), Ok(Some(_))) {
+            started.place = None;
+            gone += 1;
+        }
+    }
+    if children.len() - gone >= workers_max {
+        let message = format!("there are as many workers as it may have ({workers_max})");
+        return Err(io::Error::other(message));
+    }
+    if gone >= workers_max {
+        children.retain(|_, started| started.place.is_some());
+    }
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,90 @@
+//! A supervisor and workers that do what they should not: refuse, die or fall silent at the worst moment of an upgrade. And keys that
+//! come and go while their volume is served.
+//!
+//! The test runs itself as the worker: it speaks as one, and serves nobody.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+mod keys;
+mod log;
+mod providers;
+mod stage;
+mod statistics;
+mod upgrades;
+
+use std::fs;
+use std::io;
+
+use stage::{BEHAVIOUR, LAYERS, waiting};
+use strongroom_datastore::file::OpenLayer;
+use strongroom_worker::birth::{BirthSocket, Keys, Order, Report};
+use strongroom_worker::condition::Condition;
+
+/// The process that plays the worker. Run by hand, or by the harness, it has no supervisor and does nothing.
+#[test]
+fn a_worker() {
+    let Ok(mut socket) = BirthSocket::adopt(io::stdin()) else { return };
+    let program = std::env::current_exe().unwrap();
+    // A program that another one was put in the place of does as it did.
+    let behaviour = match program.to_str().unwrap().ends_with(" (deleted)") {
+        true => "serves".to_owned(),
+        false => fs::read_to_string(program.with_file_name(BEHAVIOUR)).unwrap(),
+    };
+    if behaviour == log::FORGES {
+        log::forge();
+    }
+    let (mut held, mut page) = (None, None);
+    while let Ok((order, files)) = socket.receive() {
+        let report = match order {
+            Order::Start(start) => {
+                page = start.statistics.and_then(|_| files.into_iter().next_back());
+                Report::Ready { program: behaviour.clone() }
+            }
+            Order::Keys(Keys::Epochs(epochs)) => {
+                assert!(epochs.iter().all(|_| socket.receive_secret().unwrap().len() == 64));
+                Report::Keyed
+            }
+            Order::Serve { .. } if behaviour == "refuses" => {
+                Report::Failed { reason: "not these".to_owned() }
+            }
+            Order::Serve { .. } if behaviour == "dies" => std::process::exit(9),
+            Order::Serve { layer, lower, .. } => {
+                let mut files = files.into_iter();
+                let layer = OpenLayer::from_files(layer, &lower, &mut files).unwrap();
+                assert_eq!((layer.lower.len() + 1, files.len()), (LAYERS, 0));
+                held = Some(layer);
+                let page = page.as_ref().unwrap();
+                if behaviour == "lies" {
+                    statistics::lie(page)
+                } else {
+                    statistics::count(page)
+                }
+                if behaviour == "waits" {
+                    // It may be heard before the answer, and after it.
+                    socket.send(&Report::Condition(waiting(1)), &[]).unwrap();
+                    socket.send(&Report::Serving, &[]).unwrap();
+                    socket.send(&Report::Condition(waiting(2)), &[]).unwrap();
+                    continue;
+                }
+                Report::Serving
+            }
+            Order::Suspend if behaviour == "keeps" => Report::Failed { reason: "a flush failed".to_owned() },
+            Order::Suspend => {
+                let held: OpenLayer = held.take().unwrap();
+                let (layer, lower) = (held.facts, held.lower_facts());
+                let sessions = Some(serde_json::json!({ "version": 1 }));
+                socket.send(&Report::Suspended { layer, lower, sessions }, &held.files()).unwrap();
+                continue;
+            }
+            Order::Grow { .. } => {
+                socket.send(&Report::Condition(Condition::default()), &[]).unwrap();
+                Report::Grown
+            }
+            Order::End => return socket.send(&Report::Ended { failure: None }, &[]).unwrap(),
+            Order::Keys(Keys::Unencrypted) | Order::ServeMemory { .. } => {
+                unreachable!("a volume that is encrypted")
+            }
+        };
+        socket.send(&report, &[]).unwrap();
+    }
+}

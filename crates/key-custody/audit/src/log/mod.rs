@@ -1,0 +1,254 @@
+//! The log as its writer's callers see it.
+//!
+//! - [`queue`]: what waits. [`writer`]: the one thread that writes. [`opening`]: what is found when a log is
+//!   opened, and the tail that is cut. [`follow`]: reading on behind the writer. [`history`]: what it says of one
+//!   object. [`retention`]: which older files go.
+
+mod follow;
+mod history;
+mod opening;
+mod queue;
+mod retention;
+mod writer;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use strongroom_types::Pending;
+
+use crate::counters::Counters;
+use crate::error::AuditError;
+use crate::head::{HeadSigner, SignedHead};
+use crate::limits::{FILE_BYTES, FILE_MAX_BYTES, HEAD_INTERVAL, HEAD_RECORDS};
+use crate::line::{self, Content};
+use crate::record::Record;
+use crate::storage::Directory;
+
+pub(crate) use self::follow::Follower;
+pub use self::history::{History, Noted};
+use self::queue::Queue;
+pub use self::retention::{Retention, Size};
+
+/// An open log. It is closed, with all that waits written and a last head signed, when it is dropped.
+pub struct AuditLog {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes after which a file is followed by the next.
+    pub file_bytes: u64,
+    /// Time after which a file is followed by the next once something is put on record; none for however long it takes.
+    pub file_age: Option<Duration>,
+    /// Records after which a head is signed.
+    pub head_records: u64,
+    /// Time after which a head is signed if there are records without one.
+    pub head_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            file_bytes: FILE_BYTES,
+            file_age: None,
+            head_records: HEAD_RECORDS,
+            head_interval: HEAD_INTERVAL,
+        }
+    }
+}
+
+/// Where a record is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The sequence of its line.
+    pub sequence: u64,
+}
+
+/// What callers, followers and the writer have in common.
+struct Shared {
+    /// Names the log.
+    id: String,
+    directory: Arc<dyn Directory>,
+    queue: Queue,
+    state: Mutex<State>,
+    /// Told of each group, and of the end.
+    changed: Condvar,
+    counters: Mutex<Counters>,
+    /// Held by the one who removes older files.
+    retaining: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The last line that is durable; 0 for none.
+    durable: u64,
+    ended: Option<AuditError>,
+}
+
+impl AuditLog {
+    /// Opens the log in a directory, or begins one where there is none.
+    ///
+    /// # Errors
+    /// [`AuditError::Damaged`] where something is missing that had been durable, [`AuditError::Io`].
+    pub fn open(
+        directory: Arc<dyn Directory>,
+        signer: Box<dyn HeadSigner>,
+        options: Options,
+    ) -> Result<Self, AuditError> {
+        let options = Options { file_bytes: options.file_bytes.min(FILE_MAX_BYTES), ..options };
+        let found = opening::open(&*directory)?;
+        let shared = Arc::new(Shared {
+            id: found.log.clone(),
+            directory,
+            queue: Queue::default(),
+            state: Mutex::new(State { durable: found.chain.next - 1, ended: None }),
+            changed: Condvar::new(),
+            counters: Mutex::default(),
+            retaining: Mutex::default(),
+        });
+        let writer = writer::start(Arc::clone(&shared), found, signer, options);
+        let writer = writer.map_err(|error| AuditError::opening(&error))?;
+        Ok(Self { shared, writer: Some(writer) })
+    }
+
+    /// Puts something on record. It is there once the answer is, and nothing may be released before.
+    ///
+    /// Does not block. Records of one caller are in the order of its calls. The answer's errors: those of
+    /// [`Record::check`], [`AuditError::Overloaded`], [`AuditError::Full`], [`AuditError::Failed`],
+    /// [`AuditError::Closed`].
+    pub fn append(&self, record: &Record) -> PendingAppend {
+        PendingAppend(self.shared.queue.append(record))
+    }
+
+    /// Signs a head over everything that is there, and gives it out once it is durable. Whoever keeps it
+    /// elsewhere can tell a log that was cut short or written anew.
+    ///
+    /// Does not block. The answer's errors: [`AuditError::Unsigned`] and those of [`append`](Self::append).
+    pub fn head(&self) -> PendingHead {
+        PendingHead(self.shared.queue.ask_for_head())
+    }
+
+    /// Names the log: 16 random bytes in hexadecimal, drawn when it was begun.
+    pub fn id(&self) -> &str {
+        &self.shared.id
+    }
+
+    /// The sequence of the last line that is durable; 0 for none.
+    pub fn durable(&self) -> u64 {
+        lock(&self.shared.state).durable
+    }
+
+    /// What it has done since it was opened.
+    pub fn counters(&self) -> Counters {
+        *lock(&self.shared.counters)
+    }
+
+    /// Where it lies.
+    pub(crate) fn directory(&self) -> Arc<dyn Directory> {
+        Arc::clone(&self.shared.directory)
+    }
+
+    /// Reads on behind the writer, from a sequence on.
+    pub(crate) fn follow(&self, from: u64) -> Follower {
+        Follower::new(Arc::clone(&self.shared), from)
+    }
+}
+
+impl Shared {
+    /// Takes nothing from now on.
+    fn end(&self, why: AuditError) {
+        self.queue.close(&why);
+        lock(&self.state).ended.get_or_insert(why);
+        self.changed.notify_all();
+    }
+
+    fn publish(&self, durable: u64) {
+        lock(&self.state).durable = durable;
+        self.changed.notify_all();
+    }
+}
+
+impl Drop for AuditLog {
+    fn drop(&mut self) {
+        self.shared.queue.finish();
+        if let Some(writer) = self.writer.take() {
+            // A panic of the writer has been told by the panic hook, and everybody who waited by their
+            // answers.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl fmt::Debug for AuditLog {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("AuditLog").field("durable", &self.durable()).finish_non_exhaustive()
+    }
+}
+
+/// The answer to [`AuditLog::append`]: [`wait`](Self::wait) for a thread, `.await` for a task.
+#[derive(Debug)]
+#[must_use = "a record is durable only once it has been answered"]
+pub struct PendingAppend(Pending<Result<Receipt, AuditError>>);
+
+/// The answer to [`AuditLog::head`]: [`wait`](Self::wait) for a thread, `.await` for a task.
+#[derive(Debug)]
+#[must_use = "a head is there only once it has been answered"]
+pub struct PendingHead(Pending<Result<SignedHead, AuditError>>);
+
+impl PendingAppend {
+    /// Blocks the thread until the record is durable or will not be.
+    ///
+    /// # Errors
+    /// As [`AuditLog::append`].
+    pub fn wait(self) -> Result<Receipt, AuditError> {
+        self.0.wait().unwrap_or_else(|_| Err(unanswered()))
+    }
+}
+
+impl Future for PendingAppend {
+    type Output = Result<Receipt, AuditError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or_else(|_| Err(unanswered())))
+    }
+}
+
+impl PendingHead {
+    /// Blocks the thread until the head is durable or will not be.
+    ///
+    /// # Errors
+    /// As [`AuditLog::head`].
+    pub fn wait(self) -> Result<SignedHead, AuditError> {
+        self.0.wait().unwrap_or_else(|_| Err(unanswered()))
+    }
+}
+
+impl Future for PendingHead {
+    type Output = Result<SignedHead, AuditError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or_else(|_| Err(unanswered())))
+    }
+}
+
+fn unanswered() -> AuditError {
+    AuditError::Failed { reason: "its writer ended without an answer".into() }
+}
+
+/// What a line says, as text; JSON of these types cannot fail.
+fn body(content: &Content) -> Result<Vec<u8>, AuditError> {
+    let failed = |error: serde_json::Error| AuditError::Failed { reason: error.to_string().into() };
+    line::body(&line::now(), content).map_err(failed)
+}
+
+/// Nothing here panics while it holds a lock, so a poisoned one guards what is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,203 @@
+//! What waits to be written.
+//!
+//! **Gathering.** A sync costs the same for one record and for a hundred. Callers that wait for their records tend to come back
+//! with the next ones as soon as they are answered, so the writer waits for half as many records as it has answered last and
+//! found waiting then, but no longer than [`GATHER_TIME`]. Half, so that there are two groups under way: one is synced while the
+//! callers of the other work. Were it all of them, nobody would work during a sync. Who is alone never waits.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use strongroom_types::{Answerer, Pending, pending};
+
+use crate::error::AuditError;
+use crate::head::SignedHead;
+use crate::limits::{
+    GATHER_TIME, GROUP_MAX_BYTES, GROUP_MAX_RECORDS, LINE_MAX_BYTES, QUEUE_MAX_BYTES, QUEUE_MAX_RECORDS,
+};
+use crate::line;
+use crate::record::Record;
+
+use super::{Receipt, lock};
+
+/// What a line has around its body: sequence, group, previous hash.
+const AROUND_BODY_BYTES: usize = 160;
+
+/// A record on its way, as the text that its line will have.
+pub(super) struct Entry {
+    pub(super) body: Vec<u8>,
+    pub(super) answer: Answerer<Result<Receipt, AuditError>>,
+}
+
+/// What is written together.
+#[derive(Default)]
+pub(super) struct Group {
+    pub(super) entries: Vec<Entry>,
+    /// Who wants a head over it.
+    pub(super) heads: Vec<Answerer<Result<SignedHead, AuditError>>>,
+}
+
+impl Group {
+    pub(super) fn refuse(self, why: &AuditError) {
+        self.entries.into_iter().for_each(|entry| entry.answer.answer(Err(why.clone())));
+        self.heads.into_iter().for_each(|head| head.answer(Err(why.clone())));
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    entries: VecDeque<Entry>,
+    heads: Vec<Answerer<Result<SignedHead, AuditError>>>,
+    bytes: usize,
+    /// How many records the writer waits for, while it waits; what comes before would wake it in vain.
+    awaited: Option<usize>,
+    /// Why no more are taken.
+    closed: Option<AuditError>,
+}
+
+impl Waiting {
+    fn refusal(&self, bytes: usize) -> Option<AuditError> {
+        let full = self.entries.len() >= QUEUE_MAX_RECORDS
+            || self.heads.len() >= QUEUE_MAX_RECORDS
+            || self.bytes + bytes > QUEUE_MAX_BYTES;
+        self.closed.clone().or(full.then_some(AuditError::Overloaded))
+    }
+
+    /// Whether there is what the writer waits for.
+    fn is_due(&self, records: usize) -> bool {
+        self.entries.len() >= records || !self.heads.is_empty() || self.closed.is_some()
+    }
+
+    /// Whether the writer has to be woken, which is told once: waking is a system call.
+    fn wakes_writer(&mut self) -> bool {
+        let is_due = self.awaited.is_some_and(|records| self.is_due(records));
+        if is_due {
+            self.awaited = None;
+        }
+        is_due
+    }
+}
+
+impl Queue {
+    pub(super) fn append(&self, record: &Record) -> Pending<Result<Receipt, AuditError>> {
+        let (answer, pending) = pending();
+        match text_of(record) {
+            Ok(body) => self.push(Entry { body, answer }),
+            Err(error) => answer.answer(Err(error)),
+        }
+        pending
+    }
+
+    fn push(&self, entry: Entry) {
+        let bytes = entry.body.len();
+        let mut waiting = lock(&self.waiting);
+        if let Some(refused) = waiting.refusal(bytes) {
+            drop(waiting);
+            return entry.answer.answer(Err(refused));
+        }
+        waiting.bytes += bytes;
+        waiting.entries.push_back(entry);
+        let wakes_writer = waiting.wakes_writer();
+        drop(waiting);
+        if wakes_writer {
+            self.arrived.notify_one();
+        }
+    }
+
+    pub(super) fn ask_for_head(&self) -> Pending<Result<SignedHead, AuditError>> {
+        let (answer, pending) = pending();
+        let mut waiting = lock(&self.waiting);
+        match waiting.refusal(0) {
+            Some(refused) => {
+                drop(waiting);
+                answer.answer(Err(refused));
+            }
+            None => {
+                waiting.heads.push(answer);
+                drop(waiting);
+                self.arrived.notify_one();
+            }
+        }
+        pending
+    }
+
+    /// Takes no more; what waits is written still.
+    pub(super) fn finish(&self) {
+        lock(&self.waiting).closed.get_or_insert(AuditError::Closed);
+        self.arrived.notify_one();
+    }
+
+    /// Takes no more, and refuses what waits.
+    pub(super) fn close(&self, why: &AuditError) {
+        let mut waiting = lock(&self.waiting);
+        waiting.closed.get_or_insert_with(|| why.clone());
+        let entries = std::mem::take(&mut waiting.entries).into();
+        let heads = std::mem::take(&mut waiting.heads);
+        drop(waiting);
+        Group { entries, heads }.refuse(why);
+    }
+
+    /// What is to be written together: nothing at `deadline`, `None` at the end of all. `answered` is how many records the group
+    /// before had.
+    pub(super) fn next_group(&self, answered: usize, deadline: Option<Instant>) -> Option<Group> {
+        let mut waiting = lock(&self.waiting);
+        // Who was answered in a group of one, with nobody beside it, is alone.
+        let awaited = (answered + waiting.entries.len()).div_ceil(2).min(GROUP_MAX_RECORDS);
+        if awaited > 1 {
+            waiting = self.wait_for(waiting, awaited, Some(Instant::now() + GATHER_TIME));
+        }
+        waiting = self.wait_for(waiting, 1, deadline);
+        if waiting.entries.is_empty() && waiting.heads.is_empty() {
+            return waiting.closed.is_none().then(Group::default);
+        }
+        let mut group = Group { entries: Vec::new(), heads: std::mem::take(&mut waiting.heads) };
+        let mut bytes = 0;
+        while group.entries.len() < GROUP_MAX_RECORDS && bytes < GROUP_MAX_BYTES {
+            let Some(entry) = waiting.entries.pop_front() else { break };
+            bytes += entry.body.len();
+            group.entries.push(entry);
+        }
+        waiting.bytes -= bytes;
+        Some(group)
+    }
+
+    /// Waits for so many records, or for what cannot wait, until `deadline`.
+    fn wait_for<'a>(
+        &self,
+        mut waiting: MutexGuard<'a, Waiting>,
+        records: usize,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, Waiting> {
+        while !waiting.is_due(records) {
+            waiting.awaited = Some(records);
+            waiting = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+                None => self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+                Some(left) if left.is_zero() => break,
+                Some(left) => {
+                    self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        waiting.awaited = None;
+        waiting
+    }
+}
+
+/// The text of a record, made by its caller's thread and not by the writer's.
+fn text_of(record: &Record) -> Result<Vec<u8>, AuditError> {
+    record.check()?;
+    let failed = |error: serde_json::Error| AuditError::Failed { reason: error.to_string().into() };
+    let text = line::record_body(&line::now(), record).map_err(failed)?;
+    let (asked, most) = (text.len() + AROUND_BODY_BYTES, LINE_MAX_BYTES);
+    if asked > most {
+        return Err(AuditError::TooLarge { what: "bytes in a line", asked, most });
+    }
+    Ok(text)
+}

@@ -1,0 +1,309 @@
+//! Shipping the log to a collector: syslog (RFC 5424) over TLS (RFC 5425).
+//!
+//! Each line of the log, heads included, is one message, in order; the collector has the lines byte by byte
+//! and can verify the chain itself. Syslog knows no acknowledgement, so one is made of what TLS and TCP have:
+//! after some lines, or some time, the connection is closed in order, and a collector answers that with its
+//! own end (RFC 5425, 4.4: it must) after it has read all that came before. Then the cursor moves, durably.
+//! Whatever goes wrong before, everything since the cursor is sent again: each line arrives at least once,
+//! and one that arrives again is the same.
+//!
+//! - `message`: lines as messages. `connection`: one connection and its end. `cursor`: how far a
+//!   collector is.
+
+mod connection;
+mod cursor;
+mod message;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustls::ClientConfig;
+
+use crate::error::AuditError;
+use crate::log::{AuditLog, Follower};
+
+use self::connection::Connection;
+use self::cursor::Cursor;
+
+/// How often a thread that waits for lines looks whether it is to end.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// Bytes that are gathered before they are written, if there are more lines at once.
+const CHUNK_BYTES: usize = 32 * 1024;
+
+/// A collector.
+#[derive(Clone, Debug)]
+pub struct Collector {
+    /// Names its cursor in the log's directory: letters, digits and `-`, at most 32.
+    pub name: String,
+    /// Its host name or address, which its certificate must be for.
+    pub host: String,
+    /// Its port; 6514 is registered for this.
+    pub port: u16,
+    /// What is trusted, and who we are to it.
+    pub tls: Arc<ClientConfig>,
+    /// What it knows this machine as: the HOSTNAME of its messages.
+    pub origin: String,
+}
+
+/// How lines are shipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShipOptions {
+    /// Lines after which they are confirmed.
+    pub confirm_lines: u64,
+    /// Time after which lines are confirmed, however few there are.
+    pub confirm_interval: Duration,
+    /// Most time for connecting, for a write, and for the collector's end.
+    pub timeout: Duration,
+    /// The pause after a failure, doubled with each further one.
+    pub retry_least: Duration,
+    /// The longest pause.
+    pub retry_most: Duration,
+}
+
+impl Default for ShipOptions {
+    fn default() -> Self {
+        Self {
+            confirm_lines: 4096,
+            confirm_interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(10),
+            retry_least: Duration::from_millis(500),
+            retry_most: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How shipping fares.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShipStatus {
+    /// The last line that the collector has confirmed, durably noted; 0 for none.
+    pub confirmed: u64,
+    /// Connections that were confirmed.
+    pub connections: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// What went wrong last, until something goes right.
+    pub trouble: Option<String>,
+}
+
+/// The last line that a collector has confirmed, durably noted; 0 for none.
+pub(crate) fn confirmed(log: &AuditLog, collector: &str) -> Result<u64, AuditError> {
+    Ok(Cursor::load(log.directory(), collector, log)?.next - 1)
+}
+
+/// Ships a log until it is dropped or the log is closed. What was sent by then is confirmed, if the collector
+/// answers in time.
+#[derive(Debug)]
+pub struct Shipper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    status: ShipStatus,
+    ending: bool,
+    /// The last line that is waited for: whatever there is by then is confirmed at once.
+    hurried: Option<u64>,
+}
+
+impl Shipper {
+    /// Begins to ship where the cursor of that name is, or from the first line on.
+    ///
+    /// # Errors
+    /// [`AuditError::Io`] if the cursor cannot be read or the name is none, [`AuditError::Damaged`] if the
+    /// collector has confirmed lines that the log does not have.
+    pub fn start(log: &AuditLog, collector: Collector, options: ShipOptions) -> Result<Self, AuditError> {
+        let mut cursor = Cursor::load(log.directory(), &collector.name, log)?;
+        cursor.skip_what_has_gone()?;
+        let shared = Arc::new(Shared::default());
+        shared.state().status.confirmed = cursor.next - 1;
+        let from = cursor.next;
+        let ship =
+            Ship { follower: log.follow(from), collector, options, cursor, shared: Arc::clone(&shared) };
+        let thread = std::thread::Builder::new().name("audit-shipper".into()).spawn(move || ship.run());
+        let thread = thread.map_err(|error| AuditError::opening(&error))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// How it fares.
+    pub fn status(&self) -> ShipStatus {
+        self.shared.state().status.clone()
+    }
+
+    /// Waits until the collector has confirmed a line, or `wait` is over; says whether it has.
+    pub fn wait_for(&self, sequence: u64, wait: Duration) -> bool {
+        let deadline = Instant::now() + wait;
+        let mut state = self.shared.state();
+        while state.status.confirmed < sequence {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Ships what is there up to a line without waiting for more, and ends; says whether the collector has confirmed it. One that
+    /// is in trouble is not waited for.
+    pub fn finish(self, sequence: u64, wait: Duration) -> bool {
+        self.shared.state().hurried = Some(sequence);
+        self.shared.changed.notify_all();
+        let wait = if self.status().trouble.is_some() { Duration::ZERO } else { wait };
+        self.wait_for(sequence, wait)
+    }
+}
+
+impl Drop for Shipper {
+    fn drop(&mut self) {
+        self.shared.state().ending = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been told by the panic hook; the cursor stands where it stood.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pauses; says whether it is to end.
+    fn pause(&self, pause: Duration) -> bool {
+        let waited = self.changed.wait_timeout_while(self.state(), pause, |state| !state.ending);
+        waited.unwrap_or_else(PoisonError::into_inner).0.ending
+    }
+
+    fn is_ending(&self) -> bool {
+        self.state().ending
+    }
+
+    /// Whether what was sent, up to a line, is to be confirmed now.
+    fn is_hurried(&self, sent: u64) -> bool {
+        let state = self.state();
+        state.ending || state.hurried.is_some_and(|hurried| sent >= hurried)
+    }
+}
+
+/// What the thread has.
+struct Ship {
+    follower: Follower,
+    collector: Collector,
+    options: ShipOptions,
+    cursor: Cursor,
+    shared: Arc<Shared>,
+}
+
+/// Why a connection came to its end.
+enum Stop {
+    /// Its lines are to be confirmed.
+    Confirm,
+    /// There will be no more lines.
+    Closed,
+}
+
+impl Ship {
+    fn run(mut self) {
+        let mut pause = self.options.retry_least;
+        loop {
+            match self.ship_some() {
+                Ok(Stop::Closed) => return,
+                Ok(Stop::Confirm) => pause = self.options.retry_least,
+                Err(trouble) => {
+                    tracing::warn!(collector = %self.collector.name, %trouble, "the audit log could not be shipped");
+                    let mut state = self.shared.state();
+                    state.status.failures += 1;
+                    state.status.trouble = Some(trouble);
+                    drop(state);
+                    if self.shared.pause(pause) {
+                        return;
+                    }
+                    pause = (pause * 2).min(self.options.retry_most);
+                    self.follower = self.follower.again_from(self.cursor.next);
+                }
+            }
+            if self.shared.is_ending() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for a line, and ships it and those that follow on one connection.
+    fn ship_some(&mut self) -> Result<Stop, String> {
+        let first = loop {
+            if self.shared.is_ending() {
+                return Ok(Stop::Closed);
+            }
+            match self.follower.line(LOOK_INTERVAL) {
+                Ok(Some(line)) => break line,
+                Ok(None) => {}
+                Err(AuditError::Closed) => return Ok(Stop::Closed),
+                Err(error) => return Err(error.to_string()),
+            }
+        };
+        let mut connection = Connection::open(&self.collector, self.options.timeout)?;
+        let stop = self.send_lines(&mut connection, first)?;
+        connection.confirm()?;
+        self.cursor
+            .advance(self.follower.next())
+            .map_err(|error| format!("its cursor cannot be kept: {error}"))?;
+        let mut state = self.shared.state();
+        state.status.confirmed = self.cursor.next - 1;
+        state.status.connections += 1;
+        state.status.trouble = None;
+        drop(state);
+        self.shared.changed.notify_all();
+        Ok(stop)
+    }
+
+    /// Sends lines until they are to be confirmed.
+    fn send_lines(&mut self, connection: &mut Connection, first: (u64, Vec<u8>)) -> Result<Stop, String> {
+        let began = Instant::now();
+        let mut chunk = Vec::new();
+        let mut count = 0;
+        let mut next = Some(first);
+        loop {
+            while let Some((sequence, line)) = next.take() {
+                message::frame(sequence, &line, &self.collector.origin, &mut chunk);
+                count += 1;
+                if chunk.len() >= CHUNK_BYTES {
+                    connection.send(&chunk)?;
+                    chunk.clear();
+                }
+                if count >= self.options.confirm_lines {
+                    break;
+                }
+                next =
+                    self.follower.line(Duration::ZERO).or_else(no_more).map_err(|error| error.to_string())?;
+            }
+            connection.send(&chunk)?;
+            chunk.clear();
+            let left = self.options.confirm_interval.saturating_sub(began.elapsed());
+            if count >= self.options.confirm_lines
+                || left.is_zero()
+                || self.shared.is_hurried(self.follower.next() - 1)
+            {
+                return Ok(Stop::Confirm);
+            }
+            next = match self.follower.line(left.min(LOOK_INTERVAL)) {
+                Ok(next) => next,
+                Err(AuditError::Closed) => return Ok(Stop::Closed),
+                Err(error) => return Err(error.to_string()),
+            };
+        }
+    }
+}
+
+/// That the log is closed is found out when there is nothing else to do.
+fn no_more<T>(error: AuditError) -> Result<Option<T>, AuditError> {
+    if error == AuditError::Closed { Ok(None) } else { Err(error) }
+}

@@ -1,0 +1,343 @@
+//! The key server's own certificate authority: who the server is, who its clients are, and who is one no longer.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`limits`] | how long things are valid, and how many there may be |
+//! | `ca` | the authority's keys, sealed in the store; roll-over |
+//! | `certificate` | what each kind of certificate says |
+//! | [`signing_request`] | PKCS#10, proof of possession |
+//! | `server_certificate` | the server's own certificate, renewed while it runs |
+//! | `clients`, `revocation`, `pins` | issue, renew; revoke; trust a foreign certificate by itself |
+//! | `trust`, `verifier`, [`refusal`] | who is let in, in the TLS handshake and at each request |
+//! | `signers` | who may sign grants |
+//! | `watch` | revocations that others write take effect here |
+//! | `records` | what is kept in the store |
+//! | `transfer` | the authority out of one server's store and into another's, for backups |
+//! | [`enrol`] | how a new client gets its first certificate with a token |
+//!
+//! What it promises:
+//! - The authority's and the server's private keys lie in the store sealed under the key given at
+//!   [`Authority::open`], bound to their places; in the clear they are only in this process's memory.
+//! - A certificate leaves only after its record is durable. A revocation is in force for handshakes and for
+//!   requests on open connections when the call returns, and on other servers of the same store when their
+//!   watch has seen it.
+//! - No session is resumed, so that every connection shows its certificate to the verifier.
+//!
+//! What may not enter: what a role may do (room `access`), KMIP, the audit log (it observes).
+
+mod ca;
+mod certificate;
+mod clients;
+pub mod enrol;
+mod error;
+pub mod limits;
+mod pins;
+pub(crate) mod private_key;
+mod records;
+pub mod refusal;
+mod revocation;
+mod server_certificate;
+mod signers;
+pub mod signing_request;
+pub(crate) mod transfer;
+mod trust;
+mod verifier;
+mod watch;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use rustls::pki_types::CertificateDer;
+use rustls::server::NoServerSessionStorage;
+use rustls::{ServerConfig, version};
+use strongroom_memory::secret::SecretBytes;
+use strongroom_store::Store;
+use time::{Duration, OffsetDateTime};
+
+pub use clients::ClientCertificate;
+pub use error::{AuthorityError, SigningRequestError};
+pub use pins::PinFor;
+pub use private_key::PrivateKey;
+pub use records::{CertificateRecord, ClientRecord, PinRecord};
+pub use refusal::Refusal;
+pub use signing_request::KeyTypes;
+pub use trust::claimed_identity;
+
+use crate::access::{CertificateSha256, ClientId, Identity};
+use ca::Active;
+use server_certificate::{ServerIdentity, Shown};
+use signers::SignerCache;
+use trust::Trust;
+use verifier::ClientVerifier;
+
+/// How the authority works. [`Settings::new`] has the defaults.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// DNS names and addresses under which clients reach the server, the one to be shown first.
+    pub server_names: Vec<String>,
+    /// Life of the server's certificate.
+    pub server_validity: Duration,
+    /// Life of clients' certificates.
+    pub client_validity: Duration,
+    /// How long a certificate stays good after its client has renewed it, if it does not end before. `None`:
+    /// until it ends.
+    pub renewal_grace: Option<Duration>,
+    /// Whose keys are certified.
+    pub key_types: KeyTypes,
+}
+
+impl Settings {
+    /// The defaults of [`limits`], for a server of these names.
+    pub fn new(server_names: Vec<String>) -> Self {
+        Self {
+            server_names,
+            server_validity: limits::SERVER_VALIDITY,
+            client_validity: limits::CLIENT_VALIDITY,
+            renewal_grace: Some(limits::RENEWAL_GRACE),
+            key_types: KeyTypes::All,
+        }
+    }
+
+    fn check(&self) -> Result<(), AuthorityError> {
+        let within = |what, value: Duration, most: Duration| {
+            let allowed = limits::VALIDITY_MIN..=most;
+            if allowed.contains(&value) {
+                return Ok(());
+            }
+            let allowed =
+                format!("from {} hours to {} days", limits::VALIDITY_MIN.whole_hours(), most.whole_days());
+            Err(AuthorityError::Limit { what, allowed })
+        };
+        within("the life of the server's certificate", self.server_validity, limits::SERVER_VALIDITY_MAX)?;
+        within("the life of clients' certificates", self.client_validity, limits::CLIENT_VALIDITY_MAX)
+    }
+}
+
+/// What was revoked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revoked {
+    /// Whose it was.
+    pub client: ClientId,
+    /// The one certificate; `None` if the client is revoked with all of them.
+    pub certificate: Option<CertificateSha256>,
+    /// From then on: at once, or for a certificate that was renewed, when its grace is over.
+    pub from: OffsetDateTime,
+    /// What the one who revoked it gave as the reason.
+    pub reason: String,
+}
+
+/// Who is told of what happens here. Called on the threads that do it, so it returns at once: it hands on and
+/// does not wait.
+pub trait Observer: Send + Sync {
+    /// A revocation was written down. Whoever holds connections asks [`Authority::identify`] of each from
+    /// [`Revoked::from`] on, and closes those that it refuses.
+    fn revoked(&self, revoked: &Revoked);
+
+    /// A certificate was refused in a handshake. That a client showed none is known to the transport alone.
+    fn refused(&self, certificate: &CertificateSha256, refusal: Refusal);
+}
+
+/// The authority, open.
+pub struct Authority {
+    store: Arc<dyn Store>,
+    sealing_key: SecretBytes,
+    settings: Settings,
+    active: RwLock<Arc<Active>>,
+    server: RwLock<Arc<ServerIdentity>>,
+    shown: Arc<Shown>,
+    trust: RwLock<Arc<Trust>>,
+    signers: SignerCache,
+    /// Held while a new picture of trust is made, so that pictures follow each other and each revocation is
+    /// told once.
+    reloading: Mutex<()>,
+    observers: RwLock<Vec<Arc<dyn Observer>>>,
+}
+
+impl Authority {
+    /// Opens the authority in `store`, or founds it there. `sealing_key` (32 bytes) is derived from the
+    /// server's root key for this purpose alone.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Limit`], [`AuthorityError::ServerName`] for settings; [`AuthorityError::Sealed`] under
+    /// another root key; [`AuthorityError::Damaged`]; [`AuthorityError::Store`].
+    pub fn open(
+        store: Arc<dyn Store>,
+        sealing_key: &SecretBytes,
+        settings: Settings,
+        now: OffsetDateTime,
+    ) -> Result<Arc<Self>, AuthorityError> {
+        settings.check()?;
+        let sealing_key = sealing_key.duplicate()?;
+        let active = ca::open(store.as_ref(), &sealing_key, now)?;
+        let names = (&active, settings.server_names.as_slice());
+        let server =
+            server_certificate::open(store.as_ref(), &sealing_key, names, settings.server_validity, now)?;
+        let trust = Trust::load(store.snapshot()?.as_ref())?;
+        let roots: Vec<_> = trust.roots(now).cloned().collect();
+        let shown = Arc::new(Shown::new(&server, &active, &roots));
+        let authority = Arc::new(Self {
+            store,
+            sealing_key,
+            settings,
+            active: RwLock::new(Arc::new(active)),
+            server: RwLock::new(Arc::new(server)),
+            shown,
+            trust: RwLock::new(Arc::new(trust)),
+            signers: SignerCache::default(),
+            reloading: Mutex::default(),
+            observers: RwLock::default(),
+        });
+        watch::start(&authority);
+        Ok(authority)
+    }
+
+    /// Tells `observer` from now on.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        self.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
+    }
+
+    /// TLS for the KMIP port: version 1.2 and 1.3, no client without a certificate. It stays good:
+    /// certificates, revocations and roll-overs are taken up by the connections that follow.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Tls`].
+    pub fn server_config(self: &Arc<Self>) -> Result<Arc<ServerConfig>, AuthorityError> {
+        self.config(true)
+    }
+
+    /// TLS for the enrolment port: a client may show a certificate, and must be let in if it does.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Tls`].
+    pub fn enrolment_config(self: &Arc<Self>) -> Result<Arc<ServerConfig>, AuthorityError> {
+        self.config(false)
+    }
+
+    fn config(self: &Arc<Self>, certificate_mandatory: bool) -> Result<Arc<ServerConfig>, AuthorityError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = Arc::new(ClientVerifier::new(self, certificate_mandatory));
+        let shown: Arc<Shown> = Arc::clone(&self.shown);
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&version::TLS13, &version::TLS12])?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(shown);
+        // A resumed session would let in whom it let in before, whatever has been revoked since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+
+    /// Who the peer is that has shown `certificate` in a handshake. For every request anew: what has been
+    /// revoked or has expired since is refused, and the chain is verified only the first time.
+    ///
+    /// # Errors
+    /// Why it is not, or no longer, let in.
+    pub fn identify(
+        &self,
+        certificate: &CertificateDer<'_>,
+        now: OffsetDateTime,
+    ) -> Result<Identity, Refusal> {
+        self.trust().identify(certificate, &[], now)
+    }
+
+    /// The authority's own certificates that are trusted at `now`, the active one first: what a client has to
+    /// trust.
+    pub fn roots(&self, now: OffsetDateTime) -> Vec<CertificateDer<'static>> {
+        self.trust().roots(now).cloned().collect()
+    }
+
+    /// The fingerprint of the authority that signs, for people and tokens.
+    pub fn fingerprint(&self) -> CertificateSha256 {
+        CertificateSha256::of(&self.active().certificate)
+    }
+
+    /// The server's certificate that is shown now.
+    pub fn server_certificate(&self) -> CertificateDer<'static> {
+        self.server().record.certificate.0.clone()
+    }
+
+    /// Founds the next generation of the authority. The present one stays trusted for `overlap`: within it
+    /// every client must have renewed.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Limit`] for an overlap out of range, or while an earlier roll-over is under way;
+    /// [`AuthorityError::Contended`]; [`AuthorityError::Store`].
+    pub fn roll_over(&self, overlap: Duration, now: OffsetDateTime) -> Result<(), AuthorityError> {
+        let active = ca::roll_over(self.store.as_ref(), &self.sealing_key, overlap, now)?;
+        *self.active.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(active);
+        self.reload()?;
+        self.renew_server_certificate(now)
+    }
+
+    /// What falls due with time: renews the server's certificate, ends authorities that were rolled over, and
+    /// forgets what has long expired. For a timer; once an hour is plenty.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Store`] and others; whatever was not done is done the next time.
+    pub fn maintain(&self, now: OffsetDateTime) -> Result<(), AuthorityError> {
+        if ca::forget_ended(self.store.as_ref(), now)? > 0 {
+            self.reload()?;
+            self.show_server_certificate(now);
+        }
+        let (server, active) = (self.server(), self.active());
+        if !server_certificate::fits(&server.record, &active, &self.settings.server_names, now) {
+            self.renew_server_certificate(now)?;
+        }
+        clients::forget_expired(self.store.as_ref(), now)?;
+        enrol::forget_expired(self.store.as_ref(), now - limits::EXPIRED_TOKEN_KEPT)
+    }
+
+    fn renew_server_certificate(&self, now: OffsetDateTime) -> Result<(), AuthorityError> {
+        let active = self.active();
+        let names = (active.as_ref(), self.settings.server_names.as_slice());
+        let validity = self.settings.server_validity;
+        let server = server_certificate::open(self.store.as_ref(), &self.sealing_key, names, validity, now)?;
+        *self.server.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(server);
+        self.show_server_certificate(now);
+        Ok(())
+    }
+
+    fn show_server_certificate(&self, now: OffsetDateTime) {
+        self.shown.show(&self.server(), &self.active(), &self.roots(now));
+    }
+
+    /// Makes the picture of trust anew, and tells what has been revoked since the last one.
+    fn reload(&self) -> Result<(), AuthorityError> {
+        let _reloading = self.reloading();
+        let trust = Arc::new(Trust::load(self.store.snapshot()?.as_ref())?);
+        let before = {
+            let mut present = self.trust.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *present, Arc::clone(&trust))
+        };
+        let observers = self.observers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for revoked in trust.revoked_since(&before) {
+            observers.iter().for_each(|observer| observer.revoked(&revoked));
+        }
+        Ok(())
+    }
+
+    fn tell_refused(&self, certificate: CertificateSha256, refusal: Refusal) {
+        let observers = self.observers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        observers.iter().for_each(|observer| observer.refused(&certificate, refusal));
+    }
+
+    // None of the locks guards more than one exchange of an `Arc`, so a panic elsewhere leaves nothing half done.
+
+    fn reloading(&self) -> MutexGuard<'_, ()> {
+        self.reloading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trust(&self) -> Arc<Trust> {
+        Arc::clone(&self.trust.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn active(&self) -> Arc<Active> {
+        Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn server(&self) -> Arc<ServerIdentity> {
+        Arc::clone(&self.server.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! Which grants are used, and how far each VM has gone on: what the server writes down, durably, before it
+//! releases anything under a grant.
+//!
+//! | key in the store | value |
+//! |---|---|
+//! | `grant/used/` expires (8 bytes) id (16 bytes) | nothing: the key says it all |
+//! | `grant/vm/` VM (16 bytes) | highest generation redeemed or fenced (8 bytes) |
+//! | `grant/key/` object, as grants name it | the VM that it was made for (16 bytes) |
+//! | `grant/forgotten` | seconds since 1970 (8 bytes): used grants that expired before are forgotten |
+//! | `grant/restored` | seconds since 1970 (8 bytes): of a restored server; grants that were good then or before are refused |
+//!
+//! All numbers are big-endian, so used grants lie in the order in which they expire, and forgetting them is
+//! deleting a range. A used grant is remembered until it has expired for every clock within the skew; what is
+//! forgotten is refused ever after by `grant/forgotten`, so that a server whose clock is set back takes no old
+//! grant again.
+//!
+//! A key that was made for a VM is granted to that VM alone: who copies the VM's sealed volumes into another VM's directory
+//! has nothing of them by that VM's grants. A key that a person named is nobody's, and may seal several VMs.
+//!
+//! A restored server does not know which grants were used since its backup. So it takes none that could have been, and
+//! `grant/restored` says when that was.
+
+use strongroom_store::{Is, KeyRange, Operation, Outcome, Snapshot, Store, StoreError, Transaction};
+use time::OffsetDateTime;
+
+use super::refusal::Refusal;
+use super::verify::{CLOCK_SKEW_SECONDS, VerifiedGrant};
+use super::{GrantTime, VmGeneration, VmId, holding};
+
+const USED: &[u8] = b"grant/used/";
+pub(crate) const VM: &[u8] = b"grant/vm/";
+pub(crate) const KEY: &[u8] = b"grant/key/";
+const FORGOTTEN: &[u8] = b"grant/forgotten";
+const RESTORED: &[u8] = b"grant/restored";
+/// All that is kept here.
+pub(crate) const PREFIX: &[u8] = b"grant/";
+
+/// How often a redemption is tried again because another one of the same VM came between. Each conflict means
+/// that another grant was redeemed, and a VM has few at a time.
+const REDEEM_ATTEMPTS: usize = 16;
+/// Used grants forgotten in one transaction; within the store's limit of operations.
+const FORGET_PER_TRANSACTION: usize = 100;
+
+/// Why a grant was not redeemed.
+#[derive(Debug, thiserror::Error)]
+pub enum RedeemError {
+    /// It may not be used.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The store failed. Whether the grant is used is not known if the store does not know; the host asks for
+    /// another.
+    #[error("the use of the grant could not be written down, so nothing is released: {0}")]
+    Store(#[from] StoreError),
+    /// Others of the same VM came between every time.
+    #[error("too many grants of one VM at a time; try again with the same grant")]
+    Contended,
+    /// What the ledger says is no number.
+    #[error("the ledger of grants is damaged at {key}")]
+    Damaged {
+        /// The key, escaped.
+        key: String,
+    },
+}
+
+/// What it takes to redeem a grant, as things are in `snapshot`: conditions that hold as long as the grant was not used and its VM
+/// has not gone on, and what is then written. After a conflict, ask again. Its host may read on from then: [`holding`].
+///
+/// # Errors
+/// [`Refusal::Replayed`], [`Refusal::Superseded`], [`Refusal::BeforeRestore`], [`Refusal::OtherVm`], [`Refusal::Expired`]
+/// if it is so old that it may be forgotten; [`RedeemError::Store`], [`RedeemError::Damaged`].
+pub fn redemption(snapshot: &dyn Snapshot, verified: &VerifiedGrant) -> Result<Transaction, RedeemError> {
+    let grant = verified.grant();
+    let (expires, generation) = (grant.expires(), grant.generation());
+    let (restored, _) = number(snapshot, RESTORED)?;
+    if let Some(restored) = restored.filter(|restored| grant.not_before().0 <= *restored) {
+        return Err(Refusal::BeforeRestore { restored: GrantTime(restored) }.into());
+    }
+    let used_key = [USED, &expires.0.to_be_bytes(), grant.id().as_bytes()].concat();
+    if snapshot.get(&used_key)?.is_some() {
+        return Err(Refusal::Replayed.into());
+    }
+    let (forgotten, forgotten_is) = number(snapshot, FORGOTTEN)?;
+    if expires.0 < forgotten.unwrap_or(0) {
+        return Err(Refusal::Expired { expires }.into());
+    }
+    let vm_key = vm_key(grant.vm());
+    let (highest, vm_is) = number(snapshot, &vm_key)?;
+    let highest = highest.map(VmGeneration);
+    if let Some(highest) = highest.filter(|highest| *highest > generation) {
+        return Err(Refusal::Superseded { granted: generation, highest }.into());
+    }
+    let mut transaction = Transaction::new()
+        .when(used_key.clone(), Is::Absent)
+        .when(FORGOTTEN, forgotten_is)
+        .when(vm_key.clone(), vm_is)
+        .put(used_key, []);
+    if highest != Some(generation) {
+        transaction = transaction.put(vm_key, generation.0.to_be_bytes());
+    }
+    for object in grant.objects() {
+        let key = key_key(object);
+        let of = snapshot.get(&key)?;
+        if of.as_ref().is_some_and(|of| of.value != grant.vm().as_bytes()) {
+            return Err(Refusal::OtherVm.into());
+        }
+        transaction = transaction.when(key, of.map_or(Is::Absent, |of| Is::ModifiedAt(of.mod_revision)));
+    }
+    transaction.operations.extend(holding::begun_by(snapshot, verified)?);
+    Ok(transaction)
+}
+
+/// Redeems `grant` in a transaction of its own: when the future is done, its use is durable.
+///
+/// # Errors
+/// As [`redemption`], and [`RedeemError::Contended`].
+pub async fn redeem(store: &dyn Store, grant: &VerifiedGrant) -> Result<(), RedeemError> {
+    for _ in 0..REDEEM_ATTEMPTS {
+        let redemption = redemption(store.snapshot()?.as_ref(), grant)?;
+        if let Outcome::Committed(_) = store.submit(redemption).await? {
+            return Ok(());
+        }
+    }
+    Err(RedeemError::Contended)
+}
+
+/// Lets a VM go on to `generation` without a grant: whatever was granted below it is void from then on, used or not, and
+/// so is what hosts [hold](super::holding) of it. Answers how far the VM has gone on, which may be higher. Blocks for a
+/// write to the device.
+///
+/// # Errors
+/// [`RedeemError::Store`], [`RedeemError::Damaged`], [`RedeemError::Contended`].
+pub fn raise_generation(
+    store: &dyn Store,
+    vm: VmId,
+    generation: VmGeneration,
+) -> Result<VmGeneration, RedeemError> {
+    let key = vm_key(vm);
+    for _ in 0..REDEEM_ATTEMPTS {
+        let (highest, is) = number(store.snapshot()?.as_ref(), &key)?;
+        if let Some(highest) = highest.map(VmGeneration).filter(|highest| *highest >= generation) {
+            return Ok(highest);
+        }
+        let raised = Transaction::new().when(key.clone(), is).put(key.clone(), generation.0.to_be_bytes());
+        if let Outcome::Committed(_) = store.commit(raised)? {
+            return Ok(generation);
+        }
+    }
+    Err(RedeemError::Contended)
+}
+
+/// Makes an object a VM's: no grant releases it for another one from then on. Blocks for a write to the device.
+///
+/// # Errors
+/// [`Refusal::OtherVm`] if it is another VM's already; [`RedeemError::Store`], [`RedeemError::Contended`].
+pub fn bind(store: &dyn Store, object: &str, vm: VmId) -> Result<(), RedeemError> {
+    let key = key_key(object);
+    for _ in 0..REDEEM_ATTEMPTS {
+        match store.snapshot()?.get(&key)? {
+            Some(of) if of.value == vm.as_bytes() => return Ok(()),
+            Some(_) => return Err(Refusal::OtherVm.into()),
+            None => {}
+        }
+        let bound = Transaction::new().when(key.clone(), Is::Absent).put(key.clone(), *vm.as_bytes());
+        if let Outcome::Committed(_) = store.commit(bound)? {
+            return Ok(());
+        }
+    }
+    Err(RedeemError::Contended)
+}
+
+/// The highest generation of a VM that was redeemed or fenced, if any was.
+///
+/// # Errors
+/// [`RedeemError::Store`], [`RedeemError::Damaged`].
+pub fn highest_generation(store: &dyn Store, vm: VmId) -> Result<Option<VmGeneration>, RedeemError> {
+    Ok(number(store.snapshot()?.as_ref(), &vm_key(vm))?.0.map(VmGeneration))
+}
+
+/// Forgets the used grants that no clock within the skew takes any more at `now`, and answers how many. For a
+/// timer; once a minute is plenty.
+///
+/// # Errors
+/// [`RedeemError::Store`], [`RedeemError::Damaged`].
+pub fn forget_expired(store: &dyn Store, now: OffsetDateTime) -> Result<usize, RedeemError> {
+    let before = GrantTime::of(now).0.saturating_sub(CLOCK_SKEW_SECONDS);
+    let range = KeyRange::between(USED, [USED, &before.to_be_bytes()[..]].concat());
+    let mut forgotten_count = 0;
+    loop {
+        let snapshot = store.snapshot()?;
+        let page = snapshot.range(&range, FORGET_PER_TRANSACTION)?;
+        if page.entries.is_empty() {
+            return Ok(forgotten_count);
+        }
+        let (forgotten, forgotten_is) = number(snapshot.as_ref(), FORGOTTEN)?;
+        let mut transaction = Transaction::new().when(FORGOTTEN, forgotten_is);
+        // The mark goes first or with the deletions, never after them.
+        if forgotten.is_none_or(|forgotten| forgotten < before) {
+            transaction = transaction.put(FORGOTTEN, before.to_be_bytes());
+        }
+        let count = page.entries.len();
+        transaction = page.entries.into_iter().fold(transaction, |all, entry| all.delete(entry.key));
+        if let Outcome::Committed(_) = store.commit(transaction)? {
+            forgotten_count += count;
+        }
+    }
+}
+
+/// What of a restored server's ledger stands in for the grants that it has forgotten: none is taken that was good at `now`, by
+/// any clock within the skew, or before.
+pub(crate) fn restored_at(now: OffsetDateTime) -> Operation {
+    let restored = GrantTime::of(now).0.saturating_add(CLOCK_SKEW_SECONDS);
+    Operation::Put { key: RESTORED.to_vec(), value: restored.to_be_bytes().to_vec(), lease: None }
+}
+
+/// The later of two values under one key of VMs or holdings: generations never go back.
+///
+/// # Errors
+/// [`RedeemError::Damaged`].
+pub(crate) fn later_generation<'a>(
+    key: &[u8],
+    one: &'a [u8],
+    other: &'a [u8],
+) -> Result<&'a [u8], RedeemError> {
+    let damaged = || RedeemError::Damaged { key: key.escape_ascii().to_string() };
+    let generation =
+        |value: &[u8]| value.as_array().map(|bytes| u64::from_be_bytes(*bytes)).ok_or_else(damaged);
+    Ok(if generation(one)? >= generation(other)? { one } else { other })
+}
+
+pub(super) fn vm_key(vm: VmId) -> Vec<u8> {
+    [VM, vm.as_bytes()].concat()
+}
+
+fn key_key(object: &str) -> Vec<u8> {
+    [KEY, object.as_bytes()].concat()
+}
+
+/// The number under `key`, and the condition that it still is that.
+pub(super) fn number(snapshot: &dyn Snapshot, key: &[u8]) -> Result<(Option<u64>, Is), RedeemError> {
+    let Some(entry) = snapshot.get(key)? else {
+        return Ok((None, Is::Absent));
+    };
+    match entry.value.as_array() {
+        Some(bytes) => Ok((Some(u64::from_be_bytes(*bytes)), Is::ModifiedAt(entry.mod_revision))),
+        None => Err(RedeemError::Damaged { key: key.escape_ascii().to_string() }),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

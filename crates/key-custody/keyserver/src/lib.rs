@@ -1,0 +1,56 @@
+//! The embedded key server: KMIP objects, its certificate authority, grants, backup, audit.
+//!
+//! What it promises, each held by the tests that `docs/KEYS.md` names:
+//!
+//! - **A key leaves under a certificate** that this server's authority issued and has not revoked,
+//!   and to a host only under a grant that the key's owner signed for one VM.
+//! - **Nothing is released before it is on record.** The audit record is durable first.
+//! - **What was destroyed stays destroyed**, in backups too, as far as a tombstone is known.
+//! - **No file holds a key in the clear.** Objects are sealed under the root key, which a TPM, a
+//!   token, a passphrase or custodians open.
+//! - **What strangers do at the ports costs known clients nothing**: each listener's limits are
+//!   `serving`'s.
+//!
+//! | folder | holds |
+//! |---|---|
+//! | [`root`] | the root key and what protects it |
+//! | [`authority`] | the certificate authority, enrolment, certificates of clients |
+//! | [`access`] | roles, identities, who may do what |
+//! | [`objects`] | keys and their life: kept, moved, destroyed |
+//! | [`grant`] | what a host fetches a VM's key by |
+//! | `operations`, `batch` | what each KMIP operation does |
+//! | [`management`] | the questions of administrators |
+//! | [`broker`] | external providers behind this server |
+//! | [`backup`], [`recovery`] | copies for custodians, and what mends a server that nobody gets into |
+//! | [`process`] | all of it put together, as a process |
+//!
+//! A command or process of the program puts a server together by [`process`]; [`Foundations`] and
+//! [`KeyServer`] are for tests and for what serves without ports.
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod authority;
+pub mod backup;
+mod batch;
+pub mod broker;
+mod caller;
+pub mod grant;
+mod granting;
+#[cfg(test)]
+mod killed;
+pub mod management;
+pub mod objects;
+mod observer;
+mod operations;
+pub mod process;
+pub mod recovery;
+pub mod root;
+mod server;
+mod service;
+mod settings;
+
+pub use self::caller::Caller;
+pub use self::granting::LedgeredGrants;
+pub use self::observer::{Event, EventOutcome, Observer, RecordError, Recording};
+pub use self::server::{Foundations, GrantFailure, Grants, KeyServer, Redeeming};
+pub use self::settings::Settings;

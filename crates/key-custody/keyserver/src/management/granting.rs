@@ -1,0 +1,63 @@
+//! What a control plane asks so that it can grant: a host's public key by the host's name, that a VM has gone on, and that a
+//! key is a VM's.
+
+use time::OffsetDateTime;
+
+use super::protocol::{FenceAnswer, HostAnswer};
+use super::{Management, failed, refused, refused_by_server};
+use crate::access::{Identity, Role};
+use crate::authority::enrol::server::Unanswered;
+use crate::grant::{RedeemError, VmGeneration, VmId, ledger};
+use crate::objects::id::ObjectId;
+use crate::objects::keeping::KeepingError;
+
+impl Management {
+    /// The hosts that are called so, by their names or ids, each with the key of its newest certificate. One that is revoked
+    /// or has no certificate that is good now is none.
+    pub(super) fn hosts(&self, host: &str, now: OffsetDateTime) -> Result<Vec<HostAnswer>, Unanswered> {
+        let mut hosts = Vec::new();
+        for (client, record, is_revoked) in self.authority.clients().map_err(failed)? {
+            let is_called_so = record.name.as_str() == host || client.to_string() == host;
+            if record.role != Role::Host || is_revoked || !is_called_so {
+                continue;
+            }
+            let certificates = self.authority.certificates_of(client, now).map_err(failed)?;
+            let newest = certificates
+                .into_iter()
+                .filter(|(certificate, is_revoked)| !is_revoked && now <= certificate.not_after)
+                .map(|(certificate, _)| certificate)
+                .max_by_key(|certificate| (certificate.not_before, certificate.not_after));
+            hosts.extend(newest.map(|certificate| HostAnswer {
+                client,
+                name: record.name,
+                public_key: certificate.public_key,
+                not_after_unix_seconds: certificate.not_after.unix_timestamp(),
+            }));
+        }
+        Ok(hosts)
+    }
+
+    /// Lets a VM go on to a generation although no grant for it was redeemed.
+    pub(super) fn fence(&self, vm: VmId, generation: VmGeneration) -> Result<FenceAnswer, Unanswered> {
+        let generation = ledger::raise_generation(self.store.as_ref(), vm, generation)
+            .map_err(|error| refused_by_server("grants", &error))?;
+        Ok(FenceAnswer { vm, generation })
+    }
+
+    /// Makes a key of the asker's a VM's.
+    pub(super) fn bind_key(&self, asker: &Identity, key: ObjectId, vm: VmId) -> Result<(), Unanswered> {
+        let unusable = |error: &KeepingError| refused_by_server("objects", error);
+        let work = self.brokering.objects.begin().map_err(|error| unusable(&error))?;
+        match work.load(key) {
+            Ok(object) if object.owner == asker.client => {}
+            Ok(_) | Err(KeepingError::NotFound { .. }) => {
+                return Err(refused("unknown", format!("{} owns no key {key}", asker.client)));
+            }
+            Err(error) => return Err(unusable(&error)),
+        }
+        ledger::bind(self.store.as_ref(), &key.to_string(), vm).map_err(|error| match error {
+            RedeemError::Refused(refusal) => refused(refusal.code(), format!("key {key}: {refusal}")),
+            error => refused_by_server("grants", &error),
+        })
+    }
+}

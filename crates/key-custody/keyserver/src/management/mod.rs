@@ -1,0 +1,406 @@
+//! What administrators ask of a server that runs: who its clients are, whether it is backed up, what became of a key.
+//!
+//! It goes over the socket of the server's machine or the enrolment port (HTTP/1.1 over TLS, `POST /v1/manage`) under a certificate of a role that the
+//! [table](crate::access::scope) lets do it. [`protocol`] has the questions and answers; here they are answered. None of them
+//! shows a key: who manages the server does not read what it keeps.
+//!
+//! Each question that changes something is on record before its answer leaves, and so is each that is refused.
+
+mod backup;
+mod brokering;
+pub(crate) mod custody;
+mod destruction;
+mod granting;
+pub(crate) mod hand_over;
+pub mod protocol;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+use strongroom_audit::limits::FILE_BYTES;
+use strongroom_audit::syslog::{ShipStatus, Shipper};
+use strongroom_audit::{Actor, AuditLog, Outcome, Record, Retention, Size};
+use strongroom_store::Store;
+use strongroom_types::display_bytes;
+use time::{Duration, OffsetDateTime};
+
+use self::backup::Backups;
+pub use self::brokering::Brokering;
+use self::hand_over::Wish;
+use self::protocol::{
+    AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer,
+    USE_TEXT_BYTES_MAX,
+};
+use crate::access::{ClientId, Identity, OperationClass, Scope, scope};
+use crate::authority::enrol::server::{Origin, Unanswered};
+use crate::authority::enrol::token::{NewToken, TokenState};
+use crate::authority::{Authority, AuthorityError, enrol};
+use crate::objects::destruction::Destructions;
+use crate::objects::sealing::SealingError;
+use crate::process::record::{actor_of, within_limits};
+use crate::process::state::State;
+use crate::recovery::restored::RESTORED;
+use crate::root::{self, Access};
+
+/// Answers administrators.
+pub struct Management {
+    authority: Arc<Authority>,
+    audit: Arc<AuditLog>,
+    store: Arc<dyn Store>,
+    directory: PathBuf,
+    shipper: Option<Arc<Shipper>>,
+    retention: Retention,
+    brokering: Brokering,
+    destructions: Arc<Destructions>,
+    backups: Backups,
+}
+
+impl Management {
+    /// For the server of this state, whose audit log is shipped, and shortened.
+    ///
+    /// # Errors
+    /// [`SealingError`] if no keys can be derived.
+    pub fn new(
+        state: &State,
+        shipper: Option<Arc<Shipper>>,
+        retention: Retention,
+        brokering: Brokering,
+        destructions: Arc<Destructions>,
+    ) -> Result<Self, SealingError> {
+        Ok(Self {
+            shipper,
+            retention,
+            brokering,
+            authority: Arc::clone(&state.authority),
+            audit: Arc::clone(&state.audit),
+            store: Arc::clone(&state.store),
+            directory: state.directory.clone(),
+            destructions,
+            backups: Backups::new(state)?,
+        })
+    }
+
+    fn answer_on_record(
+        &self,
+        asker: &Identity,
+        origin: Origin,
+        question: &[u8],
+    ) -> Result<Value, Unanswered> {
+        let question: Question = serde_json::from_slice(question)
+            .map_err(|error| refused("malformed", format!("the question cannot be read: {error}")))?;
+        let actor = actor_of(asker, Some(origin.to_string()));
+        let class = class_of(&question);
+        if scope(asker.role, class) != Scope::All {
+            let record = record_of(&question, actor, Outcome::Denied).reason("the role may not do that");
+            self.on_record(&about(record, question.key()))?;
+            return Err(refused("role", format!("the role {} may not do that", asker.role)));
+        }
+        let confirms = matches!(question, Question::ConfirmDestruction { .. });
+        let _until_on_record = confirms.then(|| self.wait(self.destructions.begin_confirming()));
+        let (answer, ids) = match self.done(asker, &actor, question.clone()) {
+            Ok(done) => done,
+            Err(refused) => {
+                let record = record_of(&question, actor, Outcome::Failed).reason(refused.code);
+                self.on_record(&about(record, question.key()))?;
+                return Err(refused);
+            }
+        };
+        if question.changes_something() {
+            let record = record_of(&question, actor, Outcome::Done);
+            self.on_record(&about(record, ids))?;
+        }
+        Ok(answer)
+    }
+
+    fn on_record(&self, record: &Record) -> Result<(), Unanswered> {
+        self.audit.append(record).wait().map(drop).map_err(|error| {
+            tracing::error!(%error, "nothing is answered without a record");
+            Unanswered {
+                by_asker: false,
+                ..refused("unrecorded", "it could not be put on record".to_owned())
+            }
+        })
+    }
+
+    /// The answer, and the ids of what it was about.
+    fn done(
+        &self,
+        asker: &Identity,
+        actor: &Actor,
+        question: Question,
+    ) -> Result<(Value, Vec<String>), Unanswered> {
+        let now = OffsetDateTime::now_utc();
+        match question {
+            Question::Status => Ok((json(&self.status(now)?)?, Vec::new())),
+            Question::CreateToken { client, name, role, valid_seconds, public_key, certificate_days } => {
+                let certificate_validity = certificate_days.map(|days| Duration::days(days.into()));
+                let mut wanted =
+                    NewToken { client, public_key, certificate_validity, ..NewToken::new(role, name) };
+                if let Some(seconds) = valid_seconds {
+                    wanted.validity = Duration::seconds(i64::from(seconds));
+                }
+                let expires = now + wanted.validity;
+                let token = self.authority.create_token(wanted, now).map_err(failed)?;
+                let id = token.id().to_string();
+                let answer = NewTokenAnswer {
+                    id: id.clone(),
+                    token: token.reveal(),
+                    expires_unix_seconds: expires.unix_timestamp(),
+                };
+                let about = [id].into_iter().chain(client.map(|client| client.to_string()));
+                Ok((json(&answer)?, about.collect()))
+            }
+            Question::Tokens => {
+                let tokens = self.authority.tokens(now).map_err(failed)?;
+                let answers: Vec<_> = tokens
+                    .into_iter()
+                    .map(|token| TokenAnswer {
+                        id: token.id.to_string(),
+                        client: token.client,
+                        name: token.name,
+                        role: token.role,
+                        expires_unix_seconds: token.expires.unix_timestamp(),
+                        state: match token.state {
+                            TokenState::Open => "open",
+                            TokenState::Used => "used",
+                            TokenState::Expired => "expired",
+                        }
+                        .to_owned(),
+                    })
+                    .collect();
+                Ok((json(&answers)?, Vec::new()))
+            }
+            Question::CancelToken { id } => {
+                let token = id.parse().map_err(|error| refused("malformed", format!("{error}")))?;
+                self.authority.cancel_token(token).map_err(failed)?;
+                Ok((Value::Null, vec![id]))
+            }
+            Question::Clients => {
+                let clients = self.authority.clients().map_err(failed)?;
+                let answers: Vec<_> = clients
+                    .into_iter()
+                    .map(|(id, record, is_revoked)| ClientAnswer {
+                        id,
+                        name: record.name,
+                        role: record.role,
+                        created_unix_seconds: record.created.unix_timestamp(),
+                        is_revoked,
+                    })
+                    .collect();
+                Ok((json(&answers)?, Vec::new()))
+            }
+            Question::RevokeClient { client, reason } => {
+                self.revoke(client, &reason, now)?;
+                Ok((Value::Null, vec![client.to_string()]))
+            }
+            Question::ProposeHandOver { from, to, keys, reason } => {
+                let answer = self.propose_hand_over(asker, Wish { from, to, keys, reason })?;
+                Ok((json(&answer)?, answer.about()))
+            }
+            Question::ConfirmHandOver { id } => {
+                let answer = self.confirm_hand_over(asker, actor.clone(), id)?;
+                Ok((json(&answer)?, vec![id.to_string()]))
+            }
+            Question::CancelHandOver { id } => Ok((json(&self.cancel_hand_over(id)?)?, vec![id.to_string()])),
+            Question::HandOvers => Ok((json(&self.waiting_hand_overs()?)?, Vec::new())),
+            Question::BrokerAdd { key } => self.broker_add(asker, key),
+            Question::BrokerCreate { provider, request } => self.broker_create(asker, &provider, request),
+            Question::BrokeredKeys => self.brokered_keys(),
+            Question::Hosts { host } => Ok((json(&self.hosts(&host, now)?)?, Vec::new())),
+            Question::FenceVm { vm, generation } => {
+                Ok((json(&self.fence(vm, generation)?)?, vec![vm.to_string()]))
+            }
+            Question::BindKey { key, vm } => {
+                self.bind_key(asker, key, vm)?;
+                Ok((Value::Null, vec![key.to_string(), vm.to_string()]))
+            }
+            Question::ScheduleDestruction { key, delay_seconds, reason } => {
+                self.schedule_destruction(asker, key, delay_seconds, &reason)
+            }
+            Question::CancelDestruction { key } => self.cancel_destruction(key),
+            Question::ConfirmDestruction { key } => self.confirm_destruction(asker, key),
+            Question::Destructions => self.list_destructions(),
+            Question::KeyHistory { key, most } => self.key_history(key, most),
+            Question::AuditHead => {
+                let head = self.audit.head().wait().map_err(|error| refused_by_server("audit", &error))?;
+                Ok((json(&AuditAnswer { head })?, Vec::new()))
+            }
+            Question::RecordUse { vm, what, by } => {
+                for text in [&what, &by] {
+                    if text.is_empty()
+                        || text.len() > USE_TEXT_BYTES_MAX
+                        || text.chars().any(char::is_control)
+                    {
+                        let message = format!(
+                            "a use is named in 1 to {USE_TEXT_BYTES_MAX} bytes without control characters"
+                        );
+                        return Err(refused("malformed", message));
+                    }
+                }
+                Ok((Value::Null, vec![vm.to_string()]))
+            }
+            Question::MakeBackup { threshold, custodians } => {
+                let answer = self.backups.make(threshold, &custodians)?;
+                Ok((json(&answer)?, vec![answer.backup.id.to_string()]))
+            }
+            Question::ProposeCustodians { threshold, custodians } => {
+                let answer = self.backups.propose(asker, threshold, &custodians)?;
+                Ok((json(&answer)?, vec![answer.id]))
+            }
+            Question::ConfirmCustodians { id } => {
+                Ok((json(&self.backups.custodies().confirm(asker, &id)?)?, vec![id]))
+            }
+            Question::Custodians => Ok((json(&self.backups.list_custodians()?)?, Vec::new())),
+            Question::ReadBackup { id, offset } => {
+                Ok((json(&self.backups.part(id, offset)?)?, vec![id.to_string()]))
+            }
+            Question::KeepBackup { id } => {
+                self.backups.keep(id)?;
+                Ok((Value::Null, vec![id.to_string()]))
+            }
+        }
+    }
+
+    fn status(&self, now: OffsetDateTime) -> Result<StatusAnswer, Unanswered> {
+        let credentials = Access::of_this_service().credentials_directory;
+        let root = root::describe(&self.directory, credentials.as_deref())
+            .map_err(|error| refused_by_server("root", &error))?;
+        let snapshot = self.store.snapshot().map_err(|error| refused_by_server("store", &error))?;
+        let generation = snapshot.revision().0;
+        let backup = crate::backup::status(&self.directory, generation)
+            .map_err(|error| refused_by_server("backup", &error))?;
+        let clients = self.authority.clients().map_err(failed)?;
+        let mut warnings: Vec<_> = root.warnings.iter().map(ToString::to_string).collect();
+        warnings.extend(self.destructions.delay_warning());
+        let audit = self.audit.size().map_err(|error| refused_by_server("audit", &error))?;
+        warnings.extend(self.retention_warning(audit));
+        Ok(StatusAnswer {
+            root_protection: root.protection.to_string(),
+            root_by: root.by,
+            warnings,
+            authority: self.authority.fingerprint().to_string(),
+            clients: clients.len(),
+            backup: json(&backup)?,
+            audit_sequence: self.audit.durable(),
+            audit_first_sequence: audit.first_sequence,
+            audit_bytes: audit.bytes,
+            collector: self.shipper.as_ref().map(|shipper| {
+                let ShipStatus { confirmed, failures, trouble, .. } = shipper.status();
+                CollectorAnswer { confirmed_sequence: confirmed, failures, trouble }
+            }),
+            now_unix_seconds: now.unix_timestamp(),
+        })
+    }
+
+    /// That more of the log is here than is to be kept.
+    fn retention_warning(&self, log: Size) -> Option<String> {
+        let most = self.retention.keep_bytes?;
+        let confirmed = self.shipper.as_ref()?.status().confirmed;
+        (log.bytes > most + FILE_BYTES).then(|| {
+            format!(
+                "the audit log has {}, and {} are to be kept: the collector has confirmed it up to line {confirmed} only, and what it has not confirmed stays",
+                display_bytes(log.bytes),
+                display_bytes(most)
+            )
+        })
+    }
+
+    fn revoke(&self, client: ClientId, reason: &str, now: OffsetDateTime) -> Result<(), Unanswered> {
+        let is_restored = || self.store.get(RESTORED).map(|entry| entry.is_some());
+        match self.authority.revoke_client(client, reason, now) {
+            // It may have been enrolled after the backup.
+            Err(AuthorityError::Unknown { .. })
+                if is_restored().map_err(|error| refused_by_server("store", &error))? =>
+            {
+                self.authority.revoke_any_client(client, reason, now)
+            }
+            outcome => outcome,
+        }
+        .map_err(failed)
+    }
+}
+
+impl enrol::server::Management for Management {
+    fn answer(&self, asker: &Identity, origin: Origin, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
+        let answer = self.answer_on_record(asker, origin, question)?;
+        serde_json::to_vec(&answer).map_err(|error| refused_by_server("answer", &error))
+    }
+}
+
+fn class_of(question: &Question) -> OperationClass {
+    match question {
+        Question::Status | Question::Clients | Question::Tokens => OperationClass::ReadAudit,
+        Question::CreateToken { .. }
+        | Question::CancelToken { .. }
+        | Question::RevokeClient { .. }
+        | Question::ProposeHandOver { .. }
+        | Question::ConfirmHandOver { .. }
+        | Question::CancelHandOver { .. }
+        | Question::HandOvers => OperationClass::ManageClients,
+        Question::ScheduleDestruction { .. } | Question::CancelDestruction { .. } => {
+            OperationClass::DestroyKey
+        }
+        Question::ConfirmDestruction { .. } => OperationClass::ConfirmDestroy,
+        Question::Destructions => OperationClass::ReadMetadata,
+        Question::KeyHistory { .. } | Question::AuditHead => OperationClass::ReadAudit,
+        Question::Hosts { .. }
+        | Question::FenceVm { .. }
+        | Question::BindKey { .. }
+        | Question::RecordUse { .. } => OperationClass::IssueGrants,
+        Question::BrokerAdd { .. } | Question::BrokerCreate { .. } => OperationClass::BrokerKey,
+        Question::BrokeredKeys => OperationClass::ReadMetadata,
+        Question::MakeBackup { .. }
+        | Question::ProposeCustodians { .. }
+        | Question::ConfirmCustodians { .. }
+        | Question::Custodians
+        | Question::ReadBackup { .. }
+        | Question::KeepBackup { .. } => OperationClass::ManageBackup,
+    }
+}
+
+/// The record of a question, with what was asked as far as it matters afterwards.
+fn record_of(question: &Question, actor: Actor, outcome: Outcome) -> Record {
+    let record = Record::new(actor, question.name(), outcome);
+    match question {
+        Question::MakeBackup { threshold, custodians }
+        | Question::ProposeCustodians { threshold, custodians } => {
+            backup::custody_on_record(record, *threshold, custodians)
+        }
+        Question::ProposeHandOver { from, to, reason, .. } if outcome == Outcome::Done => {
+            let reason = within_limits(reason);
+            record.field("from", from.to_string()).field("to", to.to_string()).reason(reason)
+        }
+        // Of one that was refused, nothing that it says is believed.
+        Question::RecordUse { what, by, .. } if outcome == Outcome::Done => {
+            record.field("use", what.clone()).field("by", by.clone())
+        }
+        _ => record,
+    }
+}
+
+/// The record with the ids of what it is about.
+fn about(record: Record, ids: impl IntoIterator<Item = String>) -> Record {
+    ids.into_iter().fold(record, Record::object)
+}
+
+fn json(answer: &impl Serialize) -> Result<Value, Unanswered> {
+    serde_json::to_value(answer).map_err(|error| refused_by_server("answer", &error))
+}
+
+fn refused(code: &'static str, message: String) -> Unanswered {
+    Unanswered { code, message, by_asker: true }
+}
+
+fn refused_by_server(code: &'static str, error: &(impl std::fmt::Display + ?Sized)) -> Unanswered {
+    tracing::error!(%error, code, "an administrator's question could not be answered");
+    Unanswered { code, message: error.to_string(), by_asker: false }
+}
+
+fn failed(error: crate::authority::AuthorityError) -> Unanswered {
+    refused("authority", error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

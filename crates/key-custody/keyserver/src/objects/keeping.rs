@@ -1,0 +1,395 @@
+//! Objects in the store: how they are found, and how a piece of work on them becomes one transaction.
+//!
+//! | key | value |
+//! |---|---|
+//! | `object/` identifier (16 bytes) | the object's [sealed record](super::sealing), or its tombstone, for good |
+//! | `name/` owner (16) HMAC of a name (32) | the identifier of the live object that bears the name |
+//! | `owned/` owner (16) identifier (16) | nothing; live objects only, so that destroyed ones cost a search nothing |
+//!
+//! A [`Work`] reads one snapshot and stages what it changes. What it has done becomes one transaction that holds only if
+//! nothing that it read and changed has been changed by another since; if it has, all of it is done anew. So a crash at any moment
+//! leaves an object as it was or as it was to be, and the indexes with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use strongroom_memory::secret::{SecretBytes, SecretError};
+use strongroom_store::{Entry, Is, KeyRange, Outcome, Revision, Snapshot, Store, StoreError, Transaction};
+
+use super::clock::{Clock, UnixSeconds};
+use super::id::ObjectId;
+use super::object::{MetadataError, Object};
+use super::sealing::{OpenedRecord, RecordKind, Sealing, SealingError};
+use super::sketches::Sketches;
+use crate::access::ClientId;
+
+pub(crate) const OBJECT_PREFIX: &[u8] = b"object/";
+pub(crate) const NAME_PREFIX: &[u8] = b"name/";
+pub(crate) const OWNED_PREFIX: &[u8] = b"owned/";
+
+/// Why objects cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum KeepingError {
+    /// There is none, and never was one, by this name.
+    #[error("there is no object {id}")]
+    NotFound {
+        /// The identifier that was asked for.
+        id: ObjectId,
+    },
+    /// Another live object of the owner has the name.
+    #[error("another object of this owner bears the name {name:?}")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The record is older than the store says that it must be.
+    #[error(
+        "the record of object {id} is one from before: it is at generation {found} after {written} changes"
+    )]
+    RolledBack {
+        /// Whose record.
+        id: ObjectId,
+        /// The generation in the record.
+        found: u64,
+        /// How often the store has written it.
+        written: u64,
+    },
+    /// The record does not open.
+    #[error(transparent)]
+    Sealing(#[from] SealingError),
+    /// The record opens and cannot be read.
+    #[error("object {id}: {source}")]
+    Metadata {
+        /// Whose record.
+        id: ObjectId,
+        /// What is wrong with it.
+        source: MetadataError,
+    },
+    /// The store cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No protected memory.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+}
+
+/// All objects of the server.
+pub struct Objects {
+    store: Arc<dyn Store>,
+    sealing: Sealing,
+    sketches: Sketches,
+    clock: Arc<dyn Clock>,
+}
+
+impl Objects {
+    /// The objects that `store` has, sealed under keys derived from `root`.
+    ///
+    /// # Errors
+    ///
+    /// [`SealingError`] if no keys can be derived.
+    pub fn new(
+        store: Arc<dyn Store>,
+        root: &SecretBytes,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, SealingError> {
+        Ok(Self { store, sealing: Sealing::new(root)?, sketches: Sketches::default(), clock })
+    }
+
+    /// Begins a piece of work on what there is now.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::Store`].
+    pub fn begin(&self) -> Result<Work<'_>, KeepingError> {
+        Ok(Work {
+            sealing: &self.sealing,
+            sketches: &self.sketches,
+            snapshot: self.store.snapshot()?,
+            now: self.clock.now(),
+            staged: BTreeMap::new(),
+        })
+    }
+
+    /// Makes durable what the work has changed; `false` if another has changed some of it, and it has to be done again.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::Store`], also when it is not known whether the change was made.
+    pub async fn commit(&self, transaction: Transaction) -> Result<bool, KeepingError> {
+        Ok(matches!(self.store.submit(transaction).await?, Outcome::Committed(_)))
+    }
+
+    /// The same, for who may block.
+    ///
+    /// # Errors
+    ///
+    /// As [`Objects::commit`].
+    pub fn commit_blocking(&self, transaction: Transaction) -> Result<bool, KeepingError> {
+        Ok(matches!(self.store.commit(transaction)?, Outcome::Committed(_)))
+    }
+
+    /// The time by the server's clock.
+    pub fn now(&self) -> UnixSeconds {
+        self.clock.now()
+    }
+
+    pub(super) fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
+    pub(super) fn open_record(&self, id: ObjectId, entry: &Entry) -> Result<OpenedRecord, KeepingError> {
+        open_record(&self.sealing, id, entry)
+    }
+}
+
+/// Opens a record that is no older than the store says.
+fn open_record(sealing: &Sealing, id: ObjectId, entry: &Entry) -> Result<OpenedRecord, KeepingError> {
+    let record = sealing.open(id, &entry.value)?;
+    // Each change writes the record once, so the store's own count of writes is a floor for the generation.
+    if record.generation < entry.version {
+        return Err(KeepingError::RolledBack { id, found: record.generation, written: entry.version });
+    }
+    Ok(record)
+}
+
+/// An object that a piece of work has changed.
+struct Staged {
+    /// What the store had, if it had it.
+    before: Option<Before>,
+    /// Of an object that the store had not: 1, or what it had in the store that it comes from.
+    first_generation: u64,
+    object: Object,
+}
+
+/// What has to be known of the stored state to replace it.
+#[derive(Clone)]
+struct Before {
+    modified: Revision,
+    generation: u64,
+    indexed: Option<IndexKeys>,
+}
+
+/// The index entries that an object has.
+#[derive(Clone, PartialEq, Eq)]
+struct IndexKeys {
+    names: BTreeSet<Vec<u8>>,
+    owned: Vec<u8>,
+}
+
+/// A piece of work: sees one state of all objects and what it has changed itself.
+pub struct Work<'a> {
+    sealing: &'a Sealing,
+    sketches: &'a Sketches,
+    snapshot: Box<dyn Snapshot + 'a>,
+    now: UnixSeconds,
+    staged: BTreeMap<ObjectId, Staged>,
+}
+
+impl Work<'_> {
+    /// The time for all that is done here.
+    pub fn now(&self) -> UnixSeconds {
+        self.now
+    }
+
+    /// The store as it is seen here, for what is known beside objects.
+    pub(crate) fn snapshot(&self) -> &dyn Snapshot {
+        self.snapshot.as_ref()
+    }
+
+    /// Whether anything was changed.
+    pub fn has_changes(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// An object as it is now, or its tombstone.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::NotFound`]; all that can be wrong with a record.
+    pub fn load(&self, id: ObjectId) -> Result<Object, KeepingError> {
+        if let Some(staged) = self.staged.get(&id) {
+            return Ok(staged.object.duplicate()?);
+        }
+        let entry = self.snapshot.get(&object_key(id))?.ok_or(KeepingError::NotFound { id })?;
+        Ok(self.open(id, &entry)?.0)
+    }
+
+    /// Adds a new object.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::NameTaken`].
+    pub fn add(&mut self, object: Object) -> Result<(), KeepingError> {
+        self.check_names(&object)?;
+        self.staged.insert(object.id, Staged { before: None, first_generation: 1, object });
+        Ok(())
+    }
+
+    /// Adds an object as it was in another store.
+    pub(super) fn restore(&mut self, object: Object, generation: u64) {
+        self.staged.insert(object.id, Staged { before: None, first_generation: generation, object });
+    }
+
+    /// Puts a changed object in place of what [`Work::load`] gave.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::NameTaken`]; [`KeepingError::NotFound`].
+    pub fn replace(&mut self, object: Object) -> Result<(), KeepingError> {
+        self.check_names(&object)?;
+        let id = object.id;
+        if let Some(staged) = self.staged.get_mut(&id) {
+            staged.object = object;
+            return Ok(());
+        }
+        let entry = self.snapshot.get(&object_key(id))?.ok_or(KeepingError::NotFound { id })?;
+        let (stored, generation) = self.open(id, &entry)?;
+        let before = Before { modified: entry.mod_revision, generation, indexed: self.index_keys(&stored)? };
+        self.staged.insert(id, Staged { before: Some(before), first_generation: 1, object });
+        Ok(())
+    }
+
+    /// The live object of `owner` that bears a name.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::Store`].
+    pub fn named(&self, owner: ClientId, name: &str) -> Result<Option<ObjectId>, KeepingError> {
+        for staged in self.staged.values() {
+            let object = &staged.object;
+            if object.owner == owner && !object.is_destroyed() && object.names().any(|own| own == name) {
+                return Ok(Some(object.id));
+            }
+        }
+        let Some(entry) = self.snapshot.get(&self.name_key(owner, name)?)? else { return Ok(None) };
+        // One that was changed here would have been found above if it still had the name.
+        Ok(read_id(&entry.value).filter(|id| !self.staged.contains_key(id)))
+    }
+
+    /// Every live object of `owner`, or of everyone, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// All that can be wrong with a record.
+    pub fn live(&self, owner: Option<ClientId>) -> Result<Vec<Object>, KeepingError> {
+        let prefix = match owner {
+            Some(owner) => [OWNED_PREFIX, owner.as_bytes()].concat(),
+            None => OWNED_PREFIX.to_vec(),
+        };
+        let mut found = Vec::new();
+        for entry in self.snapshot.all(&KeyRange::prefix(prefix))? {
+            let Some(id) = entry.key.last_chunk::<16>().map(|bytes| ObjectId::from_bytes(*bytes)) else {
+                continue;
+            };
+            if self.staged.contains_key(&id) {
+                continue;
+            }
+            if let Some(record) = self.snapshot.get(&object_key(id))? {
+                found.push((record.create_revision, self.open(id, &record)?.0));
+            }
+        }
+        for staged in self.staged.values() {
+            let object = &staged.object;
+            if !object.is_destroyed() && owner.is_none_or(|owner| owner == object.owner) {
+                found.push((Revision(u64::MAX), object.duplicate()?));
+            }
+        }
+        found.sort_by_key(|(created, object)| (object.life.initial(), *created, object.id));
+        Ok(found.into_iter().map(|(_, object)| object).collect())
+    }
+
+    /// What was changed, as the one transaction that makes it durable.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepingError::Sealing`] for an object that is too large.
+    pub fn into_transaction(self) -> Result<Transaction, KeepingError> {
+        let mut transaction = Transaction::new();
+        // Names that this work takes away from objects, and names that it gives to objects.
+        let mut freed = BTreeSet::new();
+        let mut borne = BTreeMap::new();
+        for (id, staged) in &self.staged {
+            let object = &staged.object;
+            let indexed = self.index_keys(object)?;
+            let (condition, generation) = match &staged.before {
+                Some(before) => (Is::ModifiedAt(before.modified), before.generation + 1),
+                None => (Is::Absent, staged.first_generation),
+            };
+            let kind = if object.is_destroyed() { RecordKind::Tombstone } else { RecordKind::Object };
+            let material = if object.is_destroyed() { None } else { object.material() };
+            let record = self.sealing.seal(*id, kind, generation, &object.metadata(), material)?;
+            transaction = transaction.when(object_key(*id), condition).put(object_key(*id), record);
+
+            let before = staged.before.as_ref().and_then(|before| before.indexed.clone());
+            let names =
+                |keys: &Option<IndexKeys>| keys.as_ref().map(|keys| keys.names.clone()).unwrap_or_default();
+            let (had, has) = (names(&before), names(&indexed));
+            freed.extend(had.difference(&has).cloned());
+            borne.extend(has.difference(&had).map(|name| (name.clone(), *id)));
+            transaction = match (before, indexed) {
+                (None, Some(keys)) => transaction.put(keys.owned, Vec::new()),
+                (Some(keys), None) => transaction.delete(keys.owned),
+                (Some(had), Some(has)) if had.owned != has.owned => {
+                    transaction.delete(had.owned).put(has.owned, Vec::new())
+                }
+                (Some(_), Some(_)) | (None, None) => transaction,
+            };
+        }
+        for (name, id) in &borne {
+            if !freed.contains(name) {
+                transaction = transaction.when(name.clone(), Is::Absent);
+            }
+            transaction = transaction.put(name.clone(), id.as_bytes().to_vec());
+        }
+        for name in freed.into_iter().filter(|name| !borne.contains_key(name)) {
+            transaction = transaction.delete(name);
+        }
+        Ok(transaction)
+    }
+
+    fn open(&self, id: ObjectId, entry: &Entry) -> Result<(Object, u64), KeepingError> {
+        let record = open_record(self.sealing, id, entry)?;
+        let sketch = self.sketches.read(id, record.metadata);
+        let sketch = sketch.map_err(|source| KeepingError::Metadata { id, source })?;
+        let object = sketch.with(record.material)?;
+        if object.is_destroyed() != (record.kind == RecordKind::Tombstone) {
+            return Err(KeepingError::Metadata { id, source: MetadataError::Kind });
+        }
+        Ok((object, record.generation))
+    }
+
+    fn check_names(&self, object: &Object) -> Result<(), KeepingError> {
+        if object.is_destroyed() {
+            return Ok(());
+        }
+        for name in object.names() {
+            if self.named(object.owner, name)?.is_some_and(|holder| holder != object.id) {
+                return Err(KeepingError::NameTaken { name: name.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The index entries of an object; a destroyed one has none.
+    fn index_keys(&self, object: &Object) -> Result<Option<IndexKeys>, KeepingError> {
+        if object.is_destroyed() {
+            return Ok(None);
+        }
+        let names = object.names().map(|name| self.name_key(object.owner, name)).collect::<Result<_, _>>()?;
+        let owned = [OWNED_PREFIX, object.owner.as_bytes(), object.id.as_bytes()].concat();
+        Ok(Some(IndexKeys { names, owned }))
+    }
+
+    fn name_key(&self, owner: ClientId, name: &str) -> Result<Vec<u8>, KeepingError> {
+        let index = self.sealing.index_of(name.as_bytes())?;
+        Ok([NAME_PREFIX, owner.as_bytes(), &index].concat())
+    }
+}
+
+pub(super) fn object_key(id: ObjectId) -> Vec<u8> {
+    [OBJECT_PREFIX, id.as_bytes()].concat()
+}
+
+fn read_id(value: &[u8]) -> Option<ObjectId> {
+    value.try_into().ok().map(ObjectId::from_bytes)
+}

@@ -1,0 +1,49 @@
+//! What metadata say, remembered, so that a key that is fetched again and again is decrypted each time and read once.
+//!
+//! A record is opened and authenticated each time, and its metadata are compared: the same bytes say the same. No secret is kept.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::id::ObjectId;
+use super::object::{MetadataError, Sketch};
+
+/// Most objects that are remembered. Beyond them all are forgotten.
+const SKETCHES_MAX: usize = 4096;
+
+/// The longest metadata that are remembered: those of most keys have a few hundred bytes, and all together have 16 MiB at most.
+const METADATA_MAX_BYTES: usize = 4096;
+
+/// What is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Sketches(Mutex<HashMap<ObjectId, Arc<Remembered>>>);
+
+#[derive(Debug)]
+struct Remembered {
+    metadata: Vec<u8>,
+    sketch: Arc<Sketch>,
+}
+
+impl Sketches {
+    /// The object that these metadata describe.
+    ///
+    /// # Errors
+    ///
+    /// [`MetadataError`].
+    pub fn read(&self, id: ObjectId, metadata: Vec<u8>) -> Result<Arc<Sketch>, MetadataError> {
+        let remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).map(Arc::clone);
+        if let Some(remembered) = remembered.filter(|remembered| remembered.metadata == metadata) {
+            return Ok(Arc::clone(&remembered.sketch));
+        }
+        let sketch = Arc::new(Sketch::read(id, &metadata)?);
+        if metadata.len() <= METADATA_MAX_BYTES {
+            let remembered = Arc::new(Remembered { metadata, sketch: Arc::clone(&sketch) });
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if all.len() >= SKETCHES_MAX {
+                all.clear();
+            }
+            all.insert(id, remembered);
+        }
+        Ok(sketch)
+    }
+}

@@ -1,0 +1,251 @@
+//! The key server as a process: puts its rooms together, serves, and ends in order.
+//!
+//! | file | what |
+//! |---|---|
+//! | [`state`] | the state directory: root, store, authority and audit log, opened in the order in which they need each other |
+//! | `record` | what goes on record, as lines of the audit log |
+//! | `upkeep` | what falls due with time |
+//! | `sweep` | destructions that fall due |
+//!
+//! **Order of the end.** The ports stop taking requests and finish those under way; then the upkeep ends; then the audit log signs its
+//! last head and is closed; then the store.
+
+pub(crate) mod record;
+mod repeated;
+pub mod state;
+mod sweep;
+mod upkeep;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use strongroom_audit::syslog::{Collector, ShipOptions, Shipper};
+use strongroom_audit::{AuditError, Retention};
+use strongroom_kmip::server::{Server, ServerLimits};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+
+use self::record::AuditRecord;
+use self::state::{State, StateError};
+use crate::authority::AuthorityError;
+use crate::authority::enrol;
+use crate::authority::enrol::server::Listeners;
+use crate::broker::{Broker, Upstream};
+use crate::granting::LedgeredGrants;
+use crate::management::{Brokering, Management};
+use crate::objects::clock::SystemClock;
+use crate::objects::dependents::Dependents;
+use crate::objects::destruction::Destructions;
+use crate::objects::sealing::SealingError;
+use crate::server::{Foundations, KeyServer};
+use crate::service::{ClosesRevoked, KmipService};
+use crate::settings::Settings;
+
+/// How long a collector is waited for that gets the last lines of the audit log: as long as it may take for any. One that is in trouble
+/// is not waited for.
+const LAST_LINES_WAIT: Duration = Duration::from_secs(10);
+
+/// Where a server listens, and what it offers.
+#[derive(Debug)]
+pub struct ProcessSettings {
+    /// The KMIP port.
+    pub kmip: SocketAddr,
+    /// The port for enrolment.
+    pub enrolment: SocketAddr,
+    /// The listening socket for administration by this machine, if there is one.
+    pub administration: Option<OwnedFd>,
+    /// What of KMIP is switched on.
+    pub offered: Settings,
+    /// The limits of the KMIP port.
+    pub limits: ServerLimits,
+    /// Where the audit log is shipped to.
+    pub collector: Option<Collector>,
+    /// Which files of the audit log go. With a collector, once that has confirmed them.
+    pub retention: Retention,
+    /// The external providers that the server is the broker of.
+    pub upstream: Option<Arc<dyn Upstream>>,
+    /// How long a destruction waits at least, in seconds.
+    pub destruction_delay_min_seconds: i64,
+}
+
+/// Why a server does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// Its state cannot be opened.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The authority refuses.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// No keys can be derived.
+    #[error(transparent)]
+    Sealing(#[from] SealingError),
+    /// A port cannot be listened on.
+    #[error("cannot listen on {address} ({what}): {error}; is another server running there?")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What for.
+        what: &'static str,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The administration socket cannot be used.
+    #[error("the administration socket cannot be used: {0}")]
+    Socket(io::Error),
+    /// The audit log cannot be shipped.
+    #[error("the audit log cannot be shipped: {0}")]
+    Shipping(AuditError),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A server that listens and does not serve yet.
+pub struct KeyServerProcess {
+    state: State,
+    server: Server<KmipService>,
+    record: Arc<AuditRecord>,
+    destructions: Arc<Destructions>,
+    enrolment: Listeners,
+    addresses: Addresses,
+    shipper: Option<Arc<Shipper>>,
+    retention: Retention,
+    brokering: Brokering,
+}
+
+/// Where a server listens: the ports that it was told, or the kernel's choice where that was 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// KMIP.
+    pub kmip: SocketAddr,
+    /// Enrolment.
+    pub enrolment: SocketAddr,
+}
+
+impl KeyServerProcess {
+    /// Listens. Whoever connects from now on waits until [`run`](Self::run). What `dependents` names as needing a key keeps
+    /// the key from being destroyed.
+    ///
+    /// # Errors
+    /// [`ProcessError`].
+    pub async fn bind(
+        state: State,
+        settings: ProcessSettings,
+        dependents: Arc<dyn Dependents>,
+    ) -> Result<Self, ProcessError> {
+        let record = Arc::new(AuditRecord::new(Arc::clone(&state.audit)));
+        let clock = Arc::new(SystemClock);
+        let (store, signers) = (Arc::clone(&state.store), Arc::clone(&state.authority));
+        let foundations = Foundations {
+            grants: Arc::new(LedgeredGrants::new(Arc::clone(&store), signers, Arc::clone(&clock) as _)),
+            store,
+            clock,
+            observer: Arc::clone(&record) as _,
+            dependents,
+        };
+        let broker = settings.upstream.map(Broker::new).map(Arc::new);
+        let keys = KeyServer::new(foundations, &state.objects_key, settings.offered)?;
+        let keys = Arc::new(keys.with_broker(broker.clone()));
+        let brokering = Brokering { objects: keys.objects(), broker };
+        let destructions = Destructions::new(Arc::clone(&state.store), keys.objects(), keys.inquiry());
+        let destructions = Arc::new(destructions.with_delay_min(settings.destruction_delay_min_seconds));
+        let listener = listen(settings.kmip, "KMIP").await?;
+        let port = listen(settings.enrolment, "enrolment").await?;
+        let socket = settings.administration.map(unix_listener).transpose().map_err(ProcessError::Socket)?;
+        let enrolment = Listeners { port, socket };
+        let port = KmipService::new(keys, Arc::clone(&state.authority));
+        let tls = Arc::unwrap_or_clone(state.authority.server_config()?);
+        let server = Server::new(listener, tls, settings.limits, port, AuditRecord::clone(&record));
+        let addresses = Addresses {
+            kmip: server.local_address().map_err(ProcessError::Thread)?,
+            enrolment: enrolment.port.local_addr().map_err(ProcessError::Thread)?,
+        };
+        state.authority.observe(Arc::clone(&record) as _);
+        ClosesRevoked::watch(&state.authority, server.handle());
+        let collector = settings.collector.as_ref().map(|collector| collector.name.clone());
+        let retention = Retention { collector, ..settings.retention };
+        let ship = |collector| Shipper::start(&state.audit, collector, ShipOptions::default());
+        let shipper = settings.collector.map(ship).transpose().map_err(ProcessError::Shipping)?;
+        let shipper = shipper.map(Arc::new);
+        Ok(Self { state, server, record, destructions, enrolment, addresses, shipper, retention, brokering })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Serves until `shutdown` is ready, then ends in order.
+    ///
+    /// # Errors
+    /// [`ProcessError::Authority`] if TLS cannot be set up for enrolment.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ProcessError> {
+        let Self { state, server, record, destructions, enrolment, shipper, retention, brokering, .. } = self;
+        let end = watch::Sender::new(false);
+        let told = |mut end: watch::Receiver<bool>| async move {
+            // The sender outlives all who listen to it here.
+            let _ = end.wait_for(|ended| *ended).await;
+        };
+        let management = Management::new(
+            &state,
+            shipper.clone(),
+            retention.clone(),
+            brokering,
+            Arc::clone(&destructions),
+        )?;
+        let management = Arc::new(management);
+        record.event("start", "the key server serves").await;
+        let upkeep = upkeep::start(&state, retention, end.subscribe());
+        let sweep = sweep::start(Arc::clone(&destructions), Arc::clone(&record), end.subscribe());
+        let handle = server.handle();
+        let kmip = tokio::spawn(server.run());
+        let port = enrol::server::serve(
+            enrolment,
+            Arc::clone(&state.authority),
+            Arc::clone(&record) as _,
+            Some(management as _),
+            told(end.subscribe()),
+        );
+        let until_told = async {
+            shutdown.await;
+            end.send_replace(true);
+            handle.shut_down();
+        };
+        let (served, ()) = tokio::join!(port, until_told);
+        // A task of theirs that panicked has told so.
+        let _ = kmip.await;
+        let _ = upkeep.await;
+        let _ = sweep.await;
+        record.event("stop", "the key server ends in order").await;
+        // What comes after a head could have been written by whoever holds the disk.
+        if let Err(error) = state.audit.head().await {
+            tracing::warn!(%error, "the end of the audit log could not be signed");
+        }
+        if let Some(shipper) = shipper.and_then(Arc::into_inner) {
+            let durable = state.audit.durable();
+            let finished = tokio::task::spawn_blocking(move || shipper.finish(durable, LAST_LINES_WAIT));
+            if !finished.await.unwrap_or_default() {
+                tracing::warn!(
+                    "the collector has not confirmed the end of the audit log; it is sent at the next start"
+                );
+            }
+        }
+        served.map_err(Into::into)
+    }
+}
+
+/// A listening socket as the runtime knows it.
+fn unix_listener(socket: OwnedFd) -> io::Result<UnixListener> {
+    let listener = std::os::unix::net::UnixListener::from(socket);
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+async fn listen(address: SocketAddr, what: &'static str) -> Result<TcpListener, ProcessError> {
+    TcpListener::bind(address).await.map_err(|error| ProcessError::Listen { address, what, error })
+}

@@ -1,0 +1,269 @@
+//! What goes on record, as lines of the audit log.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use strongroom_audit::limits::TEXT_MAX_BYTES;
+use strongroom_audit::{Actor, AuditError, AuditLog, Outcome, Record};
+use strongroom_kmip::protocol::Operation;
+use strongroom_kmip::server::{Observer as KmipObserver, Refusal as KmipRefusal};
+
+use super::repeated::{Line, Repeated};
+use crate::access::{CertificateSha256, Identity};
+use crate::authority::enrol::server::{EnrolmentEvent, EnrolmentRecord, NotRecorded};
+use crate::authority::{self, Refusal, Revoked};
+use crate::objects::destruction::Waiting;
+use crate::objects::id::ObjectId;
+use crate::observer::{Event, EventOutcome, Observer, RecordError, Recording, ShownGrant};
+
+/// Writes to the audit log whatever the rooms of the server report.
+#[derive(Clone)]
+pub(super) struct AuditRecord {
+    log: Arc<AuditLog>,
+    strangers: Arc<Mutex<Strangers>>,
+    repeated: Arc<Mutex<Repeated>>,
+}
+
+/// Most refusals of strangers that are put on record one by one in a second. Whoever can reach the port can be refused as
+/// often as they like, and would fill the disk, without which no key is released. What clients ask is always on record.
+const STRANGERS_PER_SECOND: u32 = 50;
+
+/// Refusals of those that nobody knows, in the present second.
+struct Strangers {
+    since: Instant,
+    recorded: u32,
+    withheld: u64,
+}
+
+impl Strangers {
+    /// Whether one more is to be on record by itself, and how many earlier ones were not that are to be told of now.
+    fn one_more(&mut self, now: Instant) -> (bool, u64) {
+        let mut untold = 0;
+        if now.duration_since(self.since) >= Duration::from_secs(1) {
+            untold = std::mem::take(&mut self.withheld);
+            (self.since, self.recorded) = (now, 0);
+        }
+        let is_recorded = self.recorded < STRANGERS_PER_SECOND;
+        if is_recorded {
+            self.recorded += 1
+        } else {
+            self.withheld += 1
+        }
+        (is_recorded, untold)
+    }
+}
+
+impl AuditRecord {
+    pub fn new(log: Arc<AuditLog>) -> Self {
+        let strangers = Strangers { since: Instant::now(), recorded: 0, withheld: 0 };
+        Self { log, strangers: Arc::new(Mutex::new(strangers)), repeated: Arc::default() }
+    }
+
+    /// Puts on record what the server did by itself.
+    pub async fn event(&self, action: &str, reason: &str) {
+        let record = Record::new(server(), action, Outcome::Done).reason(reason);
+        if let Err(error) = self.log.append(&record).await {
+            tracing::error!(%error, action, "could not be put on record");
+        }
+    }
+
+    /// Puts on record what becomes of a destruction that is due, durably.
+    pub async fn destruction(
+        &self,
+        id: ObjectId,
+        waiting: &Waiting,
+        outcome: Outcome,
+        reason: &str,
+    ) -> Result<(), AuditError> {
+        let mut record = Record::new(server(), Operation::Destroy.to_string(), outcome)
+            .object(id.to_string())
+            .reason(within_limits(reason))
+            .field("requested_by", waiting.requested_by.to_string());
+        if let Some(second) = &waiting.confirmed_by {
+            record = record.field("confirmed_by", second.to_string());
+        }
+        let recorded = self.log.append(&record).await.map(drop);
+        recorded.inspect_err(|error| tracing::error!(%error, key = %id, "could not be put on record"))
+    }
+
+    /// Puts on record what nobody waits for, because nothing is released by it.
+    fn append(&self, record: &Record) {
+        drop(self.log.append(record));
+    }
+
+    /// Puts on record that somebody was refused before it was known who asks for what.
+    fn append_refused(&self, record: &Record) {
+        let (is_recorded, untold) =
+            self.strangers.lock().unwrap_or_else(PoisonError::into_inner).one_more(Instant::now());
+        if untold > 0 {
+            let reason =
+                format!("{untold} more were refused within a second, and are not on record one by one");
+            self.append(&Record::new(stranger(None, None), "connections", Outcome::Denied).reason(reason));
+        }
+        if is_recorded {
+            self.append(record);
+        }
+    }
+}
+
+pub(crate) fn server() -> Actor {
+    Actor { role: "server".into(), name: "key server".into(), ..Actor::default() }
+}
+
+/// Somebody whose certificate says nothing that is believed.
+fn stranger(fingerprint: Option<String>, address: Option<String>) -> Actor {
+    Actor { fingerprint, role: "none".into(), name: "stranger".into(), address }
+}
+
+/// A client whose certificate was believed.
+pub(crate) fn actor_of(identity: &Identity, address: Option<String>) -> Actor {
+    Actor {
+        fingerprint: Some(identity.certificate.to_string()),
+        role: identity.role.name().into(),
+        name: identity.name.as_str().into(),
+        address,
+    }
+}
+
+/// A text that a client may have written, no longer than the log takes, and marked where it was cut.
+pub(crate) fn within_limits(text: &str) -> String {
+    const MARK: &str = "…";
+    if text.len() <= TEXT_MAX_BYTES {
+        return text.to_owned();
+    }
+    format!("{}{MARK}", &text[..text.floor_char_boundary(TEXT_MAX_BYTES - MARK.len())])
+}
+
+fn line(event: &Event) -> Record {
+    let action =
+        event.operation.map_or_else(|| "unreadable request".into(), |operation| operation.to_string());
+    let outcome = match &event.outcome {
+        EventOutcome::Released { .. } | EventOutcome::Done => Outcome::Done,
+        EventOutcome::Refused { .. } => Outcome::Denied,
+        EventOutcome::Undone => Outcome::Failed,
+    };
+    let address = event.who.address.map(|address| address.to_string());
+    let mut record = Record::new(actor_of(&event.who.identity, address), action, outcome);
+    for object in &event.objects {
+        record = record.object(object.to_string());
+    }
+    record = record.field("client", event.who.identity.client.to_string());
+    match &event.grant {
+        Some(ShownGrant::Redeemed { id, vm, generation, signer }) => {
+            record = record
+                .field("grant", id.to_string())
+                .field("vm", vm.to_string())
+                .field("vm_generation", generation.to_string())
+                .field("granted_by", signer.to_string());
+        }
+        Some(ShownGrant::Refused { claimed: Some(id) }) => {
+            record = record.field("claimed_grant", id.to_string());
+        }
+        Some(ShownGrant::Refused { claimed: None }) | None => {}
+    }
+    if let Some(key) = &event.upstream {
+        record = record
+            .field("upstream_provider", key.provider.to_string())
+            .field("upstream_key", within_limits(key.key.as_str()));
+    }
+    match &event.outcome {
+        EventOutcome::Released { wrapped } => {
+            record.field("released", if *wrapped { "wrapped" } else { "plain" })
+        }
+        EventOutcome::Done => record,
+        EventOutcome::Refused { reason, message } => {
+            record.reason(within_limits(message)).field("result", reason.to_string())
+        }
+        EventOutcome::Undone => record.reason("undone with its batch"),
+    }
+}
+
+impl Observer for AuditRecord {
+    fn record<'a>(&'a self, events: &'a [Event]) -> Recording<'a> {
+        // In their order; all wait for the same sync.
+        let lines = {
+            let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+            let one = |event| match repeated.line(event) {
+                Line::None => None,
+                Line::One { unrecorded: 0 } => Some(line(event)),
+                Line::One { unrecorded } => Some(line(event).field("asked_before", unrecorded.to_string())),
+            };
+            events.iter().filter_map(one).collect::<Vec<_>>()
+        };
+        let appended: Vec<_> = lines.iter().map(|line| self.log.append(line)).collect();
+        Box::pin(async move {
+            for pending in appended {
+                pending.await.map_err(|error| RecordError(error.to_string()))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl authority::Observer for AuditRecord {
+    fn revoked(&self, revoked: &Revoked) {
+        let mut record = Record::new(server(), "revocation in force", Outcome::Done)
+            .object(revoked.client.to_string())
+            .reason(within_limits(&revoked.reason));
+        if let Some(certificate) = revoked.certificate {
+            record = record.field("certificate", certificate.to_string());
+        }
+        self.append(&record);
+    }
+
+    fn refused(&self, certificate: &CertificateSha256, refusal: Refusal) {
+        let actor = stranger(Some(certificate.to_string()), None);
+        let record = Record::new(actor, "handshake", Outcome::Denied).reason(refusal.to_string());
+        self.append_refused(&record.field("result", refusal.code()));
+    }
+}
+
+impl KmipObserver for AuditRecord {
+    fn refused(&self, refusal: &KmipRefusal<'_>) {
+        let fingerprint = refusal.peer.map(|peer| peer.fingerprint.to_string());
+        let actor = stranger(fingerprint, Some(refusal.address.to_string()));
+        let reason = within_limits(&refusal.reason.to_string());
+        self.append_refused(&Record::new(actor, "connection", Outcome::Denied).reason(reason));
+    }
+}
+
+impl EnrolmentRecord for AuditRecord {
+    fn record(&self, event: &EnrolmentEvent) -> Result<(), NotRecorded> {
+        let actor = Actor {
+            name: event.by.map_or_else(|| "stranger".into(), |client| client.to_string()),
+            ..stranger(None, Some(event.peer.to_string()))
+        };
+        let action = format!("enrolment {}", event.request);
+        let record = match &event.outcome {
+            Ok((client, certificate)) => Record::new(actor, action, Outcome::Done)
+                .object(client.to_string())
+                .field("certificate", certificate.to_string()),
+            Err(code) => Record::new(actor, action, Outcome::Denied).reason(*code),
+        };
+        self.log.append(&record).wait().map(drop).map_err(|error| NotRecorded(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_strangers_is_counted_and_not_written_down_one_by_one() {
+        let begun = Instant::now();
+        let mut strangers = Strangers { since: begun, recorded: 0, withheld: 0 };
+        let recorded = (0..1000).filter(|_| strangers.one_more(begun).0).count();
+        assert_eq!(recorded, STRANGERS_PER_SECOND as usize);
+        let later = begun + Duration::from_secs(1);
+        assert_eq!(strangers.one_more(later), (true, 1000 - u64::from(STRANGERS_PER_SECOND)));
+        assert_eq!(strangers.one_more(later), (true, 0));
+    }
+
+    #[test]
+    fn a_clients_text_is_cut_at_a_letter() {
+        let text = "é".repeat(TEXT_MAX_BYTES);
+        let cut = within_limits(&text);
+        assert!(cut.len() <= TEXT_MAX_BYTES && cut.ends_with('…'), "{}", cut.len());
+        assert_eq!(within_limits("short"), "short");
+    }
+}

@@ -1,0 +1,306 @@
+//! A request from its bytes to the bytes of its answer: grant, batch, record.
+//!
+//! The order is what the promises rest on:
+//! 1. the grant that came with the request, if one did, is verified, held against the owners of the objects that it names,
+//!    and redeemed, durably;
+//! 2. each item of the batch is one piece of work and one transaction, durable before the next begins; of a batch that is to be
+//!    undone as a whole, all items are one;
+//! 3. what was done and refused is put on record, durably;
+//! 4. the answer leaves. If 3 failed, a refusal leaves in its place.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use strongroom_kmip::message::{
+    RequestHeader, RequestItem, RequestMessage, ResponseHeader, ResponseItem, ResponseMessage,
+};
+use strongroom_kmip::protocol::{Credential, Operation, ProtocolVersion, ResultReason};
+use strongroom_kmip::ttlv::Limits;
+use strongroom_memory::secret::SecretBytes;
+use strongroom_store::Store;
+use zeroize::Zeroizing;
+
+use crate::access::Identity;
+use crate::batch::{Batch, failed, refusal};
+use crate::broker::{Broker, not_brokered};
+use crate::caller::{Caller, refused};
+use crate::grant::{Grant, Refusal, VerifiedGrant};
+use crate::objects::clock::Clock;
+use crate::objects::dependents::{Dependents, Inquiry};
+use crate::objects::id::ObjectId;
+use crate::objects::keeping::{KeepingError, Objects};
+use crate::objects::sealing::SealingError;
+use crate::observer::{Event, EventOutcome, Observer, ShownGrant};
+use crate::operations::GroupTurns;
+use crate::operations::asking::{Answers, Ask};
+use crate::operations::failure::Failure;
+use crate::settings::Settings;
+
+/// Most items of one batch: what its client waits for, and what one transaction may have if it is to be undone as a whole, has an end.
+pub const BATCH_MAX_ITEMS: usize = 64;
+
+/// What [`Grants::redeem`] gives back.
+pub type Redeeming<'a> = Pin<Box<dyn Future<Output = Result<(), GrantFailure>> + Send + 'a>>;
+
+/// Takes grants: verifies them and uses them up.
+pub trait Grants: Send + Sync {
+    /// The grant that `bytes` are, if `host` may use it now.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    fn verify(&self, bytes: &[u8], host: &Identity) -> Result<VerifiedGrant, GrantFailure>;
+
+    /// Uses a grant up. When the future is done, that is durable.
+    fn redeem<'a>(&'a self, grant: &'a VerifiedGrant) -> Redeeming<'a>;
+}
+
+/// Why a grant was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantFailure {
+    /// It may not be used.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Its use cannot be written down.
+    #[error("the use of the grant cannot be written down: {0}")]
+    Unavailable(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The embedded key server, without its transport.
+pub struct KeyServer {
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) settings: Settings,
+    clock: Arc<dyn Clock>,
+    grants: Arc<dyn Grants>,
+    observer: Arc<dyn Observer>,
+    broker: Option<Arc<Broker>>,
+    inquiry: Arc<Inquiry>,
+    pub(crate) turns: GroupTurns,
+    answered: AtomicU64,
+}
+
+/// What a [`KeyServer`] stands on.
+pub struct Foundations {
+    /// Where objects and used grants are kept.
+    pub store: Arc<dyn Store>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Who takes grants.
+    pub grants: Arc<dyn Grants>,
+    /// The record.
+    pub observer: Arc<dyn Observer>,
+    /// What needs keys.
+    pub dependents: Arc<dyn Dependents>,
+}
+
+impl KeyServer {
+    /// A server for the objects that are in the store, sealed under keys derived from `root`.
+    ///
+    /// # Errors
+    ///
+    /// [`SealingError`] if no keys can be derived from the root.
+    pub fn new(
+        foundations: Foundations,
+        root: &SecretBytes,
+        settings: Settings,
+    ) -> Result<Self, SealingError> {
+        let Foundations { store, clock, grants, observer, dependents } = foundations;
+        let objects = Arc::new(Objects::new(store, root, Arc::clone(&clock))?);
+        Ok(Self {
+            objects,
+            settings,
+            clock,
+            grants,
+            observer,
+            broker: None,
+            inquiry: Arc::new(Inquiry::new(dependents)),
+            turns: GroupTurns::default(),
+            answered: AtomicU64::new(0),
+        })
+    }
+
+    /// The same, as the broker before external providers.
+    #[must_use]
+    pub fn with_broker(self, broker: Option<Arc<Broker>>) -> Self {
+        Self { broker, ..self }
+    }
+
+    /// Asks what an operation wants to know, and adds the answer, or why there is none, to those of the request.
+    pub(crate) async fn ask(&self, ask: Ask, answers: &mut Answers) {
+        match (ask, &self.broker) {
+            (Ask::Key(key), Some(broker)) => {
+                let answer = broker.key(&key).await;
+                answers.keys.insert(key, answer);
+            }
+            (Ask::State(key), Some(broker)) => {
+                let answer = broker.state(&key).await;
+                answers.states.insert(key, answer);
+            }
+            (Ask::Key(key), None) => {
+                let refused = not_brokered(&key);
+                answers.keys.insert(key, Err(refused));
+            }
+            (Ask::State(key), None) => {
+                let refused = not_brokered(&key);
+                answers.states.insert(key, Err(refused));
+            }
+            (Ask::Dependents(id), _) => {
+                answers.dependents.insert(id, self.inquiry.of(id).await);
+            }
+        }
+    }
+
+    /// The objects of the server, for what is done to them beside KMIP.
+    pub fn objects(&self) -> Arc<Objects> {
+        Arc::clone(&self.objects)
+    }
+
+    /// Whoever is asked what needs a key.
+    pub fn inquiry(&self) -> Arc<Inquiry> {
+        Arc::clone(&self.inquiry)
+    }
+
+    /// Answers the bytes of a request. Whatever they are, there is an answer.
+    pub async fn answer(&self, caller: Caller, request: &[u8], limits: &Limits) -> Zeroizing<Vec<u8>> {
+        match RequestMessage::decode(request, limits) {
+            Ok(request) => self.handle(caller, &request).await.encode(),
+            Err(malformed) => {
+                let failure = Failure::from(malformed.error);
+                let event = self.event(&caller, None, Vec::new(), refusal(&failure));
+                let item = ResponseItem::failure_of_message(failure.reason, failure.message);
+                let items = self.on_record(vec![item], &[event]).await;
+                ResponseMessage { header: self.header(malformed.version), items }.encode()
+            }
+        }
+    }
+
+    /// Answers a request.
+    pub async fn handle(&self, caller: Caller, request: &RequestMessage) -> ResponseMessage {
+        let header = self.header(request.header.protocol_version);
+        let (items, events) = match self.prepare(caller.clone(), request).await {
+            Ok(caller) => {
+                let batch = Batch { server: self, caller: &caller, request, header: &header };
+                batch.work_through().await
+            }
+            Err(failure) => {
+                let shown = refused_grant(&request.header);
+                let event = |item: &RequestItem| Event {
+                    grant: shown.clone(),
+                    ..self.event(&caller, Some(item.operation()), Vec::new(), refusal(&failure))
+                };
+                let items = request.items.iter().take(BATCH_MAX_ITEMS);
+                let answers = items.clone().map(|item| failed(item, &failure)).collect();
+                (answers, items.map(event).collect())
+            }
+        };
+        let items = self.on_record(items, &events).await;
+        ResponseMessage { header, items }
+    }
+
+    /// What has to be right before any item is looked at; the caller comes back with its grant.
+    async fn prepare(&self, caller: Caller, request: &RequestMessage) -> Result<Caller, Failure> {
+        if request.items.is_empty() || request.items.len() > BATCH_MAX_ITEMS {
+            return Err(Failure::new(
+                ResultReason::InvalidMessage,
+                format!("a batch has 1 to {BATCH_MAX_ITEMS} items"),
+            ));
+        }
+        let Some(bytes) = grant_in(&request.header)? else { return Ok(caller) };
+        let of_grant = |failure| match failure {
+            GrantFailure::Refused(refusal) => refused(&refusal),
+            error => Failure::internal(&error),
+        };
+        let grant = self.grants.verify(bytes, caller.identity()).map_err(of_grant)?;
+        self.check_owners(&grant)?;
+        self.grants.redeem(&grant).await.map_err(of_grant)?;
+        Ok(caller.with_grant(grant))
+    }
+
+    /// That the grant's signer owns what it grants: a control plane has no say over the keys of others. Before the grant is
+    /// redeemed, because that lets its host ask on for what it names.
+    fn check_owners(&self, grant: &VerifiedGrant) -> Result<(), Failure> {
+        let work = self.objects.begin().map_err(|error| Failure::internal(&error))?;
+        for id in grant.grant().objects().iter().filter_map(|text| text.parse::<ObjectId>().ok()) {
+            match work.load(id) {
+                Ok(object) if object.owner != grant.signer() => return Err(refused(&Refusal::NotTheSigners)),
+                Ok(_) | Err(KeepingError::NotFound { .. }) => {}
+                Err(error) => return Err(Failure::internal(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// `items`, if the events can be put on record; refusals otherwise.
+    async fn on_record(&self, items: Vec<ResponseItem>, events: &[Event]) -> Vec<ResponseItem> {
+        if events.is_empty() {
+            return items;
+        }
+        match self.observer.record(events).await {
+            Ok(()) => items,
+            Err(error) => {
+                tracing::error!(%error, "nothing leaves while the record cannot be kept");
+                let withheld = |item: ResponseItem| ResponseItem {
+                    operation: item.operation,
+                    unique_batch_item_id: item.unique_batch_item_id,
+                    ..ResponseItem::failure_of_message(
+                        ResultReason::GeneralFailure,
+                        "the record cannot be kept, so nothing is given out",
+                    )
+                };
+                items.into_iter().map(withheld).collect()
+            }
+        }
+    }
+
+    fn header(&self, version: ProtocolVersion) -> ResponseHeader {
+        // Earlier versions have no field for it.
+        let server_correlation_value = (version >= ProtocolVersion::V1_4).then(|| {
+            let number = self.answered.fetch_add(1, Ordering::Relaxed);
+            format!("{:x}-{number:x}", std::process::id())
+        });
+        ResponseHeader {
+            time_stamp: self.clock.now().into(),
+            server_correlation_value,
+            ..ResponseHeader::new(version)
+        }
+    }
+
+    /// An event of now.
+    pub(crate) fn event(
+        &self,
+        caller: &Caller,
+        operation: Option<Operation>,
+        objects: Vec<ObjectId>,
+        outcome: EventOutcome,
+    ) -> Event {
+        let grant = caller.grant().map(|verified| ShownGrant::Redeemed {
+            id: verified.grant().id(),
+            vm: verified.grant().vm(),
+            generation: verified.grant().generation(),
+            signer: verified.signer(),
+        });
+        Event { at: self.clock.now(), who: caller.who(), operation, objects, outcome, grant, upstream: None }
+    }
+}
+
+/// What is known of the grant that a request was refused with.
+fn refused_grant(header: &RequestHeader) -> Option<ShownGrant> {
+    let bytes = grant_in(header).ok()??;
+    Some(ShownGrant::Refused { claimed: Grant::claimed_id(bytes) })
+}
+
+/// The grant among the credentials. Names and passwords are left unread: the certificate alone says who asks.
+fn grant_in(header: &RequestHeader) -> Result<Option<&[u8]>, Failure> {
+    let credentials = header.authentication.iter().flat_map(|authentication| &authentication.credentials);
+    let mut grants = credentials.filter_map(|credential| match credential {
+        Credential::StrongroomGrant(bytes) => Some(bytes.expose()),
+        _ => None,
+    });
+    match (grants.next(), grants.next()) {
+        (_, Some(_)) => {
+            Err(Failure::new(ResultReason::InvalidMessage, "a request comes with one grant at most"))
+        }
+        (grant, None) => Ok(grant),
+    }
+}

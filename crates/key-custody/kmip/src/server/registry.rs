@@ -1,0 +1,129 @@
+//! The connections that there are, so that they can be closed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use strongroom_serving::{Full, Place};
+use tokio::sync::watch;
+
+use super::{Fingerprint, Peer, RefusalReason};
+
+/// What a connection is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Go on.
+    Serve,
+    /// End once the request under way is answered.
+    Drain,
+    /// End without another answer.
+    Close,
+}
+
+#[derive(Default)]
+pub(super) struct Registry {
+    connections: Mutex<Connections>,
+}
+
+#[derive(Default)]
+struct Connections {
+    next: u64,
+    open: HashMap<u64, Connection>,
+}
+
+struct Connection {
+    /// None until the handshake is over.
+    peer: Option<Arc<Peer>>,
+    order: watch::Sender<Order>,
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        // No code that holds the lock can panic half-way through a change.
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more connection, which has this place.
+    pub fn enter(self: &Arc<Self>, place: Place<Fingerprint>) -> Slot {
+        let mut connections = self.lock();
+        let number = connections.next;
+        connections.next += 1;
+        let (order, told) = watch::channel(Order::Serve);
+        connections.open.insert(number, Connection { peer: None, order });
+        Slot { registry: Arc::clone(self), number, told, place }
+    }
+
+    /// How many connections there are.
+    pub fn len(&self) -> usize {
+        self.lock().open.len()
+    }
+
+    /// Gives an order to the connections of chosen peers and returns how many those are.
+    pub fn order_peers(&self, order: Order, chosen: impl Fn(&Peer) -> bool) -> usize {
+        let mut ordered = 0;
+        for open in self.lock().open.values() {
+            if open.peer.as_deref().is_some_and(&chosen) {
+                open.order.send_replace(order);
+                ordered += 1;
+            }
+        }
+        ordered
+    }
+
+    /// Tells all connections to end; those that were told to close still do.
+    pub fn drain(&self) {
+        for open in self.lock().open.values() {
+            open.order.send_if_modified(|order| {
+                let serving = *order == Order::Serve;
+                if serving {
+                    *order = Order::Drain;
+                }
+                serving
+            });
+        }
+    }
+}
+
+/// One connection. Leaving is dropping it.
+pub(super) struct Slot {
+    registry: Arc<Registry>,
+    number: u64,
+    told: watch::Receiver<Order>,
+    place: Place<Fingerprint>,
+}
+
+impl Slot {
+    /// Says whose connection it is, if there is a place for one more of that peer.
+    pub fn identify(&self, peer: &Arc<Peer>) -> Result<(), RefusalReason> {
+        self.place.known_as(&peer.fingerprint).map_err(|full| match full {
+            Full::All(limit) => RefusalReason::Connections(limit),
+            Full::OfOne(limit) => RefusalReason::ConnectionsOfOnePeer(limit),
+        })?;
+        if let Some(open) = self.registry.lock().open.get_mut(&self.number) {
+            open.peer = Some(Arc::clone(peer));
+        }
+        Ok(())
+    }
+
+    /// Returns once another connection has its place. Nothing has come out of its handshake until then.
+    pub async fn displaced(&self) {
+        self.place.displaced().await;
+    }
+
+    /// What the connection was told last.
+    pub fn order(&self) -> Order {
+        *self.told.borrow()
+    }
+
+    /// Returns once the connection is told to end, at once or after a request.
+    pub async fn told_to_end(&self) {
+        let mut told = self.told.clone();
+        // The sender is in the registry as long as the slot is, so this ends by an order only.
+        let _ = told.wait_for(|order| *order != Order::Serve).await;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.registry.lock().open.remove(&self.number);
+    }
+}

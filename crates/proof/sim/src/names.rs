@@ -1,0 +1,111 @@
+//! The names of a file system: which file each directory's entries lead to, now and durably.
+//!
+//! A change of names (creation, renaming, removal) is one transaction: a power cut leaves it whole or not at all, and
+//! until its directory has been synced each by itself, in any subset.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use crate::inode::Mood;
+
+/// The number of a file or directory.
+pub(crate) type Ino = u64;
+
+/// The root directory.
+pub(crate) const ROOT: Ino = 1;
+
+type Entries = BTreeMap<(Ino, String), Ino>;
+
+/// An entry and what it leads to from now on, if anything.
+type NameChange = (Ino, String, Option<Ino>);
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    current: Entries,
+    durable: Entries,
+    /// Done and not durable, in order.
+    pending: Vec<Vec<NameChange>>,
+}
+
+impl Names {
+    pub(crate) fn get(&self, directory: Ino, name: &str) -> Option<Ino> {
+        self.current.get(&(directory, name.to_owned())).copied()
+    }
+
+    /// Everything that is called so, in whatever directory.
+    pub(crate) fn called(&self, is_so: impl Fn(&str) -> bool) -> impl Iterator<Item = Ino> {
+        self.current.iter().filter(move |((_, name), _)| is_so(name)).map(|(_, ino)| *ino)
+    }
+
+    /// The names in a directory, sorted.
+    pub(crate) fn list(&self, directory: Ino) -> Vec<String> {
+        let from = (directory, String::new())..(directory + 1, String::new());
+        self.current.range(from).map(|((_, name), _)| name.clone()).collect()
+    }
+
+    /// Whether any name leads to the file.
+    pub(crate) fn lead_to(&self, ino: Ino) -> bool {
+        self.current.values().any(|other| *other == ino)
+    }
+
+    /// Changes entries, in one transaction.
+    pub(crate) fn change(&mut self, changes: Vec<NameChange>) {
+        apply(&mut self.current, &changes);
+        self.pending.push(changes);
+    }
+
+    /// Makes durable what was changed in a directory.
+    pub(crate) fn sync(&mut self, directory: Ino) {
+        for changes in std::mem::take(&mut self.pending) {
+            if changes.iter().any(|(of, ..)| *of == directory) {
+                apply(&mut self.durable, &changes);
+            } else {
+                self.pending.push(changes);
+            }
+        }
+    }
+
+    /// What a power cut leaves; what nothing leads to from the root is gone.
+    pub(crate) fn crash(&self, random: &mut StdRng) -> Self {
+        let mut left = self.durable.clone();
+        let mood = Mood::draw(random);
+        for changes in &self.pending {
+            let chance = mood.chance(random);
+            if random.random_bool(chance) {
+                apply(&mut left, changes);
+            }
+        }
+        let mut reached = BTreeSet::from([ROOT]);
+        loop {
+            let more: Vec<Ino> = left
+                .iter()
+                .filter(|((directory, _), ino)| reached.contains(directory) && !reached.contains(ino))
+                .map(|(_, ino)| *ino)
+                .collect();
+            if more.is_empty() {
+                break;
+            }
+            reached.extend(more);
+        }
+        left.retain(|(directory, _), _| reached.contains(directory));
+        Self { current: left.clone(), durable: left, pending: Vec::new() }
+    }
+
+    /// Everything that a name leads to.
+    pub(crate) fn files(&self) -> impl Iterator<Item = Ino> {
+        self.current.values().copied()
+    }
+}
+
+fn apply(entries: &mut Entries, changes: &[NameChange]) {
+    for (directory, name, ino) in changes {
+        entries.remove(&(*directory, name.clone()));
+        if let Some(ino) = ino {
+            // There are no hard links: where a file gets a name, it has no other.
+            entries.retain(|_, other| other != ino);
+            entries.insert((*directory, name.clone()), *ino);
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! The life of a volume on a simulated file system, recorded moment by moment.
+//!
+//! It is created, written, grown while it is in use, closed and opened again, renamed, and at last perhaps deleted. At
+//! every moment it is known which of its names may exist, how large it may be, and what it may hold.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use strongroom_datastore::file::storage::Storage;
+use strongroom_datastore::file::*;
+use strongroom_filters::blocksize::BlocksizeDisk;
+use strongroom_io::{IoError, RangeLocks, Reactor, Thread};
+use strongroom_sim::{Faults, SimFs};
+use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
+use strongroom_worker::layers::plain_blocks_over;
+
+use super::broken_queue::Whose;
+use super::guest::Guest;
+use super::image::read_all;
+use super::knowledge::{Account, Allowed, Bench, NAMES, Sort};
+use super::mutations::{Mutation, Rule};
+use super::oracle::{Event, Oracle, RequestId};
+
+/// A request that no guest makes.
+const NOBODYS: RequestId = RequestId::MAX;
+
+pub const DATASTORE: &str = "/ds";
+
+/// More layers show nothing that these do not.
+const LAYERS_MAX: usize = 5;
+/// A life begins with fewer than so many layers on the first, each over what that many steps left below.
+const LAYERS_AT_START_MAX: usize = 3;
+const STEPS_PER_LAYER: usize = 40;
+
+/// A recorded life.
+pub struct History {
+    pub fs: SimFs,
+    pub sort: Sort,
+    pub account: Account,
+    /// When a layer was being added.
+    pub additions: Vec<RangeInclusive<usize>>,
+    /// When names, sizes or superblocks were changed: it was created, closed, renamed, or it grew.
+    pub changes: Vec<RangeInclusive<usize>>,
+    /// By when a successor had opened it first.
+    pub opened: usize,
+    /// What failed, and with what.
+    pub errors: Vec<IoError>,
+    /// Reads that succeeded and were wrong.
+    pub wrong: Vec<String>,
+}
+
+/// What goes wrong while a volume is used, and not while it is created or opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Trouble {
+    pub faults: Faults,
+    /// Room for so many hundredths of the volume.
+    pub room_percent: Option<u64>,
+}
+
+/// Where a volume of this name is.
+pub fn path(name: &str) -> PathBuf {
+    Path::new(DATASTORE).join(name)
+}
+
+pub fn options(protection: Protection<'_>) -> OpenOptions<'_> {
+    let lock_wait = Duration::ZERO;
+    OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation: 0 }
+}
+
+/// The stages over an open volume, kept apart so that it can grow while it is in use.
+struct Stages {
+    volume: OpenVolume,
+    top: Arc<BlocksizeDisk>,
+}
+
+impl Stages {
+    fn over(mut volume: OpenVolume) -> Self {
+        let size_bytes = volume.descriptor().size_bytes.bytes();
+        let plain = plain_blocks_over(Arc::clone(&volume.disk) as _, &mut volume).unwrap().disk;
+        Self { top: Arc::new(BlocksizeDisk::new(plain, size_bytes, 1, RangeLocks::new()).unwrap()), volume }
+    }
+}
+
+struct Life<'a> {
+    bench: &'a Bench,
+    fs: SimFs,
+    storage: Box<dyn Storage>,
+    mutation: Option<Mutation>,
+    trouble: Trouble,
+    random: StdRng,
+    sort: Sort,
+    name: &'static str,
+    size_bytes: u64,
+    layers: usize,
+    account: Account,
+    additions: Vec<RangeInclusive<usize>>,
+    changes: Vec<RangeInclusive<usize>>,
+    opened: usize,
+    open: Option<Stages>,
+    /// Empties the log of an open volume that has one.
+    destager: Option<Destager>,
+    guest: Guest,
+    errors: Vec<IoError>,
+    wrong: Vec<String>,
+}
+
+impl History {
+    /// A life of so many steps. A broken rule, if there is one, is broken all along.
+    pub fn of(bench: &Bench, seed: u64, steps: usize, rule: Option<Rule>) -> Self {
+        // A failure that is forgotten must happen first.
+        let faults = match rule {
+            Some(Rule::StickyFailureForgotten) => Faults { sync_error_one_in: 8, ..Faults::default() },
+            _ => Faults::default(),
+        };
+        Self::with(bench, seed, steps, rule, Trouble { faults, room_percent: None })
+    }
+
+    /// A life in trouble, in which the volume keeps its size and its name.
+    pub fn with(bench: &Bench, seed: u64, steps: usize, rule: Option<Rule>, trouble: Trouble) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let fs = SimFs::new(seed);
+        let sort = Sort::draw(&mut random);
+        let blocks = random.random_range(8..40);
+        let size_bytes = blocks * BLOCK_BYTES + random.random_range(0..8) * SECTOR_BYTES;
+        let mutation = rule.map(Mutation::new);
+        let storage: Box<dyn Storage> = match &mutation {
+            Some(mutation) => mutation.storage(fs.clone()),
+            None => Box::new(fs.clone()),
+        };
+        // A thick volume has no log: it takes a file system that makes first blocks whole, as the supported ones do.
+        fs.set_fills_whole(sort.provisioning == Provisioning::Thick || random.random());
+        fs.set_skips_overlapping_syncs(random.random_ratio(1, 3) || rule == Some(Rule::SyncsSideBySide));
+        fs.record();
+        let mut life = Life {
+            bench,
+            storage,
+            mutation,
+            trouble,
+            random,
+            sort,
+            name: NAMES[0],
+            size_bytes,
+            layers: 1,
+            account: Account::new(Oracle::new(size_bytes), Allowed::absent()),
+            additions: Vec::new(),
+            changes: Vec::new(),
+            opened: 0,
+            open: None,
+            destager: None,
+            guest: Guest::new(&bench.memory, 0),
+            errors: Vec::new(),
+            wrong: Vec::new(),
+            fs,
+        };
+        life.create();
+        life.make_room();
+        life.lived(steps)
+    }
+
+    /// The life goes on after a power cut, for so many steps.
+    pub fn after(bench: &Bench, fs: SimFs, name: &'static str, sort: Sort, seed: u64, steps: usize) -> Self {
+        let cut = |content: &[u8], size_bytes| {
+            Ok(Account::new(Oracle::of(content), Allowed::settled(name, size_bytes)))
+        };
+        let life = Life::of_successor(bench, fs, name, sort, seed, None, cut);
+        life.unwrap().lived(steps)
+    }
+
+    /// The life goes on after whoever used the volume was killed, for so many steps. All that `before` allowed may be
+    /// found after a power cut, until the successor has opened the volume. An error says what he found wrong.
+    pub fn after_kill(
+        bench: &Bench,
+        fs: SimFs,
+        name: &'static str,
+        before: (&Oracle, &Allowed),
+        successor: Successor,
+    ) -> Result<Self, String> {
+        let Successor { sort, seed, steps, rule } = successor;
+        let (mut oracle, allowed) = (before.0.clone(), before.1.clone());
+        let killed = |content: &[u8], _| match oracle.killed(content) {
+            Ok(()) => Ok(Account::new(oracle, allowed)),
+            Err(sector) => {
+                let shown = &content[sector * SECTOR_BYTES as usize..][..8];
+                let allowed = oracle.describe(sector);
+                Err(format!("the successor finds {shown:02x?} in sector {sector}; allowed: {allowed}"))
+            }
+        };
+        let mut life = Life::of_successor(bench, fs, name, sort, seed, rule.map(Mutation::new), killed)?;
+        life.allow(life.settled());
+        Ok(life.lived(steps))
+    }
+}
+
+/// Who goes on with a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Successor {
+    pub sort: Sort,
+    pub seed: u64,
+    pub steps: usize,
+    /// Which rule he breaks.
+    pub rule: Option<Rule>,
+}
+
+impl<'a> Life<'a> {
+    /// A volume that is there, opened by somebody else: from its content comes what is known of it.
+    fn of_successor(
+        bench: &'a Bench,
+        fs: SimFs,
+        name: &'static str,
+        sort: Sort,
+        seed: u64,
+        mutation: Option<Mutation>,
+        account: impl FnOnce(&[u8], u64) -> Result<Account, String>,
+    ) -> Result<Self, String> {
+        fs.record();
+        let storage: Box<dyn Storage> = match &mutation {
+            Some(mutation) => mutation.storage(fs.clone()),
+            None => Box::new(fs.clone()),
+        };
+        let opening = mutation.as_ref().map(Mutation::opening);
+        let volume = open_on(&*storage, &path(name), &options(sort.protection(&bench.kek)))
+            .map_err(|error| format!("it does not open: {error}"))?;
+        let size_bytes = volume.descriptor().size_bytes.bytes();
+        let stages = Stages::over(volume);
+        drop(opening);
+        let opened = fs.moments() - 1;
+        let content = read_all(bench, &fs, seed, &*stages.top).map_err(|error| error.to_string())?;
+        drop(stages);
+        Ok(Life {
+            bench,
+            storage,
+            mutation,
+            trouble: Trouble::default(),
+            random: StdRng::seed_from_u64(seed),
+            sort,
+            name,
+            size_bytes,
+            layers: 1,
+            account: account(&content, size_bytes)?,
+            additions: Vec::new(),
+            changes: Vec::new(),
+            opened,
+            open: None,
+            destager: None,
+            // Its contents differ from those of before.
+            guest: Guest::new(&bench.memory, 1 << 20),
+            errors: Vec::new(),
+            wrong: Vec::new(),
+            fs,
+        })
+    }
+
+    fn lived(mut self, steps: usize) -> History {
+        for _ in 0..steps {
+            self.step();
+        }
+        self.end();
+        let Life { fs, sort, account, additions, changes, opened, errors, wrong, .. } = self;
+        History { fs, sort, account, additions, changes, opened, errors, wrong }
+    }
+
+    fn moment(&self) -> usize {
+        self.fs.moments() - 1
+    }
+
+    fn allow(&mut self, allowed: Allowed) {
+        self.account.allow(self.moment(), allowed);
+    }
+
+    fn settled(&self) -> Allowed {
+        Allowed::settled(self.name, self.size_bytes)
+    }
+
+    fn create(&mut self) {
+        let begun = self.moment();
+        self.allow(Allowed { absent: true, ..self.settled() });
+        let options = self.bench.create_options(self.sort, self.size_bytes);
+        create_on(&*self.storage, &path(self.name), &options).unwrap();
+        self.allow(self.settled());
+        self.changes.push(begun..=self.moment());
+        let trouble = std::mem::take(&mut self.trouble);
+        for _ in 0..self.random.random_range(0..LAYERS_AT_START_MAX) {
+            for _ in 0..STEPS_PER_LAYER {
+                self.use_it();
+            }
+            self.add_layer();
+        }
+        self.close();
+        self.trouble = trouble;
+    }
+
+    /// Leaves as much room as there is to be.
+    fn make_room(&mut self) {
+        let taken = describe_on(&*self.storage, &path(self.name)).unwrap().allocated_bytes;
+        let room = self.trouble.room_percent.map(|percent| taken + self.size_bytes * percent / 100);
+        self.fs.set_capacity(room);
+    }
+
+    fn step(&mut self) {
+        match self.random.random_range(0..400) {
+            0 => self.close(),
+            _ if self.is_in_trouble() => self.use_it(),
+            1 => {
+                self.close();
+                self.rename();
+            }
+            2..4 => self.grow(),
+            4..6 => self.add_layer(),
+            _ => self.use_it(),
+        }
+    }
+
+    fn open(&mut self) {
+        if self.open.is_some() {
+            return;
+        }
+        let protection = self.sort.protection(&self.bench.kek);
+        let opening = self.mutation.as_ref().map(Mutation::opening);
+        let volume = open_on(&*self.storage, &path(self.name), &options(protection)).unwrap();
+        self.layers = volume.descriptor().layers.len();
+        if let Some(Mutation { shared, .. }) = &self.mutation {
+            *shared.top.lock().unwrap() = format!("layer-{}", volume.descriptor().top);
+        }
+        let stages = Stages::over(volume);
+        drop(opening);
+        let reactors: Vec<_> = (0..3).map(|_| self.reactor(Whose::Guest)).collect();
+        let thread = Thread { pool: self.bench.pool.clone(), reactor: self.reactor(Whose::Destager) };
+        self.destager = stages.volume.disk.destager(&thread).unwrap();
+        if let Some(destager) = &mut self.destager {
+            // At once, or only when the log is nearly full.
+            let eager = self.random.random();
+            destager.set_quiet(if eager { Duration::ZERO } else { Duration::from_secs(86_400) });
+        }
+        self.guest = Guest::new(&self.bench.memory, self.guest.next_request());
+        self.guest.attach(&*stages.top, &reactors, &self.bench.pool).unwrap();
+        self.open = Some(stages);
+    }
+
+    fn reactor(&mut self, whose: Whose) -> Rc<dyn Reactor> {
+        let reactor = self.fs.reactor(self.random.random()).unwrap();
+        match &self.mutation {
+            Some(mutation) => mutation.over(reactor, whose),
+            None => Rc::new(reactor),
+        }
+    }
+
+    fn is_in_trouble(&self) -> bool {
+        self.trouble.room_percent.is_some() || self.trouble.faults != Faults::default()
+    }
+
+    fn use_it(&mut self) {
+        self.open();
+        let moment = self.moment();
+        if self.random.random_ratio(1, 6) {
+            self.fs.set_faults(self.trouble.faults);
+            if let Some(destager) = &mut self.destager {
+                destager.poll();
+            }
+            self.fs.set_faults(Faults::default());
+        } else if self.random.random_ratio(2, 5) {
+            self.guest.submit(&mut self.account.log, moment, &mut self.random);
+        } else {
+            let queue = self.random.random_range(0..self.guest.queues.len());
+            self.guest.kick(queue);
+            let fs = self.fs.clone();
+            fs.set_faults(self.trouble.faults);
+            self.guest.poll(queue, &mut self.account.log, || fs.moments() - 1);
+            fs.set_faults(Faults::default());
+        }
+    }
+
+    fn drain(&mut self) {
+        while self.guest.in_flight() > 0 {
+            for queue in 0..self.guest.queues.len() {
+                self.guest.kick(queue);
+                let fs = self.fs.clone();
+                self.guest.poll(queue, &mut self.account.log, move || fs.moments() - 1);
+            }
+            // Some of it may wait for room in the log.
+            if let Some(destager) = &mut self.destager {
+                destager.poll();
+            }
+        }
+    }
+
+    /// Ends destaging: so, or in the middle of it.
+    fn end_destaging(&mut self, end: Option<End>) {
+        let (Some(mut destager), Some(stages)) = (self.destager.take(), &self.open) else { return };
+        let Some(end) = end else { return };
+        stages.volume.disk.end_destaging(end);
+        while destager.ended().is_none() {
+            destager.poll();
+        }
+    }
+
+    fn close(&mut self) {
+        let end = match self.random.random_range(0..3) {
+            0 => Some(End::Empty),
+            1 => Some(End::Now),
+            _ => None,
+        };
+        self.close_with(end);
+    }
+
+    fn close_with(&mut self, end: Option<End>) {
+        self.drain();
+        let begun = self.moment();
+        self.guest.queues.clear();
+        self.end_destaging(end);
+        self.changes.push(begun..=self.moment());
+        self.errors.append(&mut self.guest.errors);
+        self.wrong.append(&mut self.guest.wrong);
+        if self.open.take().is_some_and(|stages| stages.volume.disk.has_failed_flush()) {
+            // The next flush would have failed; opened anew, the volume knows nothing of it.
+            let moment = self.moment();
+            self.account.log.add(moment, Event::FlushSubmitted { id: NOBODYS });
+            self.account.log.add(moment, Event::FlushEnded { id: NOBODYS, succeeded: false });
+        }
+    }
+
+    /// Puts a layer on it, which its log has to be empty for.
+    fn add_layer(&mut self) {
+        self.open();
+        self.close_with(Some(End::Empty));
+        if self.layers >= LAYERS_MAX {
+            return;
+        }
+        let options = AddLayerOptions {
+            protection: self.sort.protection(&self.bench.kek),
+            log_bytes: Some(LOG_BYTES_MIN),
+            lock_wait: Duration::ZERO,
+            least_generation: 0,
+        };
+        let set_adding = |is_adding| {
+            if let Some(Mutation { shared, .. }) = &self.mutation {
+                shared.set_adding(is_adding);
+            }
+        };
+        let begun = self.moment();
+        set_adding(true);
+        add_layer_on(&*self.storage, &path(self.name), &options).unwrap();
+        set_adding(false);
+        self.additions.push(begun..=self.moment());
+    }
+
+    fn rename(&mut self) {
+        let (from, to) = (self.name, NAMES[usize::from(self.name == NAMES[0])]);
+        let begun = self.moment();
+        self.allow(Allowed { names: vec![from, to], ..self.settled() });
+        rename_on(&*self.storage, &path(from), &path(to)).unwrap();
+        self.name = to;
+        self.allow(self.settled());
+        self.changes.push(begun..=self.moment());
+    }
+
+    /// Makes it larger while requests are in flight.
+    fn grow(&mut self) {
+        self.open();
+        let from = self.size_bytes;
+        let to = from + self.random.random_range(1..40) * SECTOR_BYTES;
+        if to > 64 * BLOCK_BYTES {
+            return;
+        }
+        let begun = self.moment();
+        self.allow(Allowed { sizes: vec![from, to], ..self.settled() });
+        let protection = self.sort.protection(&self.bench.kek);
+        let Some(stages) = &mut self.open else { return };
+        let size = VolumeSize::new(to).unwrap();
+        stages.volume.grow(size, protection).unwrap();
+        stages.top.grow(to).unwrap();
+        self.size_bytes = to;
+        self.guest.size_bytes = to;
+        let moment = self.moment();
+        self.account.log.add(moment, Event::Resized { blocks: to.div_ceil(BLOCK_BYTES) as usize });
+        self.allow(self.settled());
+        self.changes.push(begun..=moment);
+    }
+
+    fn end(&mut self) {
+        self.close();
+        self.fs.set_capacity(None);
+        if self.random.random() {
+            self.allow(Allowed { absent: true, remains: true, ..self.settled() });
+            delete_on(&*self.storage, &path(self.name), Duration::ZERO).unwrap();
+            self.allow(Allowed::absent());
+        }
+    }
+}

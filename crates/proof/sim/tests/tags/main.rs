@@ -1,0 +1,26 @@
+//! Tags on a simulated file system: what they detect, what goes unnoticed without, and that no power cut makes them cry
+//! wolf.
+//!
+//! `cargo test -p strongroom-sim --test tags -- --nocapture` prints what was done; with `--features full` it does
+//! 20,000 cuts. `POWER_CUTS_SEED` is the first history's seed, otherwise 1.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it did"
+)]
+
+#[path = "../support/campaign.rs"]
+mod campaign;
+mod cuts;
+mod detection;
+mod failures;
+mod faulty;
+mod former;
+mod history;
+#[path = "../../../../data-path/datastore/tests/support/interposed.rs"]
+mod interposed;
+mod mutations;
+mod oracle;
+mod settling;
+mod volume;

@@ -1,0 +1,68 @@
+//! The examples of every command's help, called as they are written. `first_hour/help.txt` says what becomes of each, in an
+//! order in which one makes what the next needs.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use strongroom_system_tests::Scratch;
+
+use crate::steps::Step;
+use crate::user::{ENDS_WITHIN, User};
+
+#[test]
+fn the_examples_of_the_help_work_as_they_are_written() {
+    let scratch = Scratch::new();
+    let mut user = User::new(&scratch);
+    let steps = Step::read_all("help.txt", |block| {
+        ["The examples", "Directories"].iter().any(|text| block.starts_with(text))
+    });
+    let planned: BTreeSet<&str> = steps.iter().map(|step| step.command.as_str()).collect();
+    let mut written = BTreeSet::new();
+    collect(&user, "", &mut written);
+    let written: BTreeSet<&str> = written.iter().map(String::as_str).collect();
+    let unplanned: Vec<_> = written.difference(&planned).collect();
+    let unwritten: Vec<_> = planned.difference(&written).collect();
+    assert!(
+        unplanned.is_empty() && unwritten.is_empty(),
+        "help.txt lacks {unplanned:#?}\nand has {unwritten:#?}"
+    );
+    let (mut beside, mut failed) = (Vec::new(), Vec::new());
+    for step in &steps {
+        // What needs the home's processes to be gone stands behind the last that goes on.
+        if step.command.starts_with("strongroom keyserver run") && step.is_run() {
+            end(&mut beside);
+        }
+        // All that fail are told at once.
+        match catch_unwind(AssertUnwindSafe(|| step.take(&mut user))) {
+            Ok(process) => beside.extend(process),
+            Err(_) => failed.push(step.command.as_str()),
+        }
+    }
+    end(&mut beside);
+    assert!(failed.is_empty(), "{failed:#?}; what each of them said is above");
+    let run = steps.iter().filter(|step| step.is_run()).count();
+    assert!(run > 100, "only {run} of {} were run", steps.len());
+}
+
+fn end(processes: &mut Vec<strongroom_system_tests::Process>) {
+    while let Some(process) = processes.pop() {
+        let status = process.terminate(ENDS_WITHIN);
+        assert!(status.success(), "{status}");
+    }
+}
+
+/// The lines that call this program, of the help of a command and of all commands below it.
+fn collect(user: &User<'_>, command: &str, examples: &mut BTreeSet<String>) {
+    let help = user.runs(&format!("COLUMNS=1000 strongroom {command} --help")).success();
+    let mut lines = help.lines().skip_while(|line| !line.starts_with("Example"));
+    lines.next();
+    let lines: Vec<&str> = lines.take_while(|line| line.starts_with("  ")).collect();
+    let lines = lines.join("\n").replace("\\\n", " ");
+    let calls = lines.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    examples.extend(calls.filter(|line| line.contains("strongroom ")));
+    let inner = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let inner = inner.take_while(|line| line.starts_with("  ")).filter(|line| !line.starts_with("   "));
+    for name in inner.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help") {
+        collect(user, &format!("{command} {name}"), examples);
+    }
+}

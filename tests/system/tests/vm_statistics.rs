@@ -1,0 +1,66 @@
+//! What a VM's guest asks of its disk is counted, whoever of those that serve it is killed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+use strongroom_system_tests::{Scratch, Serving};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// What `vm stats --once` says of the disk, once that is so. A process that was just killed may be missing meanwhile.
+#[track_caller]
+fn wait_for(serving: &Serving<'_>, awaited: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let told = serving
+            .strongroom
+            .run_shell("STRONGROOM_HOME=\"$PWD/home\" \"$STRONGROOM\" --json vm stats web1 --once || true");
+        let told: Value = serde_json::from_str(&told.stdout).unwrap_or(Value::Null);
+        let disk = told["disks"][0].clone();
+        if disk.is_object() && is_so(&disk) {
+            return disk;
+        }
+        assert!(Instant::now() < until, "{awaited}: not within {DEADLINE:?}: {told}");
+    }
+}
+
+fn reads(disk: &Value) -> u64 {
+    disk["operations"]["read"]["requests"].as_u64().unwrap()
+}
+
+/// Since when is counted, to the second.
+fn age(disk: &Value) -> f64 {
+    disk["seconds"].as_f64().unwrap()
+}
+
+#[test]
+fn counters_outlive_all_but_the_supervisor() {
+    let scratch = Scratch::new();
+    let mut serving = Serving::start(&scratch);
+    serving.runs("datastore add ds ds");
+    serving.runs("vm create web1 --memory 64M --disk 8M --net none");
+    serving.runs("vm start web1");
+    // The firmware looks for something to boot.
+    let booted = wait_for(&serving, "the firmware reads", |disk| reads(disk) > 0);
+    let id = serving.vm("web1")["id"].as_str().unwrap().to_owned();
+
+    let kill = |pid| kill_process(pid, Signal::KILL).unwrap();
+    let worker = serving.workers_of(&id)[0];
+    kill(worker);
+    let is_another = |_: &Value| serving.workers_of(&id).first().is_some_and(|other| *other != worker);
+    let restarted = wait_for(&serving, "has another worker", is_another);
+    assert!(reads(&restarted) >= reads(&booted) && age(&restarted) > age(&booted), "{restarted}");
+
+    kill(serving.process(&["serve", "--role host"]));
+    let again = wait_for(&serving, "is counted by another hostd", |disk| age(disk) > age(&restarted));
+    assert!(reads(&again) >= reads(&restarted), "{again}");
+
+    kill(serving.processes_of(&id)[0]);
+    wait_for(&serving, "begins anew", |disk| age(disk) < age(&again));
+    serving.runs("vm stop web1 --force");
+    assert_eq!(serving.json("vm stats web1 --once")["disks"], serde_json::json!([]));
+    serving.end();
+}
