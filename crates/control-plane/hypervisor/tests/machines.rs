@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         ("a_machine_is_adopted_when_its_supervisor_was_killed", adopted),
         ("an_ordinary_users_machine_is_adopted_too", adopted_by_an_ordinary_user),
         ("a_monitor_has_no_right_and_another_one_takes_its_place", monitor_is_replaced),
+        ("a_qemu_is_taken_over_though_monitors_die", is_taken_over_by_another_monitor),
         ("a_monitor_that_stands_still_ends_with_who_started_it", monitor_ends_with_its_starter),
         ("a_killed_qemu_is_seen_and_its_sockets_are_replaced", killed),
         ("disks_and_network_cards_are_plugged_in", plugged),
@@ -289,6 +290,38 @@ fn monitor_is_replaced() {
     assert!(qemu.wait(SOON));
     while qemu.monitor().next_event(SOON).is_ok() {}
     assert_eq!(qemu.monitor().lost(), Some(Loss::Qemu));
+}
+
+/// A guest that runs is not killed because the first monitors of its next supervisor die.
+fn is_taken_over_by_another_monitor() {
+    let lab = Lab::new();
+    let run = lab.run_directory();
+    let identity = OtherSupervisor::start(&lab, None).kill();
+    let find_with_lost_monitor = || {
+        let found = MachineProcess::find(&run, identity, &lab.isolation()).unwrap();
+        kill_process(pid(found.monitor_process()), Signal::KILL).unwrap();
+        found
+    };
+    let (mut asked, mut kept) = (0, None);
+    let qemu = Qemu::take_over(find_with_lost_monitor(), || {
+        asked += 1;
+        if asked == 1 {
+            return Err("there is no process to spare".to_owned());
+        }
+        let mut again = MachineProcess::find(&run, identity, &lab.isolation()).unwrap();
+        let connection = again.hand_over().unwrap().monitor;
+        kept = Some(again);
+        Ok(connection)
+    });
+    assert!(qemu.unwrap().monitor().status().is_ok());
+    assert_eq!(asked, 2);
+
+    // Without a monitor nobody can look after it.
+    drop(kept);
+    let left = Qemu::take_over(find_with_lost_monitor(), || Err("there is no process to spare".to_owned()));
+    assert!(matches!(left, Err(QemuError::Unheard { .. })), "{left:?}");
+    let found = MachineProcess::find(&run, identity, &lab.isolation());
+    assert!(matches!(found, Err(QemuError::Ended { .. })), "{found:?}");
 }
 
 fn monitor_ends_with_its_starter() {

@@ -68,6 +68,12 @@ pub enum QemuError {
     /// What is said over QMP.
     #[error(transparent)]
     Qmp(#[from] QmpError),
+    /// No monitor has come to speak with it.
+    #[error("nobody can speak with QEMU: {why}")]
+    Unheard {
+        /// Of the last monitor.
+        why: String,
+    },
     /// The process is not there any more.
     #[error("QEMU {pid} has ended")]
     Ended {

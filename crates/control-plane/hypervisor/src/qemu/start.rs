@@ -19,7 +19,7 @@ use crate::launch::{
 use crate::machine::{
     Accelerator, Boot, CdromImage, Connection, Firmware, HostFacts, MachineSpec, arguments,
 };
-use crate::monitor::{Monitor, MonitorProcess};
+use crate::monitor::{Loss, Monitor, MonitorProcess, NotGreeted};
 use crate::network::{self, NetworkState};
 
 /// How long to wait before the socket that QEMU is to make is looked for again.
@@ -27,6 +27,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// From QEMU's hanging up to its end.
 const HANGS_UP_BEFORE: Duration = Duration::from_secs(1);
+
+/// How many monitors are tried on a QEMU that runs before it is given up.
+const MONITORS_MAX: u32 = 3;
+
+/// Before another monitor is tried: the host may have no process or user to spare.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 impl Qemu {
     /// Starts a machine. Its processors stand still until [`Monitor::cont`].
@@ -130,9 +136,28 @@ impl Qemu {
         }
     }
 
-    /// Waits until a QEMU that was started, or found again, has greeted its monitor. One that does
-    /// not is killed.
+    /// Waits until a QEMU that was started has greeted its monitor. One that does not is killed.
     pub fn take_up(machine: MachineProcess, networks: Vec<NetworkState>) -> Result<Self, QemuError> {
+        Self::greeted(machine, networks, greet)
+    }
+
+    /// Waits until a QEMU that was found again has greeted its monitor. A guest runs in it, so a
+    /// monitor that is lost, or slow, is replaced by `another`, a few times. A QEMU that hangs up, or
+    /// that no monitor has come to speak with, is killed.
+    pub fn take_over(
+        machine: MachineProcess,
+        mut another: impl FnMut() -> Result<OwnedFd, String>,
+    ) -> Result<Self, QemuError> {
+        Self::greeted(machine, Vec::new(), |process, connection| {
+            greet_again(process, connection, &mut another)
+        })
+    }
+
+    fn greeted(
+        machine: MachineProcess,
+        networks: Vec<NetworkState>,
+        greet: impl FnOnce(&Process, OwnedFd) -> Result<Monitor, QemuError>,
+    ) -> Result<Self, QemuError> {
         let MachineProcess { mut process, identity, monitors_process, connection } = machine;
         let greeted = connection.ok_or_else(handed_over).and_then(|connection| greet(&process, connection));
         match greeted {
@@ -145,6 +170,35 @@ impl Qemu {
                 Err(error)
             }
         }
+    }
+}
+
+/// Greets a QEMU that runs, by this monitor or one of those that replace it when they are lost.
+fn greet_again(
+    process: &Process,
+    connection: OwnedFd,
+    another: &mut dyn FnMut() -> Result<OwnedFd, String>,
+) -> Result<Monitor, QemuError> {
+    let mut connection = Ok(connection);
+    let mut attempts = 1;
+    loop {
+        let why = match connection {
+            Ok(connection) => match Monitor::greet(connection, STARTS_WITHIN) {
+                Ok(monitor) => return Ok(monitor),
+                Err(NotGreeted { loss: Some(Loss::Qemu), error }) => return Err(error.into()),
+                Err(not) => not.error.to_string(),
+            },
+            Err(why) => why,
+        };
+        if process.wait(TRY_AGAIN) {
+            return Err(QemuError::Failed { said: process.said() });
+        }
+        if attempts == MONITORS_MAX {
+            return Err(QemuError::Unheard { why });
+        }
+        tracing::error!("a monitor of a QEMU that runs is lost, and another one is started: {why}");
+        attempts += 1;
+        connection = another();
     }
 }
 
@@ -376,10 +430,12 @@ struct Reached {
 fn reach(process: &Process, run: &RunDirectory, isolation: &Isolation<'_>) -> Result<Reached, QemuError> {
     let until = Instant::now() + STARTS_WITHIN;
     let qmp = loop {
-        match connect_within(&run.qmp(), STARTS_WITHIN) {
+        // One that listens and accepts nobody takes no longer than one that does not listen.
+        let left = until.saturating_duration_since(Instant::now());
+        match connect_within(&run.qmp(), left) {
             Ok(socket) => break socket,
             Err(_) if process.wait(LOOK_AGAIN) => return Err(QemuError::Failed { said: process.said() }),
-            Err(_) if Instant::now() > until => {
+            Err(_) if left.is_zero() => {
                 return Err(QemuError::Silent { within: STARTS_WITHIN, said: process.said() });
             }
             Err(_) => {}

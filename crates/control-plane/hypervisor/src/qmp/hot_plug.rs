@@ -79,9 +79,12 @@ impl Qmp {
 
     /// Closes what a device was connected to that the guest has let go. Again, it does nothing.
     pub fn unplugged(&self, name: &str) {
-        // Which of them it was is QEMU's to know.
+        // Which of them it was is QEMU's to know. One that is silent is asked nothing more: the
+        // supervisor waits for one silent command, not for three.
         for undo in [Undo::Node, Undo::Chardev, Undo::Netdev] {
-            self.undo(undo, name);
+            if let Err(QmpError::Silent { .. }) = self.undo(undo, name) {
+                break;
+            }
         }
     }
 
@@ -96,18 +99,22 @@ impl Qmp {
     fn add(&self, name: &str, bus: &str, mut device: Value, undo: Undo) -> Result<(), QmpError> {
         device["id"] = json!(name);
         device["bus"] = json!(bus);
-        self.execute_value("device_add", &device).map(drop).inspect_err(|_| self.undo(undo, name))
+        let added = self.execute_value("device_add", &device).map(drop);
+        if let Err(QmpError::Refused { .. } | QmpError::Answer { .. }) = &added {
+            // A silent QEMU may still add the device, which needs its connection then.
+            let _ = self.undo(undo, name);
+        }
+        added
     }
 
-    fn undo(&self, undo: Undo, name: &str) {
+    fn undo(&self, undo: Undo, name: &str) -> Result<(), QmpError> {
         let (command, arguments) = match undo {
             Undo::Node => ("blockdev-del", json!({ "node-name": name })),
             Undo::Chardev => ("chardev-remove", json!({ "id": name })),
             Undo::Netdev => ("netdev_del", json!({ "id": name })),
         };
-        if let Err(error) = self.execute_value(command, &arguments) {
-            tracing::debug!("{error}");
-        }
+        let undone = self.execute_value(command, &arguments).map(drop);
+        undone.inspect_err(|error| tracing::debug!("{error}"))
     }
 
     /// Where the next device can be plugged in: on q35 a spare port without one, on pc the bus.

@@ -237,23 +237,23 @@ impl Starter {
     pub fn start_qemu(&self, generation_id: Uuid, waiting: bool) -> Result<Qemu, Problem> {
         match self.ask(Ask::Qemu { generation_id, waiting }, &[])? {
             (Answer::Process { identity, networks, shortfalls }, mut files) => {
-                self.qemu(identity, (networks, shortfalls), &mut files)
+                let machine = self.machine(identity, shortfalls, &mut files)?;
+                Qemu::take_up(machine, networks).map_err(|error| Problem::new("qemu", error.to_string()))
             }
             (other, _) => Err(unexpected(&other)),
         }
     }
 
-    fn qemu(
+    fn machine(
         &self,
         identity: QemuIdentity,
-        (networks, shortfalls): (Vec<NetworkState>, Vec<Shortfall>),
+        shortfalls: Vec<Shortfall>,
         files: &mut Files,
-    ) -> Result<Qemu, Problem> {
+    ) -> Result<MachineProcess, Problem> {
         let (monitor, pidfd) = (files.next()?, files.next()?);
         let files = MachineFiles { process: ProcessFiles { pidfd, stderr: files.0.next() }, monitor };
         let machine = MachineProcess::elsewhere(identity, files, shortfalls, self.killer());
-        let machine = machine.map_err(|error| system(&error))?;
-        Qemu::take_up(machine, networks).map_err(|error| Problem::new("qemu", error.to_string()))
+        machine.map_err(|error| system(&error))
     }
 
     /// Finds the VM's QEMU that runs already, and its swtpm if that does.
@@ -271,7 +271,10 @@ impl Starter {
                 if swtpm {
                     of_swtpm.0 = vec![files.next()?].into_iter();
                 }
-                let found = self.qemu(orphan.qemu, (Vec::new(), Vec::new()), &mut files)?;
+                let machine = self.machine(orphan.qemu, Vec::new(), &mut files)?;
+                let another = || self.start_monitor().map_err(|problem| problem.message);
+                let found = Qemu::take_over(machine, another);
+                let found = found.map_err(|error| Problem::new("qemu", error.to_string()))?;
                 let swtpm = orphan.swtpm.filter(|_| swtpm);
                 let swtpm = swtpm.map(|identity| self.swtpm(run, identity, &mut of_swtpm)).transpose()?;
                 Ok((found, swtpm))
