@@ -8,7 +8,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_audit::storage::OsDirectory;
 use strongroom_audit::{PublicKey, Report, SignedHead, VerifyError, verify};
-use strongroom_keyserver::management::protocol::{AuditAnswer, Question};
+use strongroom_keyserver::management::protocol::AuditAnswer;
+use strongroom_keyserver::management::questions::AuditHead;
 use strongroom_keyserver::process::state::{AUDIT_DIRECTORY, AUDIT_KEY_FILE};
 
 use crate::error::CliError;
@@ -92,7 +93,7 @@ impl AuditCommand {
         match self {
             Self::Verify(arguments) => arguments.run(output),
             Self::Head(HeadArguments { server }) => {
-                let AuditAnswer { head } = server.administrator()?.ask(&Question::AuditHead)?;
+                let AuditAnswer { head } = server.administrator()?.ask(AuditHead {})?;
                 output.answer(&Head(head))?;
                 Ok(ExitCode::SUCCESS)
             }

@@ -11,7 +11,9 @@ use strongroom_hostd::checks::{Finding, Verdict};
 use strongroom_hostd::run_directory::VmRunDirectory;
 use strongroom_hostd::supervisor::state_file::StateFile;
 use strongroom_keys::ProviderKey;
-use strongroom_keyserver::management::protocol::{BrokeredAnswer, Question, StatusAnswer};
+use strongroom_keyserver::backup::BackupStatus;
+use strongroom_keyserver::management::protocol::{BrokeredAnswer, StatusAnswer};
+use strongroom_keyserver::management::questions::{BrokeredKeys, Status};
 use strongroom_keyserver::root::sealing_command;
 use strongroom_types::counted;
 use time::OffsetDateTime;
@@ -70,9 +72,8 @@ impl KeyServer {
         let files = ClientFiles::in_directory(&directory.join("admin"));
         let asked = || {
             let administrator = Administrator::new(settings.administration(&directory)?, &files)?;
-            let status: StatusAnswer = administrator.ask(&Question::Status)?;
-            let brokered: Vec<BrokeredAnswer> =
-                administrator.ask(&Question::BrokeredKeys).unwrap_or_default();
+            let status = administrator.ask(Status {})?;
+            let brokered: Vec<BrokeredAnswer> = administrator.ask(BrokeredKeys {}).unwrap_or_default();
             Ok::<_, CliError>((status, brokered))
         };
         match asked() {
@@ -107,7 +108,7 @@ fn judge(status: &StatusAnswer, directory: &Path) -> Vec<Finding> {
         ),
         protection => Finding::ok("root-key", format!("the key server's root key is under {protection}")),
     };
-    let backup = if status.backup["backup"] == "unbacked" {
+    let backup = if status.backup == BackupStatus::Unbacked {
         Finding::warning(
             "key-server-backup",
             "the key server has no backup",

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_keyserver::management::protocol::{DestructionAnswer, Question};
+use strongroom_keyserver::management::questions::{
+    CancelDestruction, ConfirmDestruction, ScheduleDestruction,
+};
 use strongroom_keyserver::objects::destruction::{DELAY_MAX_SECONDS, DELAY_MIN_SECONDS, REASON_MAX_BYTES};
 use strongroom_keyserver::objects::id::ObjectId;
 use strongroom_providers::{ProviderError, SourceConfig};
@@ -153,16 +155,16 @@ impl DestroyArguments {
             // The server looks too; here the list is complete.
             check_unneeded(inventory.scan(), |other| other.key.as_str() == key)?;
         }
-        let (step, question) = if self.cancel {
-            ("cancelled", Question::CancelDestruction { key: id })
+        let administrator = self.server.administrator()?;
+        let (step, answer) = if self.cancel {
+            ("cancelled", administrator.ask(CancelDestruction { key: id })?)
         } else if self.confirm {
-            ("confirmed", Question::ConfirmDestruction { key: id })
+            ("confirmed", administrator.ask(ConfirmDestruction { key: id })?)
         } else {
             let delay_seconds = i64::try_from(self.delay).unwrap_or(i64::MAX);
             let reason = self.reason.clone().unwrap_or_default();
-            ("scheduled", Question::ScheduleDestruction { key: id, delay_seconds, reason })
+            ("scheduled", administrator.ask(ScheduleDestruction { key: id, delay_seconds, reason })?)
         };
-        let answer: DestructionAnswer = self.server.administrator()?.ask(&question)?;
         Ok(Answer { key: key.to_owned(), step, waiting: (&answer).into() })
     }
 

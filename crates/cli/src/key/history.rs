@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_audit::Outcome;
-use strongroom_keyserver::management::protocol::{EventAnswer, HISTORY_MAX, HistoryAnswer, Question};
+use strongroom_keyserver::management::protocol::{EventAnswer, HISTORY_MAX, HistoryAnswer};
+use strongroom_keyserver::management::questions::KeyHistory;
 
 use super::KeyName;
 use super::destroy::object_id;
@@ -138,8 +139,8 @@ impl HistoryArguments {
     }
 
     fn on_record(&self, key: &str) -> Result<History, CliError> {
-        let question = Question::KeyHistory { key: object_id(key)?, most: self.most };
-        let HistoryAnswer { events, is_complete } = self.server.administrator()?.ask(&question)?;
+        let question = KeyHistory { key: object_id(key)?, most: self.most };
+        let HistoryAnswer { events, is_complete } = self.server.administrator()?.ask(question)?;
         let events = events.into_iter().map(Event::from).collect();
         Ok(History { key: key.to_owned(), complete: is_complete, events, is_of_record: true })
     }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use strongroom_keys::{ProviderKeyId, ProviderName};
-use strongroom_keyserver::management::protocol::{DestructionAnswer, Question};
+use strongroom_keyserver::management::questions;
 use strongroom_providers::KeyState;
 
 use super::DatastoreArguments;
@@ -179,8 +179,7 @@ impl<'a> Destructions<'a> {
         }
         if self.embedded.is_none() {
             self.embedded = Some(HashMap::new());
-            let asked =
-                self.server.administrator()?.ask::<Vec<DestructionAnswer>>(&Question::Destructions)?;
+            let asked = self.server.administrator()?.ask(questions::Destructions {})?;
             let waiting = asked.iter().map(|answer| (answer.key.to_string(), answer.into()));
             self.embedded = Some(waiting.collect());
         }

@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rustls::pki_types::CertificateDer;
-use serde::de::DeserializeOwned;
 use strongroom_keyserver::access::{CertificateSha256, Role};
 use strongroom_keyserver::authority::{claimed_identity, enrol};
 use strongroom_keyserver::grant::GrantSigner;
-use strongroom_keyserver::management::protocol::Question;
+use strongroom_keyserver::management::questions::Ask;
 use strongroom_memory::secret::SecretBytes;
 
 use super::certificates::{ClientFiles, read_certificates};
@@ -130,7 +129,7 @@ impl Administrator {
     }
 
     /// Asks.
-    pub fn ask<Answer: DeserializeOwned + Send>(&self, question: &Question) -> Result<Answer, CliError> {
+    pub fn ask<Q: Ask>(&self, question: Q) -> Result<Q::Answer, CliError> {
         Ok(self.client.manage(&self.authorities, (self.certificate.clone(), &self.key), question)?)
     }
 

@@ -9,9 +9,8 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 use strongroom_keyserver::backup::{Arrival, Custodian, CustodianName, Custody, LastBackup};
-use strongroom_keyserver::management::protocol::{
-    BackupAnswer, BackupPart, CustodianText, NamedCustody, Question,
-};
+use strongroom_keyserver::management::protocol::{BackupAnswer, BackupPart, CustodianText, NamedCustody};
+use strongroom_keyserver::management::questions::{KeepBackup, MakeBackup, ProposeCustodians, ReadBackup};
 
 use super::administration::{AdministrationArguments, Administrator};
 use crate::error::CliError;
@@ -89,15 +88,15 @@ impl BackupArguments {
         Custody::new(usize::from(threshold), custodians)?;
         let administrator = self.server.administrator()?;
         if self.change_custodians {
-            let question = Question::ProposeCustodians { threshold, custodians: texts };
-            let proposed: NamedCustody = administrator.ask(&question)?;
+            let question = ProposeCustodians { threshold, custodians: texts };
+            let proposed = administrator.ask(question)?;
             return output.answer(&Proposed(proposed));
         }
-        let question = Question::MakeBackup { threshold, custodians: texts };
-        let answer: BackupAnswer = administrator.ask(&question)?;
+        let question = MakeBackup { threshold, custodians: texts };
+        let answer = administrator.ask(question)?;
         fetch(&administrator, &answer, &file)?;
         // Only now is there a backup.
-        let () = administrator.ask(&Question::KeepBackup { id: answer.backup.id })?;
+        administrator.ask(KeepBackup { id: answer.backup.id })?;
         output.answer(&Made { file, length_bytes: answer.length_bytes, backup: answer.backup })
     }
 }
@@ -107,8 +106,8 @@ fn fetch(administrator: &Administrator, answer: &BackupAnswer, path: &Path) -> R
     let mut arrival = Arrival::at(path)?;
     let mut offset = 0;
     while offset < answer.length_bytes {
-        let question = Question::ReadBackup { id: answer.backup.id, offset };
-        let BackupPart { bytes } = administrator.ask(&question)?;
+        let question = ReadBackup { id: answer.backup.id, offset };
+        let BackupPart { bytes } = administrator.ask(question)?;
         // Less than was said is told by the length that has arrived.
         if bytes.is_empty() {
             break;

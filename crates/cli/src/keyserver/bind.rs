@@ -5,7 +5,7 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use strongroom_keyserver::grant::VmId;
-use strongroom_keyserver::management::protocol::Question;
+use strongroom_keyserver::management::questions::BindKey;
 use strongroom_keyserver::objects::id::ObjectId;
 
 use super::administration::AdministrationArguments;
@@ -43,7 +43,7 @@ struct Bound {
 impl BindArguments {
     /// Does it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let () = self.server.administrator()?.ask(&Question::BindKey { key: self.key_id, vm: self.vm })?;
+        self.server.administrator()?.ask(BindKey { key: self.key_id, vm: self.vm })?;
         output.answer(&Bound { key: self.key_id.to_string(), vm: self.vm.to_string() })
     }
 }

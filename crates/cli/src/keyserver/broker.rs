@@ -5,7 +5,8 @@ use std::fmt;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderKeyId, ProviderName, WrappedKek};
-use strongroom_keyserver::management::protocol::{BrokeredAnswer, Question};
+use strongroom_keyserver::management::protocol::BrokeredAnswer;
+use strongroom_keyserver::management::questions::{BrokerAdd, BrokerCreate, BrokeredKeys};
 
 use super::administration::AdministrationArguments;
 use crate::error::CliError;
@@ -95,15 +96,15 @@ impl BrokerCommand {
                     .transpose()
                     .map_err(|error| CliError::Usage(error.to_string()))?;
                 let key = ProviderKey { provider: provider.clone(), key: key.clone(), wrapped };
-                output.answer(&TakenIn(server.administrator()?.ask(&Question::BrokerAdd { key })?))
+                output.answer(&TakenIn(server.administrator()?.ask(BrokerAdd { key })?))
             }
             Self::Create(CreateArguments { provider, request, server }) => {
                 let request = request.unwrap_or_else(KeyRequestId::random);
-                let question = Question::BrokerCreate { provider: provider.clone(), request };
-                output.answer(&TakenIn(server.administrator()?.ask(&question)?))
+                let question = BrokerCreate { provider: provider.clone(), request };
+                output.answer(&TakenIn(server.administrator()?.ask(question)?))
             }
             Self::List(ListArguments { server }) => {
-                output.answer(&Listed { items: server.administrator()?.ask(&Question::BrokeredKeys)? })
+                output.answer(&Listed { items: server.administrator()?.ask(BrokeredKeys {})? })
             }
         }
     }

@@ -5,7 +5,8 @@ use std::fmt;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_keyserver::access::ClientId;
-use strongroom_keyserver::management::protocol::{ClientAnswer, Question};
+use strongroom_keyserver::management::protocol::ClientAnswer;
+use strongroom_keyserver::management::questions::{Clients, RevokeClient};
 
 use super::administration::AdministrationArguments;
 use crate::error::CliError;
@@ -60,11 +61,11 @@ impl ClientCommand {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::List(ListArguments { server }) => {
-                output.answer(&Listed { items: server.administrator()?.ask(&Question::Clients)? })
+                output.answer(&Listed { items: server.administrator()?.ask(Clients {})? })
             }
             Self::Revoke(RevokeArguments { client, reason, server }) => {
-                let question = Question::RevokeClient { client: *client, reason: reason.clone() };
-                let () = server.administrator()?.ask(&question)?;
+                let question = RevokeClient { client: *client, reason: reason.clone() };
+                server.administrator()?.ask(question)?;
                 output.answer(&Revoked { client: *client })
             }
         }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use strongroom_keyserver::management::protocol::{CustodyAnswer, NamedCustody, Question};
+use strongroom_keyserver::management::protocol::{CustodyAnswer, NamedCustody};
+use strongroom_keyserver::management::questions::{ConfirmCustodians, Custodians};
 use strongroom_types::hex;
 
 use super::administration::AdministrationArguments;
@@ -57,11 +58,11 @@ impl CustodyCommand {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         match self {
             Self::Show(ShowArguments { server }) => {
-                output.answer(&Shown(server.administrator()?.ask(&Question::Custodians)?))
+                output.answer(&Shown(server.administrator()?.ask(Custodians {})?))
             }
             Self::Confirm(ConfirmArguments { id, server }) => {
-                let question = Question::ConfirmCustodians { id: id.clone() };
-                output.answer(&Confirmed(server.administrator()?.ask(&question)?))
+                let question = ConfirmCustodians { id: id.clone() };
+                output.answer(&Confirmed(server.administrator()?.ask(question)?))
             }
         }
     }

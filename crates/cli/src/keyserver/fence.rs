@@ -5,7 +5,8 @@ use std::fmt;
 use clap::Args;
 use serde::Serialize;
 use strongroom_keyserver::grant::{VmGeneration, VmId};
-use strongroom_keyserver::management::protocol::{FenceAnswer, Question};
+use strongroom_keyserver::management::protocol::FenceAnswer;
+use strongroom_keyserver::management::questions::FenceVm;
 
 use super::administration::AdministrationArguments;
 use crate::error::CliError;
@@ -43,8 +44,8 @@ struct Fenced {
 impl FenceArguments {
     /// Does it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let question = Question::FenceVm { vm: self.vm, generation: VmGeneration(self.vm_generation) };
-        let answer: FenceAnswer = self.server.administrator()?.ask(&question)?;
+        let question = FenceVm { vm: self.vm, generation: VmGeneration(self.vm_generation) };
+        let answer: FenceAnswer = self.server.administrator()?.ask(question)?;
         output.answer(&Fenced { vm: answer.vm.to_string(), vm_generation: answer.generation.0 })
     }
 }

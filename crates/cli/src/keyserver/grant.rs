@@ -13,7 +13,8 @@ use strongroom_keyserver::grant::verify::GRANT_MAX_LIFETIME_SECONDS;
 use strongroom_keyserver::grant::{
     Grant, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
-use strongroom_keyserver::management::protocol::{HostAnswer, Question};
+use strongroom_keyserver::management::protocol::HostAnswer;
+use strongroom_keyserver::management::questions::Hosts;
 
 use super::administration::AdministrationArguments;
 use super::certificates::{read_certificates, write_whole};
@@ -136,8 +137,8 @@ impl HostArguments {
     fn find(&self, server: &AdministrationArguments) -> Result<(Option<String>, PublicKeySha256), CliError> {
         match (&self.host, self.host_key, &self.host_certificate) {
             (Some(host), _, _) => {
-                let question = Question::Hosts { host: host.clone() };
-                let hosts: Vec<HostAnswer> = server.administrator()?.ask(&question)?;
+                let question = Hosts { host: host.clone() };
+                let hosts = server.administrator()?.ask(question)?;
                 one_host(host, hosts)
             }
             (None, Some(key), _) => Ok((None, key)),

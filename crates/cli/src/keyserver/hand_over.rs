@@ -5,7 +5,10 @@ use std::fmt;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_keyserver::access::ClientId;
-use strongroom_keyserver::management::protocol::{HandOverAnswer, Question};
+use strongroom_keyserver::management::protocol::HandOverAnswer;
+use strongroom_keyserver::management::questions::{
+    CancelHandOver, ConfirmHandOver, HandOvers, ProposeHandOver,
+};
 use strongroom_keyserver::objects::id::ObjectId;
 use uuid::Uuid;
 
@@ -105,22 +108,23 @@ enum Became {
 impl HandOverCommand {
     /// Does it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let (question, server, became) = match self {
+        let (hand_over, became) = match self {
             Self::List(ListArguments { server }) => {
-                return output.answer(&Listed { items: server.administrator()?.ask(&Question::HandOvers)? });
+                return output.answer(&Listed { items: server.administrator()?.ask(HandOvers {})? });
             }
             Self::Ask(AskArguments { from, to, keys, reason, server }) => {
                 let (from, to, keys, reason) = (*from, *to, keys.clone(), reason.clone());
-                (Question::ProposeHandOver { from, to, keys, reason }, server, Became::AskedFor)
+                let question = ProposeHandOver { from, to, keys, reason };
+                (server.administrator()?.ask(question)?, Became::AskedFor)
             }
             Self::Confirm(OneArguments { id, server }) => {
-                (Question::ConfirmHandOver { id: *id }, server, Became::Done)
+                (server.administrator()?.ask(ConfirmHandOver { id: *id })?, Became::Done)
             }
             Self::Cancel(OneArguments { id, server }) => {
-                (Question::CancelHandOver { id: *id }, server, Became::Cancelled)
+                (server.administrator()?.ask(CancelHandOver { id: *id })?, Became::Cancelled)
             }
         };
-        output.answer(&Answered { hand_over: server.administrator()?.ask(&question)?, became })
+        output.answer(&Answered { hand_over, became })
     }
 }
 

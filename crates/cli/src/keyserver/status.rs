@@ -4,7 +4,9 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_keyserver::management::protocol::{CollectorAnswer, Question, StatusAnswer};
+use strongroom_keyserver::backup::BackupStatus;
+use strongroom_keyserver::management::protocol::{CollectorAnswer, StatusAnswer};
+use strongroom_keyserver::management::questions::Status;
 
 use strongroom_types::display_bytes;
 
@@ -27,7 +29,7 @@ struct Shown(StatusAnswer);
 impl StatusArguments {
     /// Shows it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        let status: StatusAnswer = self.server.administrator()?.ask(&Question::Status)?;
+        let status = self.server.administrator()?.ask(Status {})?;
         for warning in &status.warnings {
             output.remark(&format!("Warning: {warning}"));
         }
@@ -41,7 +43,7 @@ impl StatusArguments {
 }
 
 fn is_unbacked(status: &StatusAnswer) -> bool {
-    status.backup["backup"] == "unbacked"
+    status.backup == BackupStatus::Unbacked
 }
 
 impl fmt::Display for Shown {
@@ -61,11 +63,12 @@ impl fmt::Display for Shown {
         writeln!(f, "root key   {root_protection} ({root_by})")?;
         writeln!(f, "authority  {authority}")?;
         writeln!(f, "clients    {clients}")?;
-        match backup["last"]["created_unix_seconds"].as_u64() {
-            Some(made) => {
-                writeln!(f, "backup     {}, {} changes since", utc(made), backup["changes_since"])?;
+        match backup {
+            BackupStatus::Backed { last, changes_since } => {
+                let made = utc(last.created_unix_seconds);
+                writeln!(f, "backup     {made}, {changes_since} changes since")?;
             }
-            None => writeln!(f, "backup     none")?,
+            BackupStatus::Unbacked => writeln!(f, "backup     none")?,
         }
         write!(f, "audit log  {audit_sequence} lines, {}", display_bytes(*audit_bytes))?;
         if *audit_first_sequence > 1 {

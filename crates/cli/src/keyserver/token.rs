@@ -5,7 +5,8 @@ use std::fmt;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use strongroom_keyserver::access::{ClientName, PublicKeySha256, Role};
-use strongroom_keyserver::management::protocol::{ClientAnswer, NewTokenAnswer, Question, TokenAnswer};
+use strongroom_keyserver::management::protocol::{ClientAnswer, NewTokenAnswer, TokenAnswer};
+use strongroom_keyserver::management::questions::{CancelToken, Clients, CreateToken, Tokens};
 
 use super::administration::{AdministrationArguments, Administrator};
 use crate::error::CliError;
@@ -130,7 +131,7 @@ impl TokenCommand {
         match self {
             Self::Create(wish) => {
                 let CreateArguments { name, role, valid, public_key, certificate_days, server } = wish;
-                let question = Question::CreateToken {
+                let question = CreateToken {
                     client: None,
                     name: name.clone(),
                     role: *role,
@@ -138,12 +139,12 @@ impl TokenCommand {
                     public_key: *public_key,
                     certificate_days: *certificate_days,
                 };
-                create(&server.administrator()?, &question, output)
+                create(&server.administrator()?, question, output)
             }
             Self::Replace(ReplaceArguments { client, valid, public_key, certificate_days, server }) => {
                 let administrator = server.administrator()?;
-                let known = the_client(administrator.ask(&Question::Clients)?, client)?;
-                let question = Question::CreateToken {
+                let known = the_client(administrator.ask(Clients {})?, client)?;
+                let question = CreateToken {
                     client: Some(known.id),
                     name: known.name,
                     role: known.role,
@@ -151,22 +152,22 @@ impl TokenCommand {
                     public_key: *public_key,
                     certificate_days: *certificate_days,
                 };
-                create(&administrator, &question, output)
+                create(&administrator, question, output)
             }
             Self::List(ListArguments { server }) => {
-                output.answer(&Listed { items: server.administrator()?.ask(&Question::Tokens)? })
+                output.answer(&Listed { items: server.administrator()?.ask(Tokens {})? })
             }
             Self::Cancel(CancelArguments { id, server }) => {
-                let question = Question::CancelToken { id: id.clone() };
-                let () = server.administrator()?.ask(&question)?;
+                let question = CancelToken { id: id.clone() };
+                server.administrator()?.ask(question)?;
                 output.answer(&Cancelled { id: id.clone() })
             }
         }
     }
 }
 
-fn create(administrator: &Administrator, question: &Question, output: &Output) -> Result<(), CliError> {
-    let created: NewTokenAnswer = administrator.ask(question)?;
+fn create(administrator: &Administrator, wanted: CreateToken, output: &Output) -> Result<(), CliError> {
+    let created = administrator.ask(wanted)?;
     let expires = utc(seconds(created.expires_unix_seconds));
     output.answer(&Created(created))?;
     // Not beside the token, which goes to a file as it is.

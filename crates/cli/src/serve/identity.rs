@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use strongroom_keys::ProviderName;
 use strongroom_keyserver::access::{ClientId, ClientName, Role};
 use strongroom_keyserver::authority::enrol::token::EnrolmentToken;
-use strongroom_keyserver::management::protocol::{ClientAnswer, NewTokenAnswer, Question};
+use strongroom_keyserver::management::protocol::ClientAnswer;
+use strongroom_keyserver::management::questions::{Clients, CreateToken};
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, RegistryError, SourceConfig};
 use time::OffsetDateTime;
 
@@ -104,15 +105,15 @@ impl Identity {
         if !files.are_there() {
             let administrator = ClientFiles::in_directory(&directory.join("admin"));
             let administrator = Administrator::new(key_server.clone(), &administrator)?;
-            let question = Question::CreateToken {
-                client: self.known_as(administrator.ask(&Question::Clients)?),
+            let question = CreateToken {
+                client: self.known_as(administrator.ask(Clients {})?),
                 name: self.name.clone(),
                 role: self.role,
                 valid_seconds: Some(TOKEN_SECONDS),
                 public_key: None,
                 certificate_days: None,
             };
-            let answer: NewTokenAnswer = administrator.ask(&question)?;
+            let answer = administrator.ask(question)?;
             let token = EnrolmentToken::read(answer.token.as_str());
             let token = token.map_err(|error| CliError::Usage(error.to_string()))?;
             let key = NewKey::generate()?;

@@ -15,7 +15,7 @@ use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::grant::{
     Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
-use strongroom_keyserver::management::protocol::{BrokeredAnswer, HostAnswer, Question, StatusAnswer};
+use strongroom_keyserver::management::questions::{Ask, BindKey, BrokerCreate, Hosts, RecordUse, Status};
 use strongroom_providers::{self as providers, ProviderError, ProviderKeyring, Registry};
 use zeroize::Zeroizing;
 
@@ -61,10 +61,7 @@ impl KeyServerKeys {
     }
 
     /// Asks the key server, as the control plane.
-    fn ask<Answer: serde::de::DeserializeOwned + Send>(
-        &self,
-        question: &Question,
-    ) -> Result<Answer, KeyProblem> {
+    fn ask<Q: Ask>(&self, question: Q) -> Result<Q::Answer, KeyProblem> {
         Administrator::new(self.key_server.clone(), &self.identity.files())
             .and_then(|client| client.ask(question))
             .map_err(|error| KeyProblem::Unavailable(error.to_string()))
@@ -78,7 +75,7 @@ impl KeyServerKeys {
         {
             return Ok(*key);
         }
-        let found: Vec<HostAnswer> = self.ask(&Question::Hosts { host: host.to_owned() })?;
+        let found = self.ask(Hosts { host: host.to_owned() })?;
         match found.as_slice() {
             [one] => {
                 hosts.insert(host.to_owned(), (one.public_key, Instant::now()));
@@ -153,13 +150,12 @@ impl KeyServerKeys {
         let certificate = |files: &ClientFiles| {
             files.not_after().ok().and_then(|end| u64::try_from(end.unix_timestamp()).ok())
         };
-        let status: Result<StatusAnswer, CliError> =
-            Administrator::new(self.key_server.clone(), &self.auditor.files())
-                .and_then(|auditor| auditor.ask(&Question::Status));
+        let status = Administrator::new(self.key_server.clone(), &self.auditor.files())
+            .and_then(|auditor| auditor.ask(Status {}));
         let backed_up = status
             .as_ref()
             .ok()
-            .map(|status| status.backup["last"]["created_unix_seconds"].as_u64().unwrap_or_default());
+            .map(|status| status.backup.last().map_or(0, |last| last.created_unix_seconds));
         let mut all = vec![KeyProvider {
             name: EMBEDDED.to_owned(),
             kind: EMBEDDED.to_owned(),
@@ -206,8 +202,7 @@ impl KeyServerKeys {
             return Ok(ProviderKey { provider: provider.clone(), key: made.key, wrapped: made.wrapped });
         }
         // Another provider's keys come to hosts by way of the key server, which gives them out under grants.
-        let brokered: BrokeredAnswer =
-            self.ask(&Question::BrokerCreate { provider: provider.clone(), request })?;
+        let brokered = self.ask(BrokerCreate { provider: provider.clone(), request })?;
         let unusable = |error: String| KeyProblem::Refused(error);
         Ok(ProviderKey {
             provider: EMBEDDED.parse().map_err(|error| unusable(format!("{error}")))?,
@@ -234,7 +229,7 @@ impl VmKeys for KeyServerKeys {
     ) -> Result<ProviderKey, KeyProblem> {
         let key = self.create_unbound(provider, request)?;
         let object = key.key.to_string().parse().map_err(|error| KeyProblem::Refused(format!("{error}")))?;
-        let () = self.ask(&Question::BindKey { key: object, vm })?;
+        self.ask(BindKey { key: object, vm })?;
         Ok(key)
     }
 
@@ -264,7 +259,7 @@ impl VmKeys for KeyServerKeys {
     }
 
     fn record_use(&self, vm: VmId, what: &str, by: &str) -> Result<(), KeyProblem> {
-        self.ask(&Question::RecordUse { vm, what: what.to_owned(), by: by.to_owned() })
+        self.ask(RecordUse { vm, what: what.to_owned(), by: by.to_owned() })
     }
 
     fn states(&self, keys: &[ProviderKey]) -> Vec<KeyStanding> {

@@ -47,7 +47,7 @@ pub struct LastCustodian {
 }
 
 /// Whether what the server holds would survive it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "backup", rename_all = "kebab-case")]
 pub enum BackupStatus {
     /// There is no completed backup: if this machine is lost, so is every key.
@@ -59,6 +59,16 @@ pub enum BackupStatus {
         /// Changes that it does not have.
         changes_since: u64,
     },
+}
+
+impl BackupStatus {
+    /// The last backup, if there is one.
+    pub fn last(&self) -> Option<&LastBackup> {
+        match self {
+            Self::Unbacked => None,
+            Self::Backed { last, .. } => Some(last),
+        }
+    }
 }
 
 impl LastBackup {

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 
 use super::protocol::BrokeredAnswer;
-use super::{Management, json, refused, refused_by_server};
+use super::{Management, refused, refused_by_server};
 use crate::access::Identity;
 use crate::authority::enrol::server::Unanswered;
 use crate::broker::{self, Broker, BrokerError, UpstreamError, UpstreamState};
@@ -27,7 +26,7 @@ impl Management {
         &self,
         asker: &Identity,
         key: ProviderKey,
-    ) -> Result<(Value, Vec<String>), Unanswered> {
+    ) -> Result<BrokeredAnswer, Unanswered> {
         let state = self.broker()?.upstream().state(&key).map_err(of_upstream)?;
         if state == UpstreamState::Compromised {
             let message = format!("the {key}, was revoked as compromised; have another one made");
@@ -42,7 +41,7 @@ impl Management {
         asker: &Identity,
         provider: &ProviderName,
         request: KeyRequestId,
-    ) -> Result<(Value, Vec<String>), Unanswered> {
+    ) -> Result<BrokeredAnswer, Unanswered> {
         let key = self.broker()?.upstream().create(provider, request).map_err(of_upstream)?;
         self.taken_in(asker, key, UpstreamState::Active)
     }
@@ -52,21 +51,22 @@ impl Management {
         asker: &Identity,
         key: ProviderKey,
         state: UpstreamState,
-    ) -> Result<(Value, Vec<String>), Unanswered> {
+    ) -> Result<BrokeredAnswer, Unanswered> {
         let (id, state) =
             broker::take_in(&self.brokering.objects, asker.client, &key, state).map_err(of_broker)?;
-        let id = id.to_string();
-        Ok((json(&BrokeredAnswer { id: id.clone(), key, state: word(state).to_owned() })?, vec![id]))
+        Ok(BrokeredAnswer { id: id.to_string(), key, state: word(state).to_owned() })
     }
 
     /// The keys of external providers.
-    pub(super) fn brokered_keys(&self) -> Result<(Value, Vec<String>), Unanswered> {
-        let listed = broker::list(&self.brokering.objects)
-            .map_err(|error| refused_by_server("store", &error))?
-            .into_iter()
-            .map(|(id, key, state)| BrokeredAnswer { id: id.to_string(), key, state: word(state).to_owned() })
-            .collect::<Vec<_>>();
-        Ok((json(&listed)?, Vec::new()))
+    pub(super) fn brokered_keys(&self) -> Result<Vec<BrokeredAnswer>, Unanswered> {
+        let listed =
+            broker::list(&self.brokering.objects).map_err(|error| refused_by_server("store", &error))?;
+        let answers = listed.into_iter().map(|(id, key, state)| BrokeredAnswer {
+            id: id.to_string(),
+            key,
+            state: word(state).to_owned(),
+        });
+        Ok(answers.collect())
     }
 
     fn broker(&self) -> Result<&Broker, Unanswered> {

@@ -1,16 +1,12 @@
 //! Destroying keys, as administrators ask for it, and what is on record of a key.
 
-use serde_json::Value;
 use tokio::runtime::Handle;
 
 use super::protocol::{DestructionAnswer, EventAnswer, HISTORY_MAX, HistoryAnswer};
-use super::{Management, Unanswered, json, refused, refused_by_server};
+use super::{Management, Unanswered, refused, refused_by_server};
 use crate::access::Identity;
 use crate::objects::destruction::{DestructionError, Waiting};
 use crate::objects::id::ObjectId;
-
-/// An answer, and the ids of what it is about.
-type Done = Result<(Value, Vec<String>), Unanswered>;
 
 impl Management {
     pub(super) fn schedule_destruction(
@@ -19,25 +15,28 @@ impl Management {
         key: ObjectId,
         delay_seconds: i64,
         reason: &str,
-    ) -> Done {
-        done(key, self.wait(self.destructions.schedule(asker, key, delay_seconds, reason)))
+    ) -> Result<DestructionAnswer, Unanswered> {
+        answered(key, self.wait(self.destructions.schedule(asker, key, delay_seconds, reason)))
     }
 
-    pub(super) fn cancel_destruction(&self, key: ObjectId) -> Done {
-        done(key, self.wait(self.destructions.cancel(key)))
+    pub(super) fn cancel_destruction(&self, key: ObjectId) -> Result<DestructionAnswer, Unanswered> {
+        answered(key, self.wait(self.destructions.cancel(key)))
     }
 
-    pub(super) fn confirm_destruction(&self, asker: &Identity, key: ObjectId) -> Done {
-        done(key, self.wait(self.destructions.confirm(asker, key)))
+    pub(super) fn confirm_destruction(
+        &self,
+        asker: &Identity,
+        key: ObjectId,
+    ) -> Result<DestructionAnswer, Unanswered> {
+        answered(key, self.wait(self.destructions.confirm(asker, key)))
     }
 
-    pub(super) fn list_destructions(&self) -> Done {
+    pub(super) fn list_destructions(&self) -> Result<Vec<DestructionAnswer>, Unanswered> {
         let waiting = self.destructions.waiting().map_err(not_done)?;
-        let answers: Vec<_> = waiting.into_iter().map(|(key, waiting)| answer(key, waiting)).collect();
-        Ok((json(&answers)?, Vec::new()))
+        Ok(waiting.into_iter().map(|(key, waiting)| answer(key, waiting)).collect())
     }
 
-    pub(super) fn key_history(&self, key: ObjectId, most: u32) -> Done {
+    pub(super) fn key_history(&self, key: ObjectId, most: u32) -> Result<HistoryAnswer, Unanswered> {
         if !(1..=HISTORY_MAX).contains(&most) {
             return Err(refused(
                 "malformed",
@@ -51,8 +50,7 @@ impl Management {
             time: noted.time,
             record: noted.record,
         });
-        let answer = HistoryAnswer { events: events.collect(), is_complete: history.is_complete };
-        Ok((json(&answer)?, Vec::new()))
+        Ok(HistoryAnswer { events: events.collect(), is_complete: history.is_complete })
     }
 
     /// Waits on the thread that answers, which may block.
@@ -61,9 +59,11 @@ impl Management {
     }
 }
 
-fn done(key: ObjectId, waiting: Result<Waiting, DestructionError>) -> Done {
-    let waiting = waiting.map_err(not_done)?;
-    Ok((json(&answer(key, waiting))?, vec![key.to_string()]))
+fn answered(
+    key: ObjectId,
+    waiting: Result<Waiting, DestructionError>,
+) -> Result<DestructionAnswer, Unanswered> {
+    waiting.map(|waiting| answer(key, waiting)).map_err(not_done)
 }
 
 fn answer(key: ObjectId, waiting: Waiting) -> DestructionAnswer {

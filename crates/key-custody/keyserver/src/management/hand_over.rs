@@ -16,6 +16,7 @@ use strongroom_store::{KeyRange, Transaction};
 use uuid::Uuid;
 
 use super::protocol::HandOverAnswer;
+use super::questions::ProposeHandOver;
 use super::{Management, about, failed, refused, refused_by_server};
 use crate::access::{ClientId, Identity, Role};
 use crate::authority::enrol::server::Unanswered;
@@ -33,14 +34,6 @@ const WAITING_MAX: usize = 64;
 
 /// How often a key is handed over again because its owner changed it meanwhile.
 const ATTEMPTS: usize = 32;
-
-/// What one administrator asks for. Without keys all are meant that the first client has now.
-pub(super) struct Wish {
-    pub from: ClientId,
-    pub to: ClientId,
-    pub keys: Vec<ObjectId>,
-    pub reason: String,
-}
 
 /// A client as the authority knows it.
 struct Known {
@@ -71,9 +64,9 @@ impl Management {
     pub(super) fn propose_hand_over(
         &self,
         asker: &Identity,
-        wish: Wish,
+        wish: ProposeHandOver,
     ) -> Result<HandOverAnswer, Unanswered> {
-        let Wish { from, to, keys, reason } = wish;
+        let ProposeHandOver { from, to, keys, reason } = wish;
         let Known { person: from, role, .. } = self.client(from)?;
         let to = self.heir(to, role)?;
         if from.client == to.client {

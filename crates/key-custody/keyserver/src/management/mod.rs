@@ -1,7 +1,7 @@
 //! What administrators ask of a server that runs: who its clients are, whether it is backed up, what became of a key.
 //!
 //! It goes over the socket of the server's machine or the enrolment port (HTTP/1.1 over TLS, `POST /v1/manage`) under a certificate of a role that the
-//! [table](crate::access::scope) lets do it. [`protocol`] has the questions and answers; here they are answered. None of them
+//! [table](crate::access::scope) lets do it. [`questions`] has the questions, [`protocol`] the answers; here they are answered. None of them
 //! shows a key: who manages the server does not read what it keeps.
 //!
 //! Each question that changes something is on record before its answer leaves, and so is each that is refused.
@@ -13,27 +13,31 @@ mod destruction;
 mod granting;
 pub(crate) mod hand_over;
 pub mod protocol;
+pub mod questions;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::Serialize;
-use serde_json::Value;
 use strongroom_audit::limits::FILE_BYTES;
 use strongroom_audit::syslog::{ShipStatus, Shipper};
 use strongroom_audit::{Actor, AuditLog, Outcome, Record, Retention, Size};
 use strongroom_store::Store;
 use strongroom_types::display_bytes;
 use time::{Duration, OffsetDateTime};
+use zeroize::Zeroizing;
 
 use self::backup::Backups;
 pub use self::brokering::Brokering;
-use self::hand_over::Wish;
 use self::protocol::{
-    AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, Question, StatusAnswer, TokenAnswer,
-    USE_TEXT_BYTES_MAX,
+    AuditAnswer, ClientAnswer, CollectorAnswer, NewTokenAnswer, StatusAnswer, TokenAnswer, USE_TEXT_BYTES_MAX,
 };
-use crate::access::{ClientId, Identity, OperationClass, Scope, scope};
+use self::questions::{
+    Ask, AuditHead, BindKey, BrokerAdd, BrokerCreate, BrokeredKeys, CancelDestruction, CancelHandOver,
+    CancelToken, Clients, ConfirmCustodians, ConfirmDestruction, ConfirmHandOver, CreateToken, Custodians,
+    Effect, FenceVm, HandOvers, Hosts, KeepBackup, KeyHistory, MakeBackup, ProposeCustodians,
+    ProposeHandOver, Question, ReadBackup, RecordUse, RevokeClient, ScheduleDestruction, Status, Tokens,
+};
+use crate::access::{ClientId, Identity, Scope, scope};
 use crate::authority::enrol::server::{Origin, Unanswered};
 use crate::authority::enrol::token::{NewToken, TokenState};
 use crate::authority::{Authority, AuthorityError, enrol};
@@ -87,31 +91,30 @@ impl Management {
         asker: &Identity,
         origin: Origin,
         question: &[u8],
-    ) -> Result<Value, Unanswered> {
+    ) -> Result<Zeroizing<Vec<u8>>, Unanswered> {
         let question: Question = serde_json::from_slice(question)
             .map_err(|error| refused("malformed", format!("the question cannot be read: {error}")))?;
         let actor = actor_of(asker, Some(origin.to_string()));
-        let class = class_of(&question);
-        if scope(asker.role, class) != Scope::All {
+        if scope(asker.role, question.class()) != Scope::All {
             let record = record_of(&question, actor, Outcome::Denied).reason("the role may not do that");
-            self.on_record(&about(record, question.key()))?;
+            self.on_record(&about(record, key_of(&question)))?;
             return Err(refused("role", format!("the role {} may not do that", asker.role)));
         }
-        let confirms = matches!(question, Question::ConfirmDestruction { .. });
+        let confirms = matches!(question, Question::ConfirmDestruction(_));
         let _until_on_record = confirms.then(|| self.wait(self.destructions.begin_confirming()));
-        let (answer, ids) = match self.done(asker, &actor, question.clone()) {
+        let done = match self.done(asker, &actor, question.clone()) {
             Ok(done) => done,
             Err(refused) => {
                 let record = record_of(&question, actor, Outcome::Failed).reason(refused.code);
-                self.on_record(&about(record, question.key()))?;
+                self.on_record(&about(record, key_of(&question)))?;
                 return Err(refused);
             }
         };
-        if question.changes_something() {
+        if question.effect() == Effect::Changes {
             let record = record_of(&question, actor, Outcome::Done);
-            self.on_record(&about(record, ids))?;
+            self.on_record(&about(record, done.about))?;
         }
-        Ok(answer)
+        Ok(done.answer)
     }
 
     fn on_record(&self, record: &Record) -> Result<(), Unanswered> {
@@ -124,143 +127,141 @@ impl Management {
         })
     }
 
-    /// The answer, and the ids of what it was about.
-    fn done(
-        &self,
-        asker: &Identity,
-        actor: &Actor,
-        question: Question,
-    ) -> Result<(Value, Vec<String>), Unanswered> {
+    fn done(&self, asker: &Identity, actor: &Actor, question: Question) -> Result<Done, Unanswered> {
         let now = OffsetDateTime::now_utc();
         match question {
-            Question::Status => Ok((json(&self.status(now)?)?, Vec::new())),
-            Question::CreateToken { client, name, role, valid_seconds, public_key, certificate_days } => {
-                let certificate_validity = certificate_days.map(|days| Duration::days(days.into()));
-                let mut wanted =
-                    NewToken { client, public_key, certificate_validity, ..NewToken::new(role, name) };
-                if let Some(seconds) = valid_seconds {
-                    wanted.validity = Duration::seconds(i64::from(seconds));
-                }
-                let expires = now + wanted.validity;
-                let token = self.authority.create_token(wanted, now).map_err(failed)?;
-                let id = token.id().to_string();
-                let answer = NewTokenAnswer {
-                    id: id.clone(),
-                    token: token.reveal(),
-                    expires_unix_seconds: expires.unix_timestamp(),
-                };
-                let about = [id].into_iter().chain(client.map(|client| client.to_string()));
-                Ok((json(&answer)?, about.collect()))
-            }
-            Question::Tokens => {
-                let tokens = self.authority.tokens(now).map_err(failed)?;
-                let answers: Vec<_> = tokens
-                    .into_iter()
-                    .map(|token| TokenAnswer {
-                        id: token.id.to_string(),
-                        client: token.client,
-                        name: token.name,
-                        role: token.role,
-                        expires_unix_seconds: token.expires.unix_timestamp(),
-                        state: match token.state {
-                            TokenState::Open => "open",
-                            TokenState::Used => "used",
-                            TokenState::Expired => "expired",
-                        }
-                        .to_owned(),
-                    })
-                    .collect();
-                Ok((json(&answers)?, Vec::new()))
-            }
-            Question::CancelToken { id } => {
+            Question::Status(_) => done::<Status>(&self.status(now)?, []),
+            Question::CreateToken(wanted) => self.create_token(wanted, now),
+            Question::Tokens(_) => done::<Tokens>(&self.tokens(now)?, []),
+            Question::CancelToken(CancelToken { id }) => {
                 let token = id.parse().map_err(|error| refused("malformed", format!("{error}")))?;
                 self.authority.cancel_token(token).map_err(failed)?;
-                Ok((Value::Null, vec![id]))
+                done::<CancelToken>(&(), [id])
             }
-            Question::Clients => {
-                let clients = self.authority.clients().map_err(failed)?;
-                let answers: Vec<_> = clients
-                    .into_iter()
-                    .map(|(id, record, is_revoked)| ClientAnswer {
-                        id,
-                        name: record.name,
-                        role: record.role,
-                        created_unix_seconds: record.created.unix_timestamp(),
-                        is_revoked,
-                    })
-                    .collect();
-                Ok((json(&answers)?, Vec::new()))
-            }
-            Question::RevokeClient { client, reason } => {
+            Question::Clients(_) => done::<Clients>(&self.clients()?, []),
+            Question::RevokeClient(RevokeClient { client, reason }) => {
                 self.revoke(client, &reason, now)?;
-                Ok((Value::Null, vec![client.to_string()]))
+                done::<RevokeClient>(&(), [client.to_string()])
             }
-            Question::ProposeHandOver { from, to, keys, reason } => {
-                let answer = self.propose_hand_over(asker, Wish { from, to, keys, reason })?;
-                Ok((json(&answer)?, answer.about()))
+            Question::ProposeHandOver(wish) => {
+                let answer = self.propose_hand_over(asker, wish)?;
+                done::<ProposeHandOver>(&answer, answer.about())
             }
-            Question::ConfirmHandOver { id } => {
+            Question::ConfirmHandOver(ConfirmHandOver { id }) => {
                 let answer = self.confirm_hand_over(asker, actor.clone(), id)?;
-                Ok((json(&answer)?, vec![id.to_string()]))
+                done::<ConfirmHandOver>(&answer, [id.to_string()])
             }
-            Question::CancelHandOver { id } => Ok((json(&self.cancel_hand_over(id)?)?, vec![id.to_string()])),
-            Question::HandOvers => Ok((json(&self.waiting_hand_overs()?)?, Vec::new())),
-            Question::BrokerAdd { key } => self.broker_add(asker, key),
-            Question::BrokerCreate { provider, request } => self.broker_create(asker, &provider, request),
-            Question::BrokeredKeys => self.brokered_keys(),
-            Question::Hosts { host } => Ok((json(&self.hosts(&host, now)?)?, Vec::new())),
-            Question::FenceVm { vm, generation } => {
-                Ok((json(&self.fence(vm, generation)?)?, vec![vm.to_string()]))
+            Question::CancelHandOver(CancelHandOver { id }) => {
+                done::<CancelHandOver>(&self.cancel_hand_over(id)?, [id.to_string()])
             }
-            Question::BindKey { key, vm } => {
+            Question::HandOvers(_) => done::<HandOvers>(&self.waiting_hand_overs()?, []),
+            Question::BrokerAdd(BrokerAdd { key }) => {
+                let answer = self.broker_add(asker, key)?;
+                done::<BrokerAdd>(&answer, [answer.id.clone()])
+            }
+            Question::BrokerCreate(BrokerCreate { provider, request }) => {
+                let answer = self.broker_create(asker, &provider, request)?;
+                done::<BrokerCreate>(&answer, [answer.id.clone()])
+            }
+            Question::BrokeredKeys(_) => done::<BrokeredKeys>(&self.brokered_keys()?, []),
+            Question::Hosts(Hosts { host }) => done::<Hosts>(&self.hosts(&host, now)?, []),
+            Question::FenceVm(FenceVm { vm, generation }) => {
+                done::<FenceVm>(&self.fence(vm, generation)?, [vm.to_string()])
+            }
+            Question::BindKey(BindKey { key, vm }) => {
                 self.bind_key(asker, key, vm)?;
-                Ok((Value::Null, vec![key.to_string(), vm.to_string()]))
+                done::<BindKey>(&(), [key.to_string(), vm.to_string()])
             }
-            Question::ScheduleDestruction { key, delay_seconds, reason } => {
-                self.schedule_destruction(asker, key, delay_seconds, &reason)
+            Question::ScheduleDestruction(ScheduleDestruction { key, delay_seconds, reason }) => {
+                let answer = self.schedule_destruction(asker, key, delay_seconds, &reason)?;
+                done::<ScheduleDestruction>(&answer, [key.to_string()])
             }
-            Question::CancelDestruction { key } => self.cancel_destruction(key),
-            Question::ConfirmDestruction { key } => self.confirm_destruction(asker, key),
-            Question::Destructions => self.list_destructions(),
-            Question::KeyHistory { key, most } => self.key_history(key, most),
-            Question::AuditHead => {
+            Question::CancelDestruction(CancelDestruction { key }) => {
+                done::<CancelDestruction>(&self.cancel_destruction(key)?, [key.to_string()])
+            }
+            Question::ConfirmDestruction(ConfirmDestruction { key }) => {
+                done::<ConfirmDestruction>(&self.confirm_destruction(asker, key)?, [key.to_string()])
+            }
+            Question::Destructions(_) => done::<questions::Destructions>(&self.list_destructions()?, []),
+            Question::KeyHistory(KeyHistory { key, most }) => {
+                done::<KeyHistory>(&self.key_history(key, most)?, [])
+            }
+            Question::AuditHead(_) => {
                 let head = self.audit.head().wait().map_err(|error| refused_by_server("audit", &error))?;
-                Ok((json(&AuditAnswer { head })?, Vec::new()))
+                done::<AuditHead>(&AuditAnswer { head }, [])
             }
-            Question::RecordUse { vm, what, by } => {
-                for text in [&what, &by] {
-                    if text.is_empty()
-                        || text.len() > USE_TEXT_BYTES_MAX
-                        || text.chars().any(char::is_control)
-                    {
-                        let message = format!(
-                            "a use is named in 1 to {USE_TEXT_BYTES_MAX} bytes without control characters"
-                        );
-                        return Err(refused("malformed", message));
-                    }
-                }
-                Ok((Value::Null, vec![vm.to_string()]))
+            Question::RecordUse(RecordUse { vm, what, by }) => {
+                check_use(&[&what, &by])?;
+                done::<RecordUse>(&(), [vm.to_string()])
             }
-            Question::MakeBackup { threshold, custodians } => {
+            Question::MakeBackup(MakeBackup { threshold, custodians }) => {
                 let answer = self.backups.make(threshold, &custodians)?;
-                Ok((json(&answer)?, vec![answer.backup.id.to_string()]))
+                done::<MakeBackup>(&answer, [answer.backup.id.to_string()])
             }
-            Question::ProposeCustodians { threshold, custodians } => {
+            Question::ProposeCustodians(ProposeCustodians { threshold, custodians }) => {
                 let answer = self.backups.propose(asker, threshold, &custodians)?;
-                Ok((json(&answer)?, vec![answer.id]))
+                done::<ProposeCustodians>(&answer, [answer.id.clone()])
             }
-            Question::ConfirmCustodians { id } => {
-                Ok((json(&self.backups.custodies().confirm(asker, &id)?)?, vec![id]))
+            Question::ConfirmCustodians(ConfirmCustodians { id }) => {
+                done::<ConfirmCustodians>(&self.backups.custodies().confirm(asker, &id)?, [id])
             }
-            Question::Custodians => Ok((json(&self.backups.list_custodians()?)?, Vec::new())),
-            Question::ReadBackup { id, offset } => {
-                Ok((json(&self.backups.part(id, offset)?)?, vec![id.to_string()]))
+            Question::Custodians(_) => done::<Custodians>(&self.backups.list_custodians()?, []),
+            Question::ReadBackup(ReadBackup { id, offset }) => {
+                done::<ReadBackup>(&self.backups.part(id, offset)?, [id.to_string()])
             }
-            Question::KeepBackup { id } => {
+            Question::KeepBackup(KeepBackup { id }) => {
                 self.backups.keep(id)?;
-                Ok((Value::Null, vec![id.to_string()]))
+                done::<KeepBackup>(&(), [id.to_string()])
             }
         }
+    }
+
+    fn create_token(&self, wanted: CreateToken, now: OffsetDateTime) -> Result<Done, Unanswered> {
+        let CreateToken { client, name, role, valid_seconds, public_key, certificate_days } = wanted;
+        let certificate_validity = certificate_days.map(|days| Duration::days(days.into()));
+        let mut wanted = NewToken { client, public_key, certificate_validity, ..NewToken::new(role, name) };
+        if let Some(seconds) = valid_seconds {
+            wanted.validity = Duration::seconds(i64::from(seconds));
+        }
+        let expires = now + wanted.validity;
+        let token = self.authority.create_token(wanted, now).map_err(failed)?;
+        let id = token.id().to_string();
+        let answer = NewTokenAnswer {
+            id: id.clone(),
+            token: token.reveal(),
+            expires_unix_seconds: expires.unix_timestamp(),
+        };
+        done::<CreateToken>(&answer, [id].into_iter().chain(client.map(|client| client.to_string())))
+    }
+
+    fn tokens(&self, now: OffsetDateTime) -> Result<Vec<TokenAnswer>, Unanswered> {
+        let tokens = self.authority.tokens(now).map_err(failed)?;
+        let answers = tokens.into_iter().map(|token| TokenAnswer {
+            id: token.id.to_string(),
+            client: token.client,
+            name: token.name,
+            role: token.role,
+            expires_unix_seconds: token.expires.unix_timestamp(),
+            state: match token.state {
+                TokenState::Open => "open",
+                TokenState::Used => "used",
+                TokenState::Expired => "expired",
+            }
+            .to_owned(),
+        });
+        Ok(answers.collect())
+    }
+
+    fn clients(&self) -> Result<Vec<ClientAnswer>, Unanswered> {
+        let clients = self.authority.clients().map_err(failed)?;
+        let answers = clients.into_iter().map(|(id, record, is_revoked)| ClientAnswer {
+            id,
+            name: record.name,
+            role: record.role,
+            created_unix_seconds: record.created.unix_timestamp(),
+            is_revoked,
+        });
+        Ok(answers.collect())
     }
 
     fn status(&self, now: OffsetDateTime) -> Result<StatusAnswer, Unanswered> {
@@ -282,7 +283,7 @@ impl Management {
             warnings,
             authority: self.authority.fingerprint().to_string(),
             clients: clients.len(),
-            backup: json(&backup)?,
+            backup,
             audit_sequence: self.audit.durable(),
             audit_first_sequence: audit.first_sequence,
             audit_bytes: audit.bytes,
@@ -323,40 +324,13 @@ impl Management {
 }
 
 impl enrol::server::Management for Management {
-    fn answer(&self, asker: &Identity, origin: Origin, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
-        let answer = self.answer_on_record(asker, origin, question)?;
-        serde_json::to_vec(&answer).map_err(|error| refused_by_server("answer", &error))
-    }
-}
-
-fn class_of(question: &Question) -> OperationClass {
-    match question {
-        Question::Status | Question::Clients | Question::Tokens => OperationClass::ReadAudit,
-        Question::CreateToken { .. }
-        | Question::CancelToken { .. }
-        | Question::RevokeClient { .. }
-        | Question::ProposeHandOver { .. }
-        | Question::ConfirmHandOver { .. }
-        | Question::CancelHandOver { .. }
-        | Question::HandOvers => OperationClass::ManageClients,
-        Question::ScheduleDestruction { .. } | Question::CancelDestruction { .. } => {
-            OperationClass::DestroyKey
-        }
-        Question::ConfirmDestruction { .. } => OperationClass::ConfirmDestroy,
-        Question::Destructions => OperationClass::ReadMetadata,
-        Question::KeyHistory { .. } | Question::AuditHead => OperationClass::ReadAudit,
-        Question::Hosts { .. }
-        | Question::FenceVm { .. }
-        | Question::BindKey { .. }
-        | Question::RecordUse { .. } => OperationClass::IssueGrants,
-        Question::BrokerAdd { .. } | Question::BrokerCreate { .. } => OperationClass::BrokerKey,
-        Question::BrokeredKeys => OperationClass::ReadMetadata,
-        Question::MakeBackup { .. }
-        | Question::ProposeCustodians { .. }
-        | Question::ConfirmCustodians { .. }
-        | Question::Custodians
-        | Question::ReadBackup { .. }
-        | Question::KeepBackup { .. } => OperationClass::ManageBackup,
+    fn answer(
+        &self,
+        asker: &Identity,
+        origin: Origin,
+        question: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, Unanswered> {
+        self.answer_on_record(asker, origin, question)
     }
 }
 
@@ -364,16 +338,16 @@ fn class_of(question: &Question) -> OperationClass {
 fn record_of(question: &Question, actor: Actor, outcome: Outcome) -> Record {
     let record = Record::new(actor, question.name(), outcome);
     match question {
-        Question::MakeBackup { threshold, custodians }
-        | Question::ProposeCustodians { threshold, custodians } => {
+        Question::MakeBackup(MakeBackup { threshold, custodians })
+        | Question::ProposeCustodians(ProposeCustodians { threshold, custodians }) => {
             backup::custody_on_record(record, *threshold, custodians)
         }
-        Question::ProposeHandOver { from, to, reason, .. } if outcome == Outcome::Done => {
+        Question::ProposeHandOver(ProposeHandOver { from, to, reason, .. }) if outcome == Outcome::Done => {
             let reason = within_limits(reason);
             record.field("from", from.to_string()).field("to", to.to_string()).reason(reason)
         }
         // Of one that was refused, nothing that it says is believed.
-        Question::RecordUse { what, by, .. } if outcome == Outcome::Done => {
+        Question::RecordUse(RecordUse { what, by, .. }) if outcome == Outcome::Done => {
             record.field("use", what.clone()).field("by", by.clone())
         }
         _ => record,
@@ -385,8 +359,39 @@ fn about(record: Record, ids: impl IntoIterator<Item = String>) -> Record {
     ids.into_iter().fold(record, Record::object)
 }
 
-fn json(answer: &impl Serialize) -> Result<Value, Unanswered> {
-    serde_json::to_value(answer).map_err(|error| refused_by_server("answer", &error))
+fn key_of(question: &Question) -> Option<String> {
+    question.key().map(|key| key.to_string())
+}
+
+/// Room for an answer with a token: a buffer that grows leaves copies.
+const TOKEN_ANSWER_BYTES: usize = 4096;
+
+/// A question that was answered.
+struct Done {
+    /// JSON. It may hold a token.
+    answer: Zeroizing<Vec<u8>>,
+    /// The ids of what it was about, for the record.
+    about: Vec<String>,
+}
+
+fn done<Q: Ask>(answer: &Q::Answer, about: impl IntoIterator<Item = String>) -> Result<Done, Unanswered> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(TOKEN_ANSWER_BYTES));
+    serde_json::to_writer(&mut *bytes, answer).map_err(|error| refused_by_server("answer", &error))?;
+    Ok(Done { answer: bytes, about: about.into_iter().collect() })
+}
+
+/// Refuses texts that do not fit into a record.
+fn check_use(texts: &[&String]) -> Result<(), Unanswered> {
+    let is_wrong = |text: &&&String| {
+        text.is_empty() || text.len() > USE_TEXT_BYTES_MAX || text.chars().any(char::is_control)
+    };
+    match texts.iter().find(is_wrong) {
+        None => Ok(()),
+        Some(_) => Err(refused(
+            "malformed",
+            format!("a use is named in 1 to {USE_TEXT_BYTES_MAX} bytes without control characters"),
+        )),
+    }
 }
 
 fn refused(code: &'static str, message: String) -> Unanswered {

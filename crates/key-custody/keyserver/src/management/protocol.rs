@@ -1,259 +1,21 @@
-//! Questions and their answers, as JSON.
+//! What questions are answered with, as JSON.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use strongroom_audit::limits::OBJECTS_MAX;
 use strongroom_audit::{Record, SignedHead};
-use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
+use strongroom_keys::ProviderKey;
 use strongroom_types::hex;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
 use crate::access::{ClientId, ClientName, PublicKeySha256, Role};
-use crate::backup::{BackupId, LastBackup, LastCustodian};
+use crate::backup::{BackupStatus, LastBackup, LastCustodian};
 use crate::grant::{VmGeneration, VmId};
 use crate::objects::destruction::Person;
 use crate::objects::id::ObjectId;
 
 /// Most records in a [`HistoryAnswer`]: with the longest texts within an answer.
 pub const HISTORY_MAX: u32 = 1000;
-
-/// What an administrator asks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "question", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Question {
-    /// What the server is: [`StatusAnswer`].
-    Status,
-    /// A token for a new client, or for one that lost its certificates: [`NewTokenAnswer`].
-    CreateToken {
-        /// The client, if it is there, of that name and role. What it has of certificates ends when the token is used.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        client: Option<ClientId>,
-        /// The client's name.
-        name: ClientName,
-        /// Its role.
-        role: Role,
-        /// For how long it can be used; the default if nothing is said.
-        valid_seconds: Option<u32>,
-        /// The only key that it may be used for.
-        public_key: Option<PublicKeySha256>,
-        /// The life of the certificate, in days; the default if nothing is said.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        certificate_days: Option<u32>,
-    },
-    /// All tokens that are known: [`TokenAnswer`]s.
-    Tokens,
-    /// A token is not to be used any more.
-    CancelToken {
-        /// Its id.
-        id: String,
-    },
-    /// All clients: [`ClientAnswer`]s.
-    Clients,
-    /// A client is one no longer, with all its certificates.
-    RevokeClient {
-        /// The client.
-        client: ClientId,
-        /// Why.
-        reason: String,
-    },
-    /// Keys of one client are to be another's, if another administrator agrees: [`HandOverAnswer`].
-    ProposeHandOver {
-        /// Whose they are; it may be revoked.
-        from: ClientId,
-        /// Whose they are to be: of the same role.
-        to: ClientId,
-        /// Which; all that the client has now if none is named.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        keys: Vec<ObjectId>,
-        /// Why.
-        reason: String,
-    },
-    /// The second administrator's word, upon which it is done: [`HandOverAnswer`].
-    ConfirmHandOver {
-        /// Which.
-        id: Uuid,
-    },
-    /// The keys stay whose they are: [`HandOverAnswer`], of what waited.
-    CancelHandOver {
-        /// Which.
-        id: Uuid,
-    },
-    /// The hand-overs that wait: [`HandOverAnswer`]s.
-    HandOvers,
-    /// The hosts of that name or id that can be granted something: [`HostAnswer`]s.
-    Hosts {
-        /// A host's name, or its id.
-        host: String,
-    },
-    /// A VM has gone on: what was granted for it before is void. [`FenceAnswer`].
-    FenceVm {
-        /// The VM.
-        vm: VmId,
-        /// The lowest generation that is good from now on.
-        generation: VmGeneration,
-    },
-    /// A key of the asker's was made for a VM: no grant releases it for another one from now on. Asked again, it stays so.
-    BindKey {
-        /// The key.
-        key: ObjectId,
-        /// The VM.
-        vm: VmId,
-    },
-    /// A key that an external provider has is to be had here: [`BrokeredAnswer`].
-    BrokerAdd {
-        /// The key.
-        key: ProviderKey,
-    },
-    /// The same for a key that is made there: [`BrokeredAnswer`].
-    BrokerCreate {
-        /// The provider.
-        provider: ProviderName,
-        /// Names the wish, so that it can be repeated.
-        request: KeyRequestId,
-    },
-    /// All keys of external providers: [`BrokeredAnswer`]s.
-    BrokeredKeys,
-    /// A key is to be destroyed after a delay, if another administrator confirms it: [`DestructionAnswer`].
-    ScheduleDestruction {
-        /// The key.
-        key: ObjectId,
-        /// How long it waits at least, in seconds.
-        delay_seconds: i64,
-        /// Why.
-        reason: String,
-    },
-    /// It is not to be destroyed after all: [`DestructionAnswer`], of what waited.
-    CancelDestruction {
-        /// The key.
-        key: ObjectId,
-    },
-    /// The second person's word: [`DestructionAnswer`].
-    ConfirmDestruction {
-        /// The key.
-        key: ObjectId,
-    },
-    /// The destructions that wait: [`DestructionAnswer`]s.
-    Destructions,
-    /// What is on record of a key: [`HistoryAnswer`].
-    KeyHistory {
-        /// The key.
-        key: ObjectId,
-        /// How many of the last records; at most [`HISTORY_MAX`].
-        most: u32,
-    },
-    /// A signed head of the audit log, to be kept elsewhere: [`AuditAnswer`].
-    AuditHead,
-    /// Puts on record that somebody gets at what a guest keeps, by way of a control plane, which
-    /// says who. Answered when it is durable.
-    RecordUse {
-        /// Of which VM.
-        vm: VmId,
-        /// What is done, in words; at most [`USE_TEXT_BYTES_MAX`].
-        what: String,
-        /// By whom, as the control plane calls them; as long at most.
-        by: String,
-    },
-    /// A backup is made, and waits on the server to be fetched: [`BackupAnswer`].
-    MakeBackup {
-        /// How many custodians it takes to open it.
-        threshold: u8,
-        /// Who they are: those of the last backup, or such as two administrators agreed upon.
-        custodians: Vec<CustodianText>,
-    },
-    /// Others are to be custodians from now on, or fewer are to be needed, if another administrator agrees:
-    /// [`NamedCustody`].
-    ProposeCustodians {
-        /// How many custodians it takes to open a backup.
-        threshold: u8,
-        /// Who they are.
-        custodians: Vec<CustodianText>,
-    },
-    /// The second administrator's word: [`NamedCustody`].
-    ConfirmCustodians {
-        /// Names what was asked for, its custodians' keys and their number.
-        id: String,
-    },
-    /// Who opens backups, and who was asked for: [`CustodyAnswer`].
-    Custodians,
-    /// A piece of the backup that waits: [`BackupPart`].
-    ReadBackup {
-        /// Which one it should be.
-        id: BackupId,
-        /// From which byte on.
-        offset: u64,
-    },
-    /// The backup that waits is safe elsewhere: the server remembers it as the last one, and removes its own copy.
-    KeepBackup {
-        /// Which one.
-        id: BackupId,
-    },
-}
-
-impl Question {
-    /// What it is called on record.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Status => "status",
-            Self::CreateToken { .. } => "create token",
-            Self::Tokens => "list tokens",
-            Self::CancelToken { .. } => "cancel token",
-            Self::Clients => "list clients",
-            Self::RevokeClient { .. } => "revoke client",
-            Self::ProposeHandOver { .. } => "propose hand-over",
-            Self::ConfirmHandOver { .. } => "confirm hand-over",
-            Self::CancelHandOver { .. } => "cancel hand-over",
-            Self::HandOvers => "list hand-overs",
-            Self::BrokerAdd { .. } => "take in external key",
-            Self::BrokerCreate { .. } => "create external key",
-            Self::BrokeredKeys => "list external keys",
-            Self::Hosts { .. } => "find hosts",
-            Self::FenceVm { .. } => "fence vm",
-            Self::BindKey { .. } => "bind key to vm",
-            Self::ScheduleDestruction { .. } => "schedule destruction",
-            Self::CancelDestruction { .. } => "cancel destruction",
-            Self::ConfirmDestruction { .. } => "confirm destruction",
-            Self::Destructions => "list destructions",
-            Self::KeyHistory { .. } => "show history",
-            Self::AuditHead => "sign audit head",
-            Self::RecordUse { .. } => "use of guest data",
-            Self::MakeBackup { .. } => "make backup",
-            Self::ProposeCustodians { .. } => "propose custodians",
-            Self::ConfirmCustodians { .. } => "confirm custodians",
-            Self::Custodians => "list custodians",
-            Self::ReadBackup { .. } => "read backup",
-            Self::KeepBackup { .. } => "keep backup",
-        }
-    }
-
-    /// Whether it changes something, and so goes on record.
-    pub fn changes_something(&self) -> bool {
-        !matches!(
-            self,
-            Self::Status
-                | Self::Tokens
-                | Self::Clients
-                | Self::Hosts { .. }
-                | Self::BrokeredKeys
-                | Self::Destructions
-                | Self::HandOvers
-                | Self::KeyHistory { .. }
-                | Self::Custodians
-                | Self::ReadBackup { .. }
-        )
-    }
-
-    /// The key that it is about, for the record also of a refusal.
-    pub fn key(&self) -> Option<String> {
-        match self {
-            Self::ScheduleDestruction { key, .. }
-            | Self::CancelDestruction { key }
-            | Self::ConfirmDestruction { key }
-            | Self::KeyHistory { key, .. } => Some(key.to_string()),
-            _ => None,
-        }
-    }
-}
 
 /// Keys that are to be, or have become, another client's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -320,7 +82,7 @@ pub struct StatusAnswer {
     /// How many clients there ever were.
     pub clients: usize,
     /// Whether it is backed up.
-    pub backup: Value,
+    pub backup: BackupStatus,
     /// The last line of the audit log.
     pub audit_sequence: u64,
     /// The first line that is still there.

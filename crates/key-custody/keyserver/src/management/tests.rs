@@ -13,34 +13,34 @@ use crate::recovery::tests::{Machine, identity};
 /// Which roles may ask, said once more in words that do not come from the classes; every question is there.
 fn who_may(question: &Question) -> &'static [Role] {
     match question {
-        Question::Status
-        | Question::Tokens
-        | Question::Clients
-        | Question::KeyHistory { .. }
-        | Question::AuditHead => &[Role::Admin, Role::Auditor],
-        Question::BrokeredKeys | Question::Destructions => &[Role::Admin, Role::Control, Role::Auditor],
-        Question::CreateToken { .. }
-        | Question::CancelToken { .. }
-        | Question::RevokeClient { .. }
-        | Question::ProposeHandOver { .. }
-        | Question::ConfirmHandOver { .. }
-        | Question::CancelHandOver { .. }
-        | Question::HandOvers
-        | Question::ScheduleDestruction { .. }
-        | Question::CancelDestruction { .. }
-        | Question::ConfirmDestruction { .. }
-        | Question::MakeBackup { .. }
-        | Question::ReadBackup { .. }
-        | Question::KeepBackup { .. }
-        | Question::ProposeCustodians { .. }
-        | Question::ConfirmCustodians { .. }
-        | Question::Custodians => &[Role::Admin],
-        Question::Hosts { .. }
-        | Question::FenceVm { .. }
-        | Question::BindKey { .. }
-        | Question::BrokerAdd { .. }
-        | Question::BrokerCreate { .. }
-        | Question::RecordUse { .. } => &[Role::Control],
+        Question::Status(_)
+        | Question::Tokens(_)
+        | Question::Clients(_)
+        | Question::KeyHistory(_)
+        | Question::AuditHead(_) => &[Role::Admin, Role::Auditor],
+        Question::BrokeredKeys(_) | Question::Destructions(_) => &[Role::Admin, Role::Control, Role::Auditor],
+        Question::CreateToken(_)
+        | Question::CancelToken(_)
+        | Question::RevokeClient(_)
+        | Question::ProposeHandOver(_)
+        | Question::ConfirmHandOver(_)
+        | Question::CancelHandOver(_)
+        | Question::HandOvers(_)
+        | Question::ScheduleDestruction(_)
+        | Question::CancelDestruction(_)
+        | Question::ConfirmDestruction(_)
+        | Question::MakeBackup(_)
+        | Question::ReadBackup(_)
+        | Question::KeepBackup(_)
+        | Question::ProposeCustodians(_)
+        | Question::ConfirmCustodians(_)
+        | Question::Custodians(_) => &[Role::Admin],
+        Question::Hosts(_)
+        | Question::FenceVm(_)
+        | Question::BindKey(_)
+        | Question::BrokerAdd(_)
+        | Question::BrokerCreate(_)
+        | Question::RecordUse(_) => &[Role::Control],
     }
 }
 
@@ -52,49 +52,49 @@ fn every_question() -> Vec<Question> {
     let name = "somebody".parse::<ClientName>().unwrap();
     let id = crate::backup::BackupId::from(uuid::Uuid::from_u128(1));
     vec![
-        Question::Status,
-        Question::CreateToken {
+        Question::from(Status {}),
+        Question::from(CreateToken {
             client: None,
             name,
             role: Role::Admin,
             valid_seconds: None,
             public_key: None,
             certificate_days: None,
-        },
-        Question::Tokens,
-        Question::CancelToken { id: "0".repeat(32) },
-        Question::Clients,
-        Question::RevokeClient { client: ClientId::random(), reason: String::new() },
-        Question::ProposeHandOver {
+        }),
+        Question::from(Tokens {}),
+        Question::from(CancelToken { id: "0".repeat(32) }),
+        Question::from(Clients {}),
+        Question::from(RevokeClient { client: ClientId::random(), reason: String::new() }),
+        Question::from(ProposeHandOver {
             from: ClientId::random(),
             to: ClientId::random(),
             keys: vec![key],
             reason: String::new(),
-        },
-        Question::ConfirmHandOver { id: uuid::Uuid::from_u128(2) },
-        Question::CancelHandOver { id: uuid::Uuid::from_u128(2) },
-        Question::HandOvers,
-        Question::Hosts { host: "host1".to_owned() },
-        Question::FenceVm { vm, generation: VmGeneration(1) },
-        Question::BindKey { key, vm },
-        Question::BrokerAdd {
+        }),
+        Question::from(ConfirmHandOver { id: uuid::Uuid::from_u128(2) }),
+        Question::from(CancelHandOver { id: uuid::Uuid::from_u128(2) }),
+        Question::from(HandOvers {}),
+        Question::from(Hosts { host: "host1".to_owned() }),
+        Question::from(FenceVm { vm, generation: VmGeneration(1) }),
+        Question::from(BindKey { key, vm }),
+        Question::from(BrokerAdd {
             key: ProviderKey { provider: provider.clone(), key: "1".parse().unwrap(), wrapped: None },
-        },
-        Question::BrokerCreate { provider, request: KeyRequestId::random() },
-        Question::BrokeredKeys,
-        Question::ScheduleDestruction { key, delay_seconds: 1, reason: String::new() },
-        Question::CancelDestruction { key },
-        Question::ConfirmDestruction { key },
-        Question::Destructions,
-        Question::KeyHistory { key, most: 1 },
-        Question::AuditHead,
-        Question::RecordUse { vm, what: "a console".to_owned(), by: "somebody".to_owned() },
-        Question::MakeBackup { threshold: 2, custodians: Vec::new() },
-        Question::ProposeCustodians { threshold: 2, custodians: Vec::new() },
-        Question::ConfirmCustodians { id: "0".repeat(32) },
-        Question::Custodians,
-        Question::ReadBackup { id, offset: 0 },
-        Question::KeepBackup { id },
+        }),
+        Question::from(BrokerCreate { provider, request: KeyRequestId::random() }),
+        Question::from(BrokeredKeys {}),
+        Question::from(ScheduleDestruction { key, delay_seconds: 1, reason: String::new() }),
+        Question::from(CancelDestruction { key }),
+        Question::from(ConfirmDestruction { key }),
+        Question::from(questions::Destructions {}),
+        Question::from(KeyHistory { key, most: 1 }),
+        Question::from(AuditHead {}),
+        Question::from(RecordUse { vm, what: "a console".to_owned(), by: "somebody".to_owned() }),
+        Question::from(MakeBackup { threshold: 2, custodians: Vec::new() }),
+        Question::from(ProposeCustodians { threshold: 2, custodians: Vec::new() }),
+        Question::from(ConfirmCustodians { id: "0".repeat(32) }),
+        Question::from(Custodians {}),
+        Question::from(ReadBackup { id, offset: 0 }),
+        Question::from(KeepBackup { id }),
     ]
 }
 
@@ -117,7 +117,7 @@ fn each_question_is_answered_to_the_roles_that_may_ask_it_and_to_no_other() {
             let is_denied = answer.as_ref().is_err_and(|refused| refused.code == "role");
             assert_eq!(is_denied, !who_may(&question).contains(&role), "{role} {question:?}: {answer:?}");
             // A denial is on record, and so is each change and each failure.
-            let is_recorded = answer.is_err() || question.changes_something();
+            let is_recorded = answer.is_err() || question.effect() == Effect::Changes;
             assert_eq!(server.state.audit.durable() > before, is_recorded, "{role} {question:?}");
         }
     }

@@ -30,6 +30,7 @@ use super::protocol::{
 };
 use super::token::EnrolmentToken;
 use crate::access::CertificateSha256;
+use crate::management::questions::Ask;
 
 /// Time for the whole of it: connection, handshake, request and answer.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -177,14 +178,14 @@ impl Client {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub fn manage<Answer: DeserializeOwned + Send>(
+    pub fn manage<Q: Ask>(
         &self,
         authorities: &[CertificateDer<'static>],
         present: (CertificateDer<'static>, &SecretBytes),
-        question: &(impl Serialize + Sync),
-    ) -> Result<Answer, ClientError> {
+        question: Q,
+    ) -> Result<Q::Answer, ClientError> {
         let config = config_of(authorities, present)?;
-        self.ask(config, names_of(authorities), MANAGE_PATH, question)
+        self.ask::<Q::Answer>(config, names_of(authorities), MANAGE_PATH, &question.into())
     }
 
     /// On a thread of its own, so that it can be called from wherever one may block, whether a runtime is there
@@ -206,7 +207,7 @@ impl Client {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
             runtime.block_on(async {
-                let exchange = self.exchange(config, &authority, path, &body);
+                let exchange = self.exchange(config, &authority, path, body);
                 let timed_out = |_| ClientError::TimedOut { server: self.server.clone() };
                 tokio::time::timeout(TIMEOUT, exchange).await.map_err(timed_out)?
             })
@@ -220,7 +221,7 @@ impl Client {
         config: ClientConfig,
         authority: &str,
         path: &'static str,
-        body: &[u8],
+        body: Zeroizing<Vec<u8>>,
     ) -> Result<Answer, ClientError> {
         let server = || self.server.clone();
         let answer = |reason: String| ClientError::Answer { server: server(), reason };
@@ -234,7 +235,7 @@ impl Client {
         let request = Request::post(path)
             .header(header::HOST, self.server.as_str())
             .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::copy_from_slice(body)))
+            .body(Full::new(Bytes::from_owner(body)))
             .map_err(|error| answer(error.to_string()))?;
         let body_bytes = if path == MANAGE_PATH { ANSWER_MAX_BYTES } else { RESPONSE_MAX_BYTES };
         let limits = ExchangeLimits { head_bytes: RESPONSE_MAX_BYTES, body_bytes };

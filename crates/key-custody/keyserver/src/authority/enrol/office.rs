@@ -14,6 +14,7 @@ use rustls::pki_types::CertificateDer;
 use serde::de::DeserializeOwned;
 use strongroom_serving::{BodyError, read_body};
 use time::OffsetDateTime;
+use zeroize::Zeroizing;
 
 use super::super::{Authority, AuthorityError, ClientCertificate, Refusal};
 use super::failures::Failures;
@@ -117,15 +118,15 @@ impl Office {
         }
     }
 
-    fn answer(&self, asker: &Asker, outcome: Result<Vec<u8>, Denied>) -> Response {
+    fn answer(&self, asker: &Asker, outcome: Result<Zeroizing<Vec<u8>>, Denied>) -> Response {
         let (status, body) = match outcome {
-            Ok(body) => (StatusCode::OK, body),
+            Ok(body) => (StatusCode::OK, Bytes::from_owner(body)),
             Err(denied) => {
                 if denied.status.is_client_error() {
                     self.has_failed(asker.peer);
                 }
                 let body = ErrorResponse { code: denied.code.to_owned(), message: denied.message };
-                (denied.status, serde_json::to_vec(&body).unwrap_or_default())
+                (denied.status, serde_json::to_vec(&body).unwrap_or_default().into())
             }
         };
         let json = (header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -139,7 +140,7 @@ impl Office {
         let by = asker.clone();
         let work = move |body: &[u8]| {
             let issued = CertificateResponse::from(office.redeem(path, body, &by)?);
-            serde_json::to_vec(&issued).map_err(|_| Denied::unavailable())
+            serde_json::to_vec(&issued).map(Zeroizing::new).map_err(|_| Denied::unavailable())
         };
         let outcome = done(body, REQUEST_MAX_BYTES, work).await;
         self.answer(&asker, outcome)
@@ -210,8 +211,8 @@ impl Office {
 async fn done(
     body: Body,
     longest_bytes: usize,
-    work: impl FnOnce(&[u8]) -> Result<Vec<u8>, Denied> + Send + 'static,
-) -> Result<Vec<u8>, Denied> {
+    work: impl FnOnce(&[u8]) -> Result<Zeroizing<Vec<u8>>, Denied> + Send + 'static,
+) -> Result<Zeroizing<Vec<u8>>, Denied> {
     let body: Bytes = read_body(body, longest_bytes, REQUEST_TIMEOUT).await?;
     let done = tokio::task::spawn_blocking(move || work(&body)).await;
     done.unwrap_or_else(|_| Err(Denied::unavailable()))

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `POST /v1/enrol` | anybody | [`EnrolRequest`] | 200, [`CertificateResponse`] |
 //! | `POST /v1/renew` | a client that shows its certificate | [`RenewRequest`] | 200, [`CertificateResponse`] |
-//! | `POST /v1/manage` | a client that shows its certificate | a [question](crate::management::protocol::Question) | 200, its answer |
+//! | `POST /v1/manage` | a client that shows its certificate | a [question](crate::management::questions::Question) | 200, its answer |
 //!
 //! Whatever is refused is answered with 400, 401, 403, 404, 405, 409, 413, 422, 429 or 503 and an [`ErrorResponse`].
 //! Only 503 is worth trying again as it is.

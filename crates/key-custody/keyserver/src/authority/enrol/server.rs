@@ -19,6 +19,7 @@ use strongroom_serving::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
 
 use super::super::{Authority, AuthorityError};
 use super::office::{self, Asker, Office};
@@ -92,11 +93,17 @@ pub trait EnrolmentRecord: Send + Sync {
 
 /// Who answers administrators, under their certificates.
 pub trait Management: Send + Sync {
-    /// Answers a question, JSON to JSON; blocks. What it changes and what it refuses is on record when it returns.
+    /// Answers a question, JSON to JSON; blocks. What it changes and what it refuses is on record when it returns. An answer
+    /// may hold a token.
     ///
     /// # Errors
     /// [`Unanswered`].
-    fn answer(&self, asker: &Identity, origin: Origin, question: &[u8]) -> Result<Vec<u8>, Unanswered>;
+    fn answer(
+        &self,
+        asker: &Identity,
+        origin: Origin,
+        question: &[u8],
+    ) -> Result<Zeroizing<Vec<u8>>, Unanswered>;
 }
 
 /// Why a question is not answered.
