@@ -441,7 +441,7 @@ impl CliError {
             Self::Listen(_) | Self::Lanes(_) | Self::Start(_) => "start",
             Self::Stop(_) => "stop",
             Self::Supervise(error) => match error {
-                SuperviseError::Start(_) => "start",
+                SuperviseError::Sandbox(_) | SuperviseError::Start(_) => "start",
                 SuperviseError::Lost(error) => error.code(),
                 SuperviseError::Revoked { .. } => "key_revoked",
                 SuperviseError::Stop(_) => "stop",

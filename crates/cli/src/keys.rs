@@ -205,6 +205,15 @@ impl KeyArguments {
         keyring::with_leases(&self.home, self.grants.source()?, on_event)
     }
 
+    /// What asking the key providers again reads.
+    pub fn files_of_providers(&self) -> Vec<PathBuf> {
+        let registry = self.home.path().map(|home| Registry::of_home(&home).directories());
+        // A file of grants is replaced by a new one under the same name.
+        let grants = self.grants.file().and_then(|file| std::path::absolute(file).ok());
+        let grants = grants.as_deref().and_then(Path::parent).map(Path::to_owned);
+        registry.unwrap_or_default().into_iter().chain(grants).collect()
+    }
+
     /// The key of the volume at `path`, whose descriptor, not yet authenticated, is `descriptor`. A person at a
     /// terminal is asked where nothing was given. While a re-wrap is under way, either of two keys is good; if one is
     /// `expected`, only that.

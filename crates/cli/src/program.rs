@@ -25,7 +25,7 @@ use crate::serve::ServeArguments;
 use crate::vm::VmCommand;
 use crate::vm_supervisor::{LAUNCHER_COMMAND, LauncherArguments, SUPERVISOR_COMMAND, SupervisorArguments};
 use crate::volume::VolumeCommand;
-use crate::worker::{WORKER_COMMAND, WorkerArguments};
+use crate::worker::{STARTER_COMMAND, StarterArguments, WORKER_COMMAND, WorkerArguments};
 
 /// The environment variable with a filter for the log, as `--log` takes it.
 const LOG_VARIABLE: &str = "STRONGROOM_LOG";
@@ -123,6 +123,9 @@ enum Command {
     /// Serve a volume; started by `volume expose`
     #[command(hide = true, name = WORKER_COMMAND)]
     Worker(WorkerArguments),
+    /// Start what serves a volume; started by `volume expose`
+    #[command(hide = true, name = STARTER_COMMAND)]
+    WorkerStarter(StarterArguments),
     /// Answer for a VM; started by hostd
     #[command(hide = true, name = SUPERVISOR_COMMAND)]
     VmSupervisor(SupervisorArguments),
@@ -181,6 +184,7 @@ impl Program {
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(&output),
             Command::Worker(arguments) => arguments.run(),
+            Command::WorkerStarter(arguments) => arguments.run(&log),
             Command::VmSupervisor(arguments) => arguments.run(&log),
             Command::Launcher(arguments) => arguments.run(),
         }

@@ -1,5 +1,8 @@
-//! `strongroom worker`: the process that serves a volume, started by `strongroom volume expose` and by nobody else.
+//! `strongroom worker` and `strongroom worker-starter`: the process that serves a volume, and the one that starts it for
+//! `strongroom volume expose`. Nobody else starts them.
 
+use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -8,11 +11,14 @@ use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_worker::birth::BirthError;
 use strongroom_worker::process_main::{WorkerError, process_main};
+use strongroom_worker::supervise::{Program, serve_starter};
 
 use crate::error::CliError;
 
-/// What the command is called.
+/// What the worker's command is called.
 pub const WORKER_COMMAND: &str = "worker";
+/// What the command is called of the process that starts workers.
+pub const STARTER_COMMAND: &str = "worker-starter";
 
 /// Everything comes over the socket that it is born with.
 #[derive(Debug, Args)]
@@ -23,16 +29,10 @@ pub struct WorkerArguments {}
 impl WorkerArguments {
     /// Serves until the supervisor says that it is enough.
     pub fn run(&self) -> Result<ExitCode, CliError> {
-        // Whoever ends all processes of a service ends the supervisor too, and that ends this one in order.
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
-            let ignored = Arc::new(AtomicBool::new(false));
-            signal_hook::flag::register(signal, ignored).map_err(CliError::Signals)?;
-        }
+        leave_signals_to_the_supervisor()?;
         match process_main() {
             Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(WorkerError::Birth(BirthError::NotBorn)) => Err(CliError::Usage(
-                "a worker is started by 'strongroom volume expose', and does nothing without it".to_owned(),
-            )),
+            Err(WorkerError::Birth(BirthError::NotBorn)) => Err(not_born()),
             Err(error) => {
                 // The supervisor has been told, and says it.
                 tracing::info!("the worker ends: {error}");
@@ -40,4 +40,53 @@ impl WorkerArguments {
             }
         }
     }
+}
+
+/// Everything comes over the socket that it is born with.
+#[derive(Debug, Args)]
+#[command(after_help = "Example of what starts one:
+  strongroom volume expose ./ds/vm1")]
+pub struct StarterArguments {}
+
+impl StarterArguments {
+    /// Starts workers until its supervisor has ended. `log` is what makes them log as this process does.
+    pub fn run(&self, log: &[OsString]) -> Result<ExitCode, CliError> {
+        leave_signals_to_the_supervisor()?;
+        let failed = |error| CliError::File { action: "use", path: "/dev/stdin".into(), error };
+        let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+        match serve_starter(socket, this_program(log, WORKER_COMMAND)?) {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(BirthError::NotBorn) => Err(not_born()),
+            Err(error) => {
+                tracing::error!("no workers are started any more: {error}");
+                Ok(ExitCode::FAILURE)
+            }
+        }
+    }
+}
+
+/// This very program's file, to be called by one of its commands that log as this process does.
+pub fn this_program(log: &[OsString], command: &str) -> Result<Program, CliError> {
+    let path = std::env::current_exe().map_err(|error| CliError::File {
+        action: "open",
+        path: "/proc/self/exe".into(),
+        error,
+    })?;
+    let mut arguments = log.to_vec();
+    arguments.push(command.into());
+    Program::at(&path, arguments).map_err(|error| CliError::File { action: "open", path, error })
+}
+
+/// What ends all processes of a service ends the supervisor too, which ends this one in order.
+fn leave_signals_to_the_supervisor() -> Result<(), CliError> {
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        let ignored = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal, ignored).map_err(CliError::Signals)?;
+    }
+    Ok(())
+}
+
+fn not_born() -> CliError {
+    let text = "a worker is started by 'strongroom volume expose', and does nothing without it";
+    CliError::Usage(text.to_owned())
 }

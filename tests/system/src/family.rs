@@ -27,12 +27,18 @@ pub fn open_descriptors(process: u32) -> usize {
     family_of(process).into_iter().map(count).sum()
 }
 
-/// The worker of a running `volume expose`: its only child.
+/// The worker of a running `volume expose`: the only child of what starts workers for it.
 #[track_caller]
 pub fn worker_of(supervisor: u32) -> u32 {
-    match children_of(supervisor)[..] {
-        [worker] => worker,
-        ref children => panic!("process {supervisor} has the children {children:?} instead of a worker"),
+    only_child_of(only_child_of(supervisor))
+}
+
+/// The only child of a process.
+#[track_caller]
+pub fn only_child_of(process: u32) -> u32 {
+    match children_of(process)[..] {
+        [child] => child,
+        ref children => panic!("process {process} has the children {children:?} instead of one"),
     }
 }
 

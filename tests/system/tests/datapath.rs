@@ -138,7 +138,7 @@ fn a_disk_in_memory_ends_with_its_worker() {
     let scratch = Scratch::new();
     let command_line = CommandLine::new(&scratch);
     let mut server = expose_memory(&command_line, &[]);
-    family::kill(family::worker_of(server.id()));
+    family::kill(family::only_child_of(server.id()));
     server.wait_for_line("why it ended", DEADLINE, |line| line.contains("what was written is gone with it"));
     assert!(!server.wait(DEADLINE).success());
 }

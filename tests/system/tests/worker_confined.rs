@@ -13,12 +13,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume, family};
-use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure};
+use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure, wait_until};
 
 /// The value of a line of /proc/PID/status.
 #[track_caller]
-fn status(worker: &Worker, name: &str) -> String {
-    let status = worker.proc("status");
+fn status(process: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
 }
@@ -29,16 +29,19 @@ fn a_worker_is_nobody_and_may_do_nothing() {
     let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
     let exposed = volume.expose();
     let worker = Worker::of(&volume);
-    assert_eq!((status(&worker, "Seccomp"), status(&worker, "NoNewPrivs")), ("2".to_owned(), "1".to_owned()));
+    assert_eq!(
+        (status(worker.id, "Seccomp"), status(worker.id, "NoNewPrivs")),
+        ("2".to_owned(), "1".to_owned())
+    );
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
-        assert_eq!(status(&worker, set), "0000000000000000", "{set}");
+        assert_eq!(status(worker.id, set), "0000000000000000", "{set}");
     }
     if rustix::process::geteuid().is_root() {
-        assert_eq!(status(&worker, "CapBnd"), "0000000000000000");
+        assert_eq!(status(worker.id, "CapBnd"), "0000000000000000");
         let uids: Vec<u32> =
-            status(&worker, "Uid").split_whitespace().map(|uid| uid.parse().unwrap()).collect();
+            status(worker.id, "Uid").split_whitespace().map(|uid| uid.parse().unwrap()).collect();
         assert!(uids.iter().all(|uid| *uid == uids[0] && *uid >= 0x7000_0000), "{uids:?}");
-        assert_eq!(status(&worker, "Groups"), "");
+        assert_eq!(status(worker.id, "Groups"), "");
     }
     let namespace = |process: u32, kind: &str| {
         fs::read_link(format!("/proc/{process}/ns/{kind}")).unwrap_or_else(|error| panic!("{kind}: {error}"))
@@ -49,6 +52,63 @@ fn a_worker_is_nobody_and_may_do_nothing() {
         let (outside, inside) = (namespace(exposed.process().id(), kind), namespace(worker.id, kind));
         assert_ne!(outside, inside, "the worker shares its {kind} namespace");
     }
+    assert!(exposed.close().success());
+}
+
+/// The process that has the key of a volume has no rights beyond the volume's directory, and that which has rights has no
+/// key. Neither goes on without the other.
+#[test]
+fn what_holds_the_key_may_do_nothing_else_and_ends_with_what_starts_its_workers() {
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
+    let exposed = volume.expose();
+    let supervisor = exposed.process().id();
+    let starter = family::only_child_of(supervisor);
+    let confined = |process| (status(process, "Seccomp"), status(process, "NoNewPrivs"));
+    assert_eq!(confined(supervisor), ("2".to_owned(), "1".to_owned()));
+    assert_eq!(confined(starter), ("0".to_owned(), "0".to_owned()));
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert_eq!(status(supervisor, set), "0000000000000000", "{set}");
+    }
+
+    // It replaces workers, moves to another key and grows all the same.
+    is_replaced(&volume);
+    CommandLine::new(&scratch).run(&["volume", "resize", "ds/vm1", "128M"]).success();
+
+    let worker = Worker::of(&volume);
+    family::kill(starter);
+    wait_until("the process with the key has ended", || !family::runs(supervisor));
+    wait_until("the worker has ended", || !family::runs(worker.id));
+    drop(exposed);
+}
+
+/// Kills a volume's worker, and waits for the next one.
+fn is_replaced(volume: &Volume<'_>) {
+    let worker = Worker::of(volume);
+    family::kill(worker.id);
+    wait_until("another worker serves", || {
+        let now = exposure(volume)["worker_pid"].as_u64();
+        now.is_some_and(|pid| pid != u64::from(worker.id))
+    });
+}
+
+/// Root may expose what another user has, and the process with the key keeps the right to open that, and no other.
+#[test]
+fn a_volume_of_another_users_is_served_by_root_with_one_right() {
+    if !rustix::process::geteuid().is_root() {
+        println!("only root opens what another user has");
+        return;
+    }
+    let scratch = Scratch::new();
+    let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
+    for entry in fs::read_dir(volume.path()).unwrap().map(Result::unwrap) {
+        std::os::unix::fs::chown(entry.path(), Some(1234), Some(1234)).unwrap();
+    }
+    std::os::unix::fs::chown(volume.path(), Some(1234), Some(1234)).unwrap();
+    let exposed = volume.expose();
+    let only_dac_override = "0000000000000002";
+    assert_eq!(status(exposed.process().id(), "CapEff"), only_dac_override);
+    is_replaced(&volume);
     assert!(exposed.close().success());
 }
 
@@ -67,7 +127,7 @@ fn a_worker_has_open_what_it_needs_and_nothing_else() {
     let script = "exec \"$STRONGROOM\" volume expose ds/vm1 --nbd unix:vm.sock --passphrase-fd 3 3<secret";
     let mut server = strongroom.start_shell("expose", script);
     server.wait_for_line("its NBD URI", DEADLINE, |line| line.starts_with("nbd+unix:"));
-    let worker = family::family_of(server.id())[1];
+    let worker = family::worker_of(server.id());
 
     let mut open: BTreeMap<String, usize> = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{worker}/fd")).unwrap().map(Result::unwrap) {

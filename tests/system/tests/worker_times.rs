@@ -30,7 +30,7 @@ fn from_a_kill_to_the_first_io() {
     let times = (0..ROUNDS).map(|round| {
         let written = [round as u8; 4096];
         client.write(0, &written).unwrap();
-        let worker = family::family_of(exposed.process().id())[1];
+        let worker = family::worker_of(exposed.process().id());
         let pid = rustix::process::Pid::from_raw(worker.cast_signed()).unwrap();
         let killed_at = Instant::now();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();

@@ -15,11 +15,10 @@ use super::{Measure, Report, SandboxError};
 /// As many as a kernel can have; those that it does not know are refused.
 const CAPABILITIES_MAX: u32 = 64;
 
-const NO_CAPABILITIES: CapabilitySets = CapabilitySets {
-    effective: CapabilitySet::empty(),
-    permitted: CapabilitySet::empty(),
-    inheritable: CapabilitySet::empty(),
-};
+/// A process's own capabilities, of which no program that it executes would have one.
+const fn only(kept: CapabilitySet) -> CapabilitySets {
+    CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() }
+}
 
 /// Whether the process has a capability now.
 pub(super) fn has(capability: CapabilitySet) -> Result<bool, SandboxError> {
@@ -74,23 +73,23 @@ fn empty_bounding_set() -> Result<(), SandboxError> {
     Ok(())
 }
 
-/// Gives up every capability, for good, and is not dumpable any more: a change of user makes a process dumpable
-/// as `fs.suid_dumpable` says.
-pub(super) fn give_up_privileges() -> Result<(), SandboxError> {
+/// Gives up every capability but those that are `kept`, for good, and is not dumpable any more: a change of user makes a
+/// process dumpable as `fs.suid_dumpable` says.
+pub(super) fn give_up_privileges(kept: CapabilitySet) -> Result<(), SandboxError> {
     // Again: a user namespace begins with a full one.
     empty_bounding_set()?;
     set_no_new_privs(true).map_err(SandboxError::step("refuse new privileges"))?;
     // Fails on kernels that have none (before 4.3).
     let _ = clear_ambient_capability_set();
-    set_capabilities(None, NO_CAPABILITIES).map_err(SandboxError::step("give up capabilities"))?;
+    set_capabilities(None, only(kept)).map_err(SandboxError::step("give up capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(SandboxError::step("stay out of memory dumps"))
 }
 
 /// Looks whether it is all true.
-pub(super) fn assert_powerless(user: Option<(u32, u32)>) -> Result<(), SandboxError> {
+pub(super) fn assert_powerless(user: Option<(u32, u32)>, kept: CapabilitySet) -> Result<(), SandboxError> {
     let held = capabilities(None).map_err(SandboxError::step("read capabilities"))?;
-    holds(held == NO_CAPABILITIES, "it has capabilities")?;
+    holds(held == only(kept), "it has other capabilities than it should")?;
     let privileged = no_new_privs().map_err(SandboxError::step("read whether new privileges are refused"))?;
     holds(privileged, "it can get new privileges")?;
     let dumpable = dumpable_behavior().map_err(SandboxError::step("read whether it is dumpable"))?;

@@ -188,19 +188,27 @@ pub fn confine(confinement: &Confinement) -> Result<Report, SandboxError> {
     if report.has(Measure::OwnUser) {
         limits::bound_tasks()?;
     }
-    identity::give_up_privileges()?;
+    identity::give_up_privileges(CapabilitySet::empty())?;
     landlock::deny_everything(&mut report)?;
-    identity::assert_powerless(confinement.user.filter(|_| report.has(Measure::OwnUser)))?;
+    let user = confinement.user.filter(|_| report.has(Measure::OwnUser));
+    identity::assert_powerless(user, CapabilitySet::empty())?;
     Ok(report)
 }
 
-/// Which files a supervisor is left.
+/// What looking up the names of key servers takes, and what says where a volume lies.
+const SYSTEM: [&str; 9] =
+    ["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/proc", "/sys", "/dev/null", "/dev/urandom"];
+
+/// Which files a supervisor is left, beside those of the system that every program reads.
 #[derive(Debug, Clone, Default)]
 pub struct SupervisorFiles {
     /// What it reads: directories with all below, and files.
     pub read: Vec<PathBuf>,
     /// What it also makes, writes and removes.
     pub write: Vec<PathBuf>,
+    /// Whether some of these are other users', and root opens them by its right to
+    /// (`CAP_DAC_OVERRIDE`), which it keeps then. Landlock bounds that to these files.
+    pub are_other_users: bool,
 }
 
 /// Confines the calling process, which has one thread, no key, and somebody who starts processes for it. It stays the
@@ -216,9 +224,14 @@ pub fn confine_supervisor(files: &SupervisorFiles) -> Result<Report, SandboxErro
         namespaces::enter_as_supervisor(&mut report)?;
     }
     identity::leave_groups()?;
-    identity::give_up_privileges()?;
-    landlock::allow_only(&files.read, &files.write, &mut report)?;
-    identity::assert_powerless(None)?;
+    let kept = match files.are_other_users && identity::has(CapabilitySet::DAC_OVERRIDE)? {
+        true => CapabilitySet::DAC_OVERRIDE,
+        false => CapabilitySet::empty(),
+    };
+    identity::give_up_privileges(kept)?;
+    let read: Vec<_> = SYSTEM.into_iter().map(PathBuf::from).chain(files.read.iter().cloned()).collect();
+    landlock::allow_only(&read, &files.write, &mut report)?;
+    identity::assert_powerless(None, kept)?;
     system_calls::deny_to_supervisor()?;
     Ok(report)
 }

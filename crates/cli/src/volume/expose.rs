@@ -17,7 +17,7 @@ use strongroom_types::{display_bytes, shell_word};
 use strongroom_worker::birth::Frontend;
 use strongroom_worker::placement::NumaNode;
 use strongroom_worker::supervise::{
-    Birthright, Exposure, Program, Quarters, Supervisor, VolumeKek, WorkerStarter, Workers,
+    Birthright, Exposure, StarterBirth, StarterProcess, Supervisor, VolumeKek, Workers, confine,
 };
 
 use super::attach::{Attachment, Show};
@@ -29,7 +29,7 @@ use crate::keys::VolumeKey;
 use crate::output::Output;
 use crate::readiness;
 use crate::signals::Signals;
-use crate::worker::WORKER_COMMAND;
+use crate::worker::{STARTER_COMMAND, this_program};
 
 /// How often a key that cannot be had is asked for.
 const KEY_RETRY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
@@ -190,6 +190,7 @@ impl ExposeArguments {
                 (listener, frontend, None, Place::VhostUser { vhost_user: socket }, attachment)
             }
         };
+        let (starter, listener) = self.give_up_rights(log, &head, listener)?;
         let path = self.path.clone();
         let (keyring, leases) =
             self.open.key.keyring_and_leases(move |event| key_events::tell(&path, event))?;
@@ -199,7 +200,7 @@ impl ExposeArguments {
             keyring,
             listener,
             birthright: Birthright { frontend, tls_key, name, placement },
-            workers: workers(log)?,
+            workers: Workers::of(starter),
         };
         let supervisor = Supervisor::start(exposure, layer, deks)?;
         readiness::tell("READY=1");
@@ -215,6 +216,28 @@ impl ExposeArguments {
             show: self.show,
         })?;
         Ok(supervisor.run(&signals)?)
+    }
+
+    /// From here on this process, which holds the key, hears workers and whoever finds the control socket. It leaves
+    /// starting workers, and removing the socket's file, to another process, and its rights with them: but for the
+    /// volume's directory, and what fetching a key takes.
+    fn give_up_rights(
+        &self,
+        log: &[OsString],
+        head: &VolumeHead,
+        mut listener: Listener,
+    ) -> Result<(Arc<StarterProcess>, Listener), CliError> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let birth = StarterBirth { name, socket_file: listener.file().cloned() };
+        let failed = |error| CliError::File { action: "start", path: "/proc/self/exe".into(), error };
+        let command = this_program(log, STARTER_COMMAND)?.command();
+        let starter = StarterProcess::start(command, &birth).map_err(failed)?;
+        let removes = Arc::clone(&starter);
+        listener.remove_by(move || removes.remove_socket_file());
+
+        confine(head, self.open.key.files_of_providers())?;
+        starter.end_with().map_err(failed)?;
+        Ok((starter, listener))
     }
 
     /// The volume is key-unavailable: says so, and opens it as soon as its key is back. Nothing is damaged by trying.
@@ -274,15 +297,4 @@ fn parse_group(text: &str) -> Result<Gid, String> {
         Ok(None) => Err(format!("this machine has no group '{text}'")),
         Err(errno) => Err(format!("groups cannot be looked up: {}", errno.desc())),
     }
-}
-
-/// Workers of this very program, each on its own.
-pub fn workers(log: &[OsString]) -> Result<Workers, CliError> {
-    let failed = |error| CliError::File { action: "open", path: "/proc/self/exe".into(), error };
-    let path = std::env::current_exe().map_err(failed)?;
-    let mut arguments = log.to_vec();
-    arguments.push(WORKER_COMMAND.into());
-    let program =
-        Program::at(&path, arguments).map_err(|error| CliError::File { action: "open", path, error })?;
-    Ok(Workers::of(Arc::new(WorkerStarter::new(program, Quarters::OfItsOwn))))
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
@@ -10,14 +11,14 @@ use strongroom_frontend::listen::{Address, Listener};
 use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
 use strongroom_types::{VolumeSize, display_bytes};
 use strongroom_worker::birth::Frontend;
-use strongroom_worker::supervise::{Birthright, MemoryExposure};
+use strongroom_worker::supervise::{Birthright, MemoryExposure, Quarters, WorkerStarter, Workers};
 
-use super::expose::workers;
 use super::target::{UnixAddress, absolute};
 use crate::error::CliError;
 use crate::output::Output;
 use crate::readiness;
 use crate::signals::Signals;
+use crate::worker::{WORKER_COMMAND, this_program};
 
 /// The export's name, and the disk's serial number.
 const NAME: &str = "memory";
@@ -101,12 +102,13 @@ impl ExposeMemoryArguments {
             _ => return Err(CliError::Usage("say where: --nbd or --vhost-user unix:SOCKET".to_owned())),
         };
         let socket = absolute(socket)?;
+        let program = this_program(log, WORKER_COMMAND)?;
         let exposure = MemoryExposure {
             size_bytes: self.size,
             encrypted: !self.unencrypted,
             listener: Listener::bind_for(&Address::Unix(socket.clone()), None)?,
             birthright: Birthright { frontend, tls_key: None, name: NAME.to_owned(), placement: None },
-            workers: workers(log)?,
+            workers: Workers::of(Arc::new(WorkerStarter::new(program, Quarters::OfItsOwn))),
         };
         let mut answered = Ok(());
         exposure.serve(&signals, |worker_pid| {

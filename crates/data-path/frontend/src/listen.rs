@@ -1,6 +1,7 @@
 //! Where a server listens.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Connections that the kernel keeps until they are accepted.
@@ -84,16 +86,57 @@ pub enum ListenError {
     },
 }
 
+/// The file of a listening unix socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> Result<Self, Errno> {
+        let stat = rustix::fs::lstat(path)?;
+        Ok(Self { path: path.to_owned(), device: stat.st_dev, inode: stat.st_ino })
+    }
+
+    /// Removes it. What another server has put in its place stays.
+    pub fn remove(&self) {
+        // Whatever fails here leaves a dead socket, which the next server replaces.
+        let Ok(_directory) = lock_directory(&self.path) else {
+            return;
+        };
+        if Self::at(&self.path).is_ok_and(|found| found == *self) {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}
+
+/// Who removes a socket's file.
+enum Removal {
+    ThisProcess(SocketFile),
+    /// Another one, which this asks.
+    Another(Box<dyn Fn() + Send + Sync>),
+}
+
+impl fmt::Debug for Removal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ThisProcess(file) => write!(f, "{file:?}"),
+            Self::Another(_) => f.write_str("by another process"),
+        }
+    }
+}
+
 /// A listening socket.
 ///
 /// A unix socket's file is removed when the listener that made it is dropped, and stays while that is passed on: only
-/// the process that has [bound](Self::bind) one can remove it, not those that [adopt](Self::adopt) it.
+/// the process that has [bound](Self::bind) one removes it, not those that [adopt](Self::adopt) it.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     address: Address,
-    /// Device and inode of our unix socket's file: what another server has put in its place meanwhile stays.
-    file: Option<(u64, u64)>,
+    removal: Option<Removal>,
 }
 
 impl Listener {
@@ -120,7 +163,22 @@ impl Listener {
         rustix::io::ioctl_fionbio(&socket, true).map_err(ListenError::Inherited)?;
         let address = rustix::net::getsockname(&socket).map_err(ListenError::Inherited)?;
         let address = Address::of(address).ok_or(ListenError::NotListening)?;
-        Ok(Self { socket, address, file: None })
+        Ok(Self { socket, address, removal: None })
+    }
+
+    /// The file of the unix socket that was bound here.
+    pub fn file(&self) -> Option<&SocketFile> {
+        match &self.removal {
+            Some(Removal::ThisProcess(file)) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// Leaves the removal of [its file](Self::file) to another process: dropping the listener calls `remove`.
+    pub fn remove_by(&mut self, remove: impl Fn() + Send + Sync + 'static) {
+        if self.removal.is_some() {
+            self.removal = Some(Removal::Another(Box::new(remove)));
+        }
     }
 
     /// Where it listens, with the port that was found where any would do.
@@ -132,7 +190,7 @@ impl Listener {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = Address::Tcp(listener.local_addr()?);
-        Ok(Self { socket: listener.into(), address, file: None })
+        Ok(Self { socket: listener.into(), address, removal: None })
     }
 
     fn bind_unix(path: &Path, group: Option<Gid>) -> Result<Self, ListenError> {
@@ -168,9 +226,8 @@ impl Listener {
             }
         }
         rustix::net::listen(&socket, BACKLOG).map_err(failed)?;
-        let stat = rustix::fs::lstat(path).map_err(failed)?;
-        let file = Some((stat.st_dev, stat.st_ino));
-        Ok(Self { socket, address: Address::Unix(path.to_owned()), file })
+        let removal = Some(Removal::ThisProcess(SocketFile::at(path).map_err(failed)?));
+        Ok(Self { socket, address: Address::Unix(path.to_owned()), removal })
     }
 
     /// The next connection, set not to block; `None` if nobody waits.
@@ -198,15 +255,10 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let (Address::Unix(path), Some(file)) = (&self.address, self.file) else {
-            return;
-        };
-        // Whatever fails here leaves a dead socket, which the next server replaces.
-        let Ok(_directory) = lock_directory(path) else {
-            return;
-        };
-        if rustix::fs::lstat(path).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == file) {
-            let _ = rustix::fs::unlink(path);
+        match &self.removal {
+            Some(Removal::ThisProcess(file)) => file.remove(),
+            Some(Removal::Another(remove)) => remove(),
+            None => {}
         }
     }
 }

@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Dir, DirEntry, OFlags, statat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use strongroom_types::VolumeSize;
 
 use super::descriptor::Descriptor;
@@ -49,6 +50,17 @@ impl VolumeHead {
         layers.any(|layer| {
             matches!(self.directory.file(&layer_name(layer.id), OFlags::RDONLY), Err(Errno::NOENT))
         })
+    }
+
+    /// Whether files of the volume are not this process's user's, which root opens by its right to. What cannot be told
+    /// is not.
+    pub fn has_files_of_other_users(&self) -> bool {
+        let ours = geteuid().as_raw();
+        let is_others = |entry: &DirEntry| {
+            let found = statat(self, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+            entry.file_name() != c".." && found.is_ok_and(|stat| stat.st_uid != ours)
+        };
+        Dir::read_from(self).is_ok_and(|entries| entries.flatten().any(|entry| is_others(&entry)))
     }
 
     /// Opens and locks the layers anew, after whoever did its I/O has died: waits `lock_wait` at most for the last of

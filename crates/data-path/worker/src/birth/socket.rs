@@ -88,6 +88,11 @@ impl<S: AsFd> BirthSocket<S> {
         Ok(Self { socket, format: FORMATS.newest })
     }
 
+    /// Ends the connection for both sides.
+    pub fn hang_up(&self) {
+        self.socket.hang_up();
+    }
+
     /// What is written in. A worker's is its supervisor's, once that has said something.
     pub fn format(&self) -> u32 {
         self.format

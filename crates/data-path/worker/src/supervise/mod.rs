@@ -24,6 +24,7 @@ mod restart;
 mod rewrap;
 mod said;
 mod starter;
+mod starter_process;
 mod upgrade;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use strongroom_confine::SandboxError;
 use strongroom_datastore::file::{Access, DatastoreError, Deks, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{Address, Listener};
 use strongroom_keys::{Keyring, RevokedHow};
@@ -55,6 +57,7 @@ pub use self::memory::MemoryExposure;
 pub use self::program::Program;
 pub use self::quarters::Quarters;
 pub use self::starter::{Born, NewWorker, ProgramNumber, StartsWorkers, WorkerStarter, Workers};
+pub use self::starter_process::{StarterBirth, StarterProcess, confine, serve as serve_starter};
 
 /// What a worker may take to drain and flush, beyond what its frontend gives its clients twice.
 const DRAIN_MARGIN: Duration = Duration::from_secs(10);
@@ -82,6 +85,9 @@ type Observer = Box<dyn FnMut(&Status) + Send>;
 /// Why a volume is not, or no longer, exposed.
 #[derive(Debug, Error)]
 pub enum SuperviseError {
+    /// The supervisor must not have the volume's key.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// The first worker does not serve.
     #[error("the volume cannot be served: {0}")]
     Start(String),

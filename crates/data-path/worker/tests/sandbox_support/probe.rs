@@ -115,7 +115,7 @@ fn enter(walls: &Walls) -> Result<Before, Errno> {
     }
     if *walls == Walls::Supervisor {
         let write = vec![before.directory.join(OWN)];
-        before.report = confine_supervisor(&SupervisorFiles { read: Vec::new(), write }).unwrap();
+        before.report = confine_supervisor(&SupervisorFiles { write, ..SupervisorFiles::default() }).unwrap();
         return Ok(before);
     }
     if *walls == Walls::Monitor {

@@ -13,7 +13,7 @@ use super::guest::{Blow, GuestHandle};
 use super::kind::Event;
 use super::schedule::Step;
 use super::small_disk::SmallDisk;
-use super::tools::{LOOK_PERIOD, signal_child};
+use super::tools::{LOOK_PERIOD, signal_worker};
 use super::volume::Volume;
 
 /// Answered after each event before the next one comes.
@@ -111,7 +111,7 @@ impl Conductor<'_> {
             Event::KillTwice => {
                 let killed = kill(volume, guest)?;
                 let successor = volume.worker(Some(killed))?;
-                signal_child(volume.supervisor_id(), successor, Signal::KILL)
+                signal_worker(volume.supervisor_id(), successor, Signal::KILL)
                     .map(drop)
                     .map_err(|error| SoakError::file("kill a worker of", volume.socket(), error))
             }
@@ -127,7 +127,7 @@ impl Conductor<'_> {
             Event::Freeze => {
                 let worker = volume.worker(None)?;
                 let signal = |volume: &Volume, signal| {
-                    let sent = signal_child(volume.supervisor_id(), worker, signal);
+                    let sent = signal_worker(volume.supervisor_id(), worker, signal);
                     sent.map_err(|error| SoakError::file("stop a worker of", volume.socket(), error))
                 };
                 signal(volume, Signal::STOP)?;

@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use super::error::{SoakError, is_gone};
 use super::gate::Gate;
 use super::kind::Kind;
-use super::tools::{COMMAND_TIMEOUT, LOOK_PERIOD, signal_child};
+use super::tools::{COMMAND_TIMEOUT, LOOK_PERIOD, signal_worker};
 use super::volume::BYTES_FIRST;
 use crate::vhost_user::front_end::{FrontEnd, Settings};
 use crate::vhost_user::verify::{Load, LoadConfig, LoadError, Report, Until};
@@ -195,7 +195,7 @@ fn strike(load: &mut Load, blow: Blow) -> Result<(), LoadError> {
     match blow {
         Blow::Kill { supervisor, worker } => {
             // One that has just died by itself would be a finding of whoever exposes it.
-            let _ = signal_child(supervisor, worker, Signal::KILL);
+            let _ = signal_worker(supervisor, worker, Signal::KILL);
         }
         Blow::Disconnect => cut(load),
         Blow::Requeue => {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::kind::Kind;
-use super::tools::{LOOK_PERIOD, birth_of, children_of};
+use super::tools::{LOOK_PERIOD, birth_of, workers_of};
 use crate::processes::Memory;
 
 /// What a process does for a volume.
@@ -72,7 +72,7 @@ pub fn watch(
         next += period;
         for (kind, supervisor) in watched {
             let supervisor = supervisor.load(Ordering::SeqCst);
-            let workers = children_of(supervisor).into_iter().map(|pid| (Role::Worker, pid));
+            let workers = workers_of(supervisor).into_iter().map(|pid| (Role::Worker, pid));
             for (role, pid) in std::iter::once((Role::Supervisor, supervisor)).chain(workers) {
                 // One that has gone meanwhile has nothing any more.
                 let Some(sample) = look(start.elapsed(), *kind, role, pid) else { continue };

@@ -52,20 +52,24 @@ pub fn line_of(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Sends a signal to a process that `parent` has started; whether it was there. Its number alone might be another's by
-/// now.
-pub fn signal_child(parent: u32, child: u32, signal: Signal) -> io::Result<bool> {
-    let Some(pid) = Pid::from_raw(child.cast_signed()) else { return Ok(false) };
+/// Sends a signal to a worker of `supervisor`; whether it was there. Its number alone might be another's by now.
+pub fn signal_worker(supervisor: u32, worker: u32, signal: Signal) -> io::Result<bool> {
+    let Some(pid) = Pid::from_raw(worker.cast_signed()) else { return Ok(false) };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(false) };
-    if children_of(parent).contains(&child) {
+    if workers_of(supervisor).contains(&worker) {
         pidfd_send_signal(&pidfd, signal)?;
         return Ok(true);
     }
     Ok(false)
 }
 
+/// The workers of a supervisor, which another process starts for it.
+pub fn workers_of(supervisor: u32) -> Vec<u32> {
+    children_of(supervisor).into_iter().flat_map(children_of).collect()
+}
+
 /// The processes that a process has started and that have not been waited for.
-pub fn children_of(parent: u32) -> Vec<u32> {
+fn children_of(parent: u32) -> Vec<u32> {
     let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::error::SoakError;
 use super::kind::Kind;
 use super::small_disk::SmallDisk;
-use super::tools::{COMMAND_TIMEOUT, LOOK_PERIOD, birth_of, children_of, end_of, run, signal_child};
+use super::tools::{COMMAND_TIMEOUT, LOOK_PERIOD, birth_of, end_of, run, signal_worker, workers_of};
 use crate::programs::make_secret;
 
 /// What a volume has at first.
@@ -196,10 +196,10 @@ impl Volume {
     pub fn worker(&mut self, other: Option<u32>) -> Result<u32, SoakError> {
         let mut found = 0;
         self.wait("a worker of it", |volume| {
-            let mut children = children_of(volume.supervisor_id());
-            children.retain(|child| birth_of(*child).is_some());
-            found = children.first().copied().unwrap_or_default();
-            Ok(children.len() == 1 && Some(found) != other)
+            let mut workers = workers_of(volume.supervisor_id());
+            workers.retain(|worker| birth_of(*worker).is_some());
+            found = workers.first().copied().unwrap_or_default();
+            Ok(workers.len() == 1 && Some(found) != other)
         })?;
         Ok(found)
     }
@@ -293,9 +293,9 @@ impl Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         let Some(server) = &mut self.server else { return };
-        for child in children_of(server.id()) {
+        for worker in workers_of(server.id()) {
             // One that stands still could not end.
-            let _ = signal_child(server.id(), child, Signal::CONT);
+            let _ = signal_worker(server.id(), worker, Signal::CONT);
         }
         if let Some(pid) =
             Pid::from_raw(server.id().cast_signed()).filter(|_| matches!(server.try_wait(), Ok(None)))

@@ -1,0 +1,256 @@
+//! A process that starts a volume's workers, for a supervisor that has given up the rights to.
+//!
+//! ```text
+//! volume expose     the KEK; the volume's directory; no right, few system calls
+//!    -> starter       its user's rights, no key; hears the supervisor alone
+//!         -> workers   DEKs, one volume's file
+//! ```
+//!
+//! Which program workers are, what their cgroup is called, and which socket's file is removed at the end, was told to it
+//! before the supervisor had met anybody. What can be asked of it afterwards names no program and no path. Whichever of
+//! the two dies, the other one ends.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+use strongroom_confine::{SupervisorFiles, confine_supervisor};
+use strongroom_datastore::file::VolumeHead;
+use strongroom_frontend::listen::SocketFile;
+
+use super::SuperviseError;
+use super::program::Program;
+use super::quarters::Quarters;
+use super::starter::{Born, NewWorker, ProgramNumber, StartsWorkers, WorkerStarter};
+use super::timespec;
+use crate::birth::{BirthError, BirthSocket, Frontend};
+use crate::placement::Placement;
+
+/// The most workers of a volume at once: one that serves, one of the program that is installed now, and one of the former
+/// program that takes its place again.
+const WORKERS_MAX: usize = 3;
+/// How long a supervisor that ends waits for its starter: what a worker said last passes through that.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// What a starter is told at its birth.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct StarterBirth {
+    /// For the cgroups of workers: the volume's name.
+    pub name: String,
+    /// The file that it removes when it is asked to.
+    pub socket_file: Option<SocketFile>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Ask {
+    InstalledProgram,
+    /// The listening socket comes beside, and the page that it counts in, if there is one.
+    Worker {
+        program: ProgramNumber,
+        frontend: Frontend,
+        placement: Option<Placement>,
+    },
+    Ended {
+        pid: u32,
+    },
+    Kill {
+        pid: u32,
+    },
+    RemoveSocketFile,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Failed(String),
+    Program(ProgramNumber),
+    /// The socket that it was born with, and its pidfd, come beside.
+    Worker {
+        pid: u32,
+    },
+    Ended(Option<i32>),
+}
+
+/// The starter, as its supervisor has it.
+#[derive(Debug)]
+pub struct StarterProcess {
+    /// One question at a time.
+    socket: Mutex<BirthSocket>,
+    pidfd: OwnedFd,
+    /// Set when it is to end.
+    is_ending: Arc<AtomicBool>,
+}
+
+impl StarterProcess {
+    /// Starts it by this command, which calls [`serve`].
+    ///
+    /// # Errors
+    /// If there is no process.
+    pub fn start(mut command: Command, birth: &StarterBirth) -> io::Result<Arc<Self>> {
+        let (socket, theirs) = BirthSocket::pair().map_err(io::Error::other)?;
+        let command = command.env_clear().process_group(0).stdin(theirs).stdout(Stdio::null());
+        let child = command.spawn()?;
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        socket.send(birth, &[]).map_err(io::Error::other)?;
+        Ok(Arc::new(Self { socket: Mutex::new(socket), pidfd, is_ending: Arc::default() }))
+    }
+
+    /// Ends this process when that one has ended: a worker that dies could not be replaced any more.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub fn end_with(&self) -> io::Result<()> {
+        let (pidfd, is_ending) = (self.pidfd.try_clone()?, Arc::clone(&self.is_ending));
+        thread::Builder::new().name("starter".to_owned()).spawn(move || {
+            while poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).is_err() {}
+            if is_ending.load(Ordering::SeqCst) {
+                return;
+            }
+            tracing::error!("the process that starts the volume's workers is gone, and the exposure ends");
+            std::process::exit(1);
+        })?;
+        Ok(())
+    }
+
+    /// Has the socket's file removed.
+    pub fn remove_socket_file(&self) {
+        // A file that stays is that of a dead socket, which the next server replaces.
+        let _ = self.ask(&Ask::RemoveSocketFile, &[]);
+    }
+
+    fn ask(&self, ask: &Ask, files: &[BorrowedFd<'_>]) -> io::Result<(Answer, Vec<OwnedFd>)> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = socket.send(ask, files).and_then(|()| socket.receive());
+        match answered {
+            Ok((Answer::Failed(why), _)) => Err(io::Error::other(why)),
+            Ok(answered) => Ok(answered),
+            Err(error) => Err(io::Error::other(format!("what starts workers does not answer: {error}"))),
+        }
+    }
+}
+
+impl Drop for StarterProcess {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Ordering::SeqCst);
+        self.socket.get_mut().unwrap_or_else(PoisonError::into_inner).hang_up();
+        let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timespec(ENDS_WITHIN)));
+    }
+}
+
+impl StartsWorkers for StarterProcess {
+    fn installed_now(&self) -> io::Result<ProgramNumber> {
+        match self.ask(&Ask::InstalledProgram, &[])?.0 {
+            Answer::Program(number) => Ok(number),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born> {
+        let (frontend, placement) = (worker.frontend.clone(), worker.placement);
+        let files: Vec<_> = std::iter::once(worker.listener).chain(worker.page).collect();
+        match self.ask(&Ask::Worker { program, frontend, placement }, &files)? {
+            (Answer::Worker { pid }, files) => match <[OwnedFd; 2]>::try_from(files) {
+                Ok([socket, pidfd]) => Ok(Born { pid, pidfd, socket }),
+                Err(_) => Err(io::Error::other("what starts workers gave no files")),
+            },
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn ended(&self, pid: u32) -> Option<ExitStatus> {
+        match self.ask(&Ask::Ended { pid }, &[]) {
+            Ok((Answer::Ended(status), _)) => status.map(ExitStatus::from_raw),
+            _ => None,
+        }
+    }
+
+    fn kill(&self, pid: u32) {
+        if let Err(error) = self.ask(&Ask::Kill { pid }, &[]) {
+            tracing::error!("worker {pid} is not killed: {error}");
+        }
+    }
+}
+
+/// Leaves this process, which has one thread and somebody who starts workers for it, the volume's directory, what it may
+/// `read`, and what fetching a key takes ([`strongroom_confine`]).
+///
+/// # Errors
+/// The process must end then.
+pub fn confine(head: &VolumeHead, read: Vec<PathBuf>) -> Result<(), SuperviseError> {
+    // By its descriptor: the way there may take rights that this process is about to lose.
+    let directory = PathBuf::from(format!("/proc/self/fd/{}", head.as_fd().as_raw_fd()));
+    let are_other_users = head.has_files_of_other_users();
+    confine_supervisor(&SupervisorFiles { read, write: vec![directory], are_other_users })?;
+    Ok(())
+}
+
+fn unexpected(answer: &Answer) -> io::Error {
+    io::Error::other(format!("what starts workers answered {answer:?}"))
+}
+
+/// Starts workers of this program for the supervisor at the other end of `socket`, until that hangs up and all have ended.
+///
+/// # Errors
+/// [`BirthError::NotBorn`] if a person has started it; if it does not understand its supervisor.
+pub fn serve(socket: OwnedFd, program: Program) -> Result<(), BirthError> {
+    let mut socket = BirthSocket::adopt(socket)?;
+    let (StarterBirth { name, socket_file }, _) = socket.receive()?;
+    let starter = WorkerStarter::new(program, Quarters::OfItsOwn).at_most(WORKERS_MAX);
+    loop {
+        let (ask, files) = match socket.receive() {
+            Ok(asked) => asked,
+            Err(BirthError::Gone) => break,
+            Err(error) => return Err(error),
+        };
+        let answered = answer(&starter, &name, socket_file.as_ref(), ask, files);
+        let (answer, files) =
+            answered.unwrap_or_else(|error| (Answer::Failed(error.to_string()), Vec::new()));
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        match socket.send(&answer, &files) {
+            Err(BirthError::Gone) => break,
+            sent => sent?,
+        }
+    }
+    starter.wait_for_all();
+    Ok(())
+}
+
+fn answer(
+    starter: &WorkerStarter,
+    name: &str,
+    socket_file: Option<&SocketFile>,
+    ask: Ask,
+    files: Vec<OwnedFd>,
+) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    let done = |answer| Ok((answer, Vec::new()));
+    match ask {
+        Ask::InstalledProgram => done(Answer::Program(starter.installed_now()?)),
+        Ask::Worker { program, frontend, placement } => {
+            let [listener, page @ ..] = files.as_slice() else {
+                return Err(io::Error::other("a worker was asked for without a socket to listen at"));
+            };
+            let (listener, page) = (listener.as_fd(), page.first().map(AsFd::as_fd));
+            let worker = NewWorker { frontend: &frontend, placement, name, listener, page };
+            let Born { pid, pidfd, socket } = starter.start(program, &worker)?;
+            Ok((Answer::Worker { pid }, vec![socket, pidfd]))
+        }
+        Ask::Ended { pid } => done(Answer::Ended(starter.ended(pid).map(ExitStatusExt::into_raw))),
+        Ask::Kill { pid } => {
+            starter.kill(pid);
+            done(Answer::Done)
+        }
+        Ask::RemoveSocketFile => {
+            socket_file.map(SocketFile::remove);
+            done(Answer::Done)
+        }
+    }
+}
