@@ -13,10 +13,11 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use parking_lot::Mutex;
 use strongroom_keys::ProviderKeyId;
 use strongroom_keyserver::grant::{Grant, GrantId};
 use strongroom_providers::{GrantSource, GrantWallet, KeyGrant};
@@ -107,7 +108,7 @@ impl GrantsOfFile {
             return Err(none("is longer than files of grants are"));
         }
         let blocks = pem::parse_many(&text).map_err(|_| none("holds no grants"))?;
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let mut found = 0;
         for block in blocks.into_iter().filter(|block| block.tag() == LABEL) {
             let bytes = block.into_contents();

@@ -1,4 +1,5 @@
-//! The walls between planes: which room may depend on which, as docs/ARCHITECTURE.md says.
+//! What the manifests promise: the walls between planes, as docs/ARCHITECTURE.md says, and that a panic ends the
+//! released program, on which its locks rely.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -96,4 +97,13 @@ fn a_dependency_through_a_wall_is_noticed() {
     let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nstrongroom-a.workspace = true\n\
                     strongroom-b = { workspace = true }\nserde.workspace = true\n\n[dev-dependencies]\nstrongroom-c.workspace = true\n";
     assert_eq!(uses(manifest), ["a", "b"]);
+}
+
+/// docs/decisions/0024-one-lock-without-poison.md: a lock tells nobody that its holder panicked.
+#[test]
+fn a_panic_ends_the_released_program() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let manifest = std::fs::read_to_string(manifest).unwrap();
+    let release = manifest.split("\n[").find_map(|section| section.strip_prefix("profile.release]\n"));
+    assert!(release.unwrap().lines().any(|line| line == "panic = \"abort\""), "{release:?}");
 }

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_hostd::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
@@ -72,7 +72,7 @@ impl KeyServerKeys {
 
     /// The key that a host proves itself with.
     fn host_key(&self, host: &str) -> Result<PublicKeySha256, KeyProblem> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = self.hosts.lock();
         if let Some((key, asked)) = hosts.get(host)
             && asked.elapsed() < HOST_KEY_FOR
         {
@@ -272,7 +272,7 @@ impl VmKeys for KeyServerKeys {
     }
 
     fn providers(&self) -> Vec<KeyProvider> {
-        let mut remembered = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.providers.lock();
         if let Some((all, asked)) = &*remembered
             && asked.elapsed() < PROVIDERS_FOR
             && all.iter().map(|provider| provider.name.clone()).eq(self.provider_names())

@@ -2,8 +2,8 @@
 //! changes.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use strongroom_store::{KeyRange, Snapshot};
@@ -128,7 +128,7 @@ impl Trust {
         now: OffsetDateTime,
     ) -> Result<Identity, Refusal> {
         let sha256 = CertificateSha256::of(leaf);
-        if let Some(known) = self.lock_identified().get(&sha256) {
+        if let Some(known) = self.identified.lock().get(&sha256) {
             return self.admit(known, now);
         }
         let identified = match self.pins.get(&sha256) {
@@ -136,7 +136,7 @@ impl Trust {
             None => self.verify(leaf, intermediates, sha256, now)?,
         };
         let admitted = self.admit(&identified, now);
-        let mut all = self.lock_identified();
+        let mut all = self.identified.lock();
         // Only what was verified gets here, so a stranger cannot fill it; should it be full, start over.
         if all.len() >= IDENTIFIED_MAX {
             all.clear();
@@ -200,11 +200,6 @@ impl Trust {
             refusal = Refusal::Revoked;
         }
         Err(refusal)
-    }
-
-    fn lock_identified(&self) -> std::sync::MutexGuard<'_, HashMap<CertificateSha256, Identified>> {
-        // The map is whole after every step, so a thread that panicked with it has left nothing half done.
-        self.identified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -324,7 +324,7 @@ impl<'a> Life<'a> {
         let volume = open_on(&*self.storage, &path(self.name), &options(protection)).unwrap();
         self.layers = volume.descriptor().layers.len();
         if let Some(Mutation { shared, .. }) = &self.mutation {
-            *shared.top.lock().unwrap() = format!("layer-{}", volume.descriptor().top);
+            *shared.top.lock() = format!("layer-{}", volume.descriptor().top);
         }
         let stages = Stages::over(volume);
         drop(opening);
