@@ -108,12 +108,21 @@ pub fn fill(target: Target<'_>, bytes: u64, stop: &AtomicBool) -> Result<(), Pro
     run(command, Duration::from_secs(600), stop, &mut |_| {}).map(drop)
 }
 
+/// How long a target is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadTime {
+    /// Before anything is counted.
+    pub warm_up: Duration,
+    /// While it is.
+    pub duration: Duration,
+}
+
 /// Loads a target, and says what it did. `servers` are the processes of whoever serves it.
 pub fn load(
     target: Target<'_>,
     pattern: Pattern,
     disk_bytes: u64,
-    (warm_up, duration): (Duration, Duration),
+    LoadTime { warm_up, duration }: LoadTime,
     servers: &[ProcessId],
     stop: &AtomicBool,
 ) -> Result<Sample, ProgramError> {
