@@ -153,7 +153,7 @@ mod tests {
     use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
     use strongroom_keyserver::authority::PrivateKey;
     use strongroom_keyserver::grant::{
-        GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
+        GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
     };
 
     use super::*;
@@ -164,7 +164,7 @@ mod tests {
         let operations = GrantedOperations::of(GrantedOperation::Get, &[]);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         let objects = keys.iter().map(|key| (*key).to_owned()).collect();
-        let time = (GrantTime(now), GrantTime(now + 60));
+        let time = GrantPeriod { not_before: GrantTime(now), expires: GrantTime(now + 60) };
         let host = PublicKeySha256::of(b"host");
         Grant::new(VmId::random(), VmGeneration(1), host, operations, objects, time)
             .unwrap()

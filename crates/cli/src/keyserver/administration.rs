@@ -131,11 +131,11 @@ impl Administrator {
 
     /// Asks.
     pub fn ask<Answer: DeserializeOwned + Send>(&self, question: &Question) -> Result<Answer, CliError> {
-        Ok(self.client.manage(&self.authorities, (self.certificate.clone(), &self.key), question)?)
+        Ok(self.client.manage(&self.authorities, self.certificate.clone(), &self.key, question)?)
     }
 
     /// Asks for another certificate, for the key of this request.
     pub fn renew(&self, signing_request: &str) -> Result<enrol::CertificateResponse, CliError> {
-        Ok(self.client.renew(&self.authorities, (self.certificate.clone(), &self.key), signing_request)?)
+        Ok(self.client.renew(&self.authorities, self.certificate.clone(), &self.key, signing_request)?)
     }
 }

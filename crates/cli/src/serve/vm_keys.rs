@@ -13,7 +13,7 @@ use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
+    Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
 use strongroom_keyserver::management::protocol::{BrokeredAnswer, HostAnswer, Question, StatusAnswer};
 use strongroom_providers::{self as providers, ProviderError, ProviderKeyring, Registry};
@@ -106,12 +106,13 @@ impl KeyServerKeys {
         let unusable = |error: String| CliError::Usage(format!("{}: {error}", files.key.display()));
         let signer = GrantSigner::new(&files.read_key()?, CertificateSha256::of(&certificate))
             .map_err(|error| unusable(error.to_string()))?;
-        let now = GrantTime::of(SystemTime::now().into());
-        let expires = GrantTime(now.0.saturating_add(GRANT_SECONDS));
+        let not_before = GrantTime::of(SystemTime::now().into());
+        let expires = GrantTime(not_before.0.saturating_add(GRANT_SECONDS));
+        let period = GrantPeriod { not_before, expires };
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let objects = keys.iter().map(|key| key.key.to_string()).collect();
         let generation = VmGeneration(generation.0);
-        let bytes = Grant::new(vm, generation, host, operations, objects, (now, expires))
+        let bytes = Grant::new(vm, generation, host, operations, objects, period)
             .and_then(|grant| grant.sign(&signer))
             .map_err(|error| unusable(error.to_string()))?;
         Ok(HostGrant {

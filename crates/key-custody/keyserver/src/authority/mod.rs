@@ -169,9 +169,8 @@ impl Authority {
         settings.check()?;
         let sealing_key = sealing_key.duplicate()?;
         let active = ca::open(store.as_ref(), &sealing_key, now)?;
-        let names = (&active, settings.server_names.as_slice());
-        let server =
-            server_certificate::open(store.as_ref(), &sealing_key, names, settings.server_validity, now)?;
+        let (names, validity) = (settings.server_names.as_slice(), settings.server_validity);
+        let server = server_certificate::open(store.as_ref(), &sealing_key, &active, names, validity, now)?;
         let trust = Trust::load(store.snapshot()?.as_ref())?;
         let roots: Vec<_> = trust.roots(now).cloned().collect();
         let shown = Arc::new(Shown::new(&server, &active, &roots));
@@ -289,9 +288,9 @@ impl Authority {
 
     fn renew_server_certificate(&self, now: OffsetDateTime) -> Result<(), AuthorityError> {
         let active = self.active();
-        let names = (active.as_ref(), self.settings.server_names.as_slice());
-        let validity = self.settings.server_validity;
-        let server = server_certificate::open(self.store.as_ref(), &self.sealing_key, names, validity, now)?;
+        let (names, validity) = (self.settings.server_names.as_slice(), self.settings.server_validity);
+        let store = self.store.as_ref();
+        let server = server_certificate::open(store, &self.sealing_key, &active, names, validity, now)?;
         *self.server.write() = Arc::new(server);
         self.show_server_certificate(now);
         Ok(())

@@ -40,7 +40,8 @@ impl ServerIdentity {
 pub(super) fn open(
     store: &dyn Store,
     sealing_key: &SecretBytes,
-    (active, names): (&Active, &[String]),
+    active: &Active,
+    names: &[String],
     validity: Duration,
     now: OffsetDateTime,
 ) -> Result<ServerIdentity, AuthorityError> {

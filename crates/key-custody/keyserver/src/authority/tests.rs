@@ -68,7 +68,7 @@ impl Peer {
 }
 
 fn issue(authority: &Authority, role: Role, peer: &Peer, now: OffsetDateTime) -> ClientCertificate {
-    authority.issue((role, &name("host-1")), peer.request.as_bytes(), None, now).unwrap()
+    authority.issue(role, &name("host-1"), peer.request.as_bytes(), None, now).unwrap()
 }
 
 /// One handshake in memory. What the server says of it, and the peer's certificate chain as the client saw it.

@@ -236,7 +236,7 @@ fn read_issued(
     let (client, role) = read_client_uri(uri).ok_or(Refusal::NoIdentity)?;
     let contents = read_contents(leaf).ok_or(Refusal::Malformed)?;
     let name = contents.name.as_deref().and_then(|name| name.parse().ok()).ok_or(Refusal::NoIdentity)?;
-    Ok(identified(contents, (client, role, name), sha256))
+    Ok(identified(contents, client, role, name, sha256))
 }
 
 /// What a certificate says of its client, if it is one that an authority of this kind makes. Nobody has verified it: for the
@@ -253,12 +253,14 @@ fn read_pinned(
     pin: &PinRecord,
 ) -> Result<Identified, Refusal> {
     let contents = read_contents(leaf).ok_or(Refusal::Malformed)?;
-    Ok(identified(contents, (pin.client, Role::Client, pin.name.clone()), sha256))
+    Ok(identified(contents, pin.client, Role::Client, pin.name.clone(), sha256))
 }
 
 fn identified(
     contents: Contents,
-    (client, role, name): (ClientId, Role, ClientName),
+    client: ClientId,
+    role: Role,
+    name: ClientName,
     certificate: CertificateSha256,
 ) -> Identified {
     Identified {

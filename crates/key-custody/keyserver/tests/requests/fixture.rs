@@ -15,8 +15,8 @@ use strongroom_keyserver::access::{
 };
 use strongroom_keyserver::broker::{Broker, BrokerTimes, Upstream};
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, Signer, SignerRefusal, Signers,
-    VmGeneration, VmId,
+    Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, Signer, SignerRefusal,
+    Signers, VmGeneration, VmId,
 };
 use strongroom_keyserver::objects::clock::{Clock, UnixSeconds};
 use strongroom_keyserver::objects::dependents::Dependents;
@@ -99,7 +99,7 @@ impl Control {
 
     /// A grant for a host to get one object, good for a minute.
     pub fn grant(&self, host: &Identity, object: &str, generation: u64) -> Vec<u8> {
-        let time = (GrantTime(NOW as u64), GrantTime(NOW as u64 + 60));
+        let time = GrantPeriod { not_before: GrantTime(NOW as u64), expires: GrantTime(NOW as u64 + 60) };
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let vm = VmId::from_bytes([7; 16]);
         let objects = vec![object.to_owned()];

@@ -165,10 +165,11 @@ impl Client {
     pub fn renew(
         &self,
         authorities: &[CertificateDer<'static>],
-        (present, key): (CertificateDer<'static>, &SecretBytes),
+        present: CertificateDer<'static>,
+        key: &SecretBytes,
         signing_request: &str,
     ) -> Result<CertificateResponse, ClientError> {
-        let config = config_of(authorities, (present, key))?;
+        let config = config_of(authorities, present, key)?;
         let request = RenewRequest { signing_request: signing_request.to_owned() };
         self.ask(config, names_of(authorities), RENEW_PATH, &request)
     }
@@ -180,10 +181,11 @@ impl Client {
     pub fn manage<Answer: DeserializeOwned + Send>(
         &self,
         authorities: &[CertificateDer<'static>],
-        present: (CertificateDer<'static>, &SecretBytes),
+        present: CertificateDer<'static>,
+        key: &SecretBytes,
         question: &(impl Serialize + Sync),
     ) -> Result<Answer, ClientError> {
-        let config = config_of(authorities, present)?;
+        let config = config_of(authorities, present, key)?;
         self.ask(config, names_of(authorities), MANAGE_PATH, question)
     }
 
@@ -292,7 +294,8 @@ impl Client {
 /// TLS to a server of one of the `authorities`, showing a certificate.
 fn config_of(
     authorities: &[CertificateDer<'static>],
-    (present, key): (CertificateDer<'static>, &SecretBytes),
+    present: CertificateDer<'static>,
+    key: &SecretBytes,
 ) -> Result<ClientConfig, ClientError> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {

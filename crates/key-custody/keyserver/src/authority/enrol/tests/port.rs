@@ -142,8 +142,7 @@ fn a_host_enrols_and_renews_and_each_is_on_record() {
     assert_eq!(identity.client, response.client);
 
     let next = Peer::new();
-    let present = (certificate.clone(), &peer.pkcs8);
-    let renewed = port.client().renew(&[root], present, &next.request).unwrap();
+    let renewed = port.client().renew(&[root], certificate.clone(), &peer.pkcs8, &next.request).unwrap();
     assert_eq!(renewed.client, response.client);
     let events: Vec<_> = port.record.events.lock().drain(..).collect();
     let issued = |pem: &str| Ok((response.client, CertificateSha256::of(&der(pem))));
@@ -211,9 +210,9 @@ fn a_revoked_client_renews_nothing() {
     let peer = Peer::new();
     let response = port.client().enrol(&port.token(), &peer.request).unwrap();
     port.authority.revoke_client(response.client, "stolen", noon()).unwrap();
-    let present = (der(&response.certificate), &peer.pkcs8);
+    let present = der(&response.certificate);
     let root = der(&response.authorities);
-    let outcome = port.client().renew(&[root], present, &Peer::new().request);
+    let outcome = port.client().renew(&[root], present, &peer.pkcs8, &Peer::new().request);
     assert!(matches!(outcome, Err(ClientError::Tls { .. })), "{outcome:?}");
     // A refused handshake is put on record after the client has heard of it.
     port.finish();
@@ -252,7 +251,7 @@ fn who_has_a_certificate_is_served_whatever_others_do_at_its_address() {
     let (certificate, root) = (der(&enrolled.certificate), der(&enrolled.authorities));
     let renews = || {
         let roots = std::slice::from_ref(&root);
-        port.client().renew(roots, (certificate.clone(), &peer.pkcs8), &Peer::new().request).unwrap();
+        port.client().renew(roots, certificate.clone(), &peer.pkcs8, &Peer::new().request).unwrap();
     };
     // More noise than an address may make, until a stranger waits.
     while port.talk(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").starts_with("HTTP/1.1") {
