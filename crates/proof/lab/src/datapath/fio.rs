@@ -226,7 +226,7 @@ fn run(
     let mut child = Ended(child);
     // Its answer is a few KiB, and fits into the pipe.
     let start = Instant::now();
-    while child.is_running() {
+    while !child.reap_if_ended() {
         if stop.load(Ordering::Relaxed) {
             return Err(ProgramError::Signal);
         }
@@ -256,8 +256,9 @@ fn nonsense(why: &str) -> ProgramError {
 struct Ended(Child);
 
 impl Ended {
-    fn is_running(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
+    /// Whether it has ended.
+    fn reap_if_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
     }
 
     fn output(&mut self) -> (std::process::ExitStatus, String, String) {
