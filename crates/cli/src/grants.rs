@@ -13,10 +13,11 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use parking_lot::Mutex;
 use strongroom_keys::ProviderKeyId;
 use strongroom_keyserver::grant::{Grant, GrantId};
 use strongroom_providers::{GrantSource, GrantWallet, KeyGrant};
@@ -107,7 +108,7 @@ impl GrantsOfFile {
             return Err(none("is longer than files of grants are"));
         }
         let blocks = pem::parse_many(&text).map_err(|_| none("holds no grants"))?;
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let mut found = 0;
         for block in blocks.into_iter().filter(|block| block.tag() == LABEL) {
             let bytes = block.into_contents();
@@ -152,7 +153,7 @@ mod tests {
     use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
     use strongroom_keyserver::authority::PrivateKey;
     use strongroom_keyserver::grant::{
-        GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
+        GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
     };
 
     use super::*;
@@ -163,7 +164,7 @@ mod tests {
         let operations = GrantedOperations::of(GrantedOperation::Get, &[]);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         let objects = keys.iter().map(|key| (*key).to_owned()).collect();
-        let time = (GrantTime(now), GrantTime(now + 60));
+        let time = GrantPeriod { not_before: GrantTime(now), expires: GrantTime(now + 60) };
         let host = PublicKeySha256::of(b"host");
         Grant::new(VmId::random(), VmGeneration(1), host, operations, objects, time)
             .unwrap()

@@ -24,7 +24,9 @@ impl<W: Write> Write for Lines<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -33,7 +35,7 @@ mod tests {
 
     impl Write for Kept {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -52,7 +54,7 @@ mod tests {
             let error = io::Error::from_raw_os_error(111);
             tracing::warn!(%error, "a key server does not answer");
         });
-        let said = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        let said = String::from_utf8(kept.0.lock().clone()).unwrap();
         assert!(said.contains("error=Connection refused"), "{said}");
         assert!(!said.contains("os error"), "{said}");
     }

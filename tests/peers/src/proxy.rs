@@ -2,8 +2,10 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 /// Passes TCP connections on, and loses what it is told to lose. It sees only ciphertext.
 pub struct Proxy {
@@ -61,7 +63,7 @@ impl Proxy {
     /// Of the connections that are open now, `count` more answers get through, and nothing of those after them. Later
     /// connections are not concerned.
     pub fn lose_answers_after(&self, count: usize) {
-        for connection in self.shared.open.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for connection in self.shared.open.lock().iter() {
             let answers = connection.answers.load(Ordering::SeqCst);
             connection.answers_max.store(answers + count, Ordering::SeqCst);
         }
@@ -69,7 +71,7 @@ impl Proxy {
 
     /// Breaks every open connection.
     pub fn break_connections(&self) {
-        for connection in self.shared.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for connection in self.shared.open.lock().drain(..) {
             let _ = connection.client.shutdown(Shutdown::Both);
             let _ = connection.server.shutdown(Shutdown::Both);
         }
@@ -100,7 +102,7 @@ impl Shared {
             answers: AtomicUsize::new(0),
             answers_max: AtomicUsize::new(usize::MAX),
         });
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&connection));
+        self.open.lock().push(Arc::clone(&connection));
         let asking = Arc::clone(&connection);
         std::thread::spawn(move || {
             pass(client_in, &asking.server, || {

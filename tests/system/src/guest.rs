@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use serde_json::json;
 
 use crate::build;
@@ -230,11 +230,9 @@ static PLACE_FREED: Condvar = Condvar::new();
 
 impl Place {
     pub(crate) fn take() -> Self {
-        let taken = PLACES_TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = PLACES_TAKEN.lock();
         // Without a deadline: whoever has a place is bound by deadlines, and frees it even by failing.
-        let mut taken = PLACE_FREED
-            .wait_while(taken, |taken| *taken >= GUESTS_AT_ONCE)
-            .unwrap_or_else(PoisonError::into_inner);
+        PLACE_FREED.wait_while(&mut taken, |taken| *taken >= GUESTS_AT_ONCE);
         *taken += 1;
         Self
     }
@@ -242,7 +240,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        *PLACES_TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        *PLACES_TAKEN.lock() -= 1;
         PLACE_FREED.notify_one();
     }
 }

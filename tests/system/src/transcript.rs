@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 /// Everything that has come from one stream so far; read by a thread of its own, so that the other side never blocks
 /// because a test is busy elsewhere. Also written to a log file.
@@ -52,7 +54,7 @@ impl Transcript {
         mut find: impl FnMut(&[u8]) -> Option<(T, usize)>,
     ) -> T {
         let until = Instant::now() + deadline;
-        let mut heard = lock(&self.shared.heard);
+        let mut heard = self.shared.heard.lock();
         loop {
             if let Some((found, length)) = find(&heard.bytes[self.position..]) {
                 self.position += length;
@@ -63,12 +65,7 @@ impl Transcript {
                 () if heard.ended => "the stream ended before",
                 () if left.is_zero() => "the deadline passed before",
                 () => {
-                    heard = self
-                        .shared
-                        .changed
-                        .wait_timeout(heard, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0;
+                    self.shared.changed.wait_for(&mut heard, left);
                     continue;
                 }
             };
@@ -84,12 +81,11 @@ impl Transcript {
     #[track_caller]
     pub(crate) fn wait_for_end(&mut self, awaited: &str, deadline: Duration) -> String {
         let until = Instant::now() + deadline;
-        let mut heard = lock(&self.shared.heard);
+        let mut heard = self.shared.heard.lock();
         while !heard.ended {
             let left = until.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "the deadline passed before {awaited}; see {}", self.log.display());
-            let waited = self.shared.changed.wait_timeout(heard, left);
-            heard = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.changed.wait_for(&mut heard, left);
         }
         let rest = String::from_utf8_lossy(&heard.bytes[self.position..]).into_owned();
         self.position = heard.bytes.len();
@@ -126,7 +122,7 @@ fn listen(mut stream: impl Read, mut log: File, shared: &Shared) {
         let length = stream.read(&mut buffer).unwrap_or(0);
         // The log is for people; a full disk must not make the other side hang as well.
         let _ = log.write_all(&buffer[..length]);
-        let mut heard = lock(&shared.heard);
+        let mut heard = shared.heard.lock();
         heard.bytes.extend_from_slice(&buffer[..length]);
         heard.ended = length == 0;
         shared.changed.notify_all();
@@ -134,9 +130,4 @@ fn listen(mut stream: impl Read, mut log: File, shared: &Shared) {
             return;
         }
     }
-}
-
-/// A test that failed while it held the lock must not hide its message behind a poisoned one.
-fn lock(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
 }

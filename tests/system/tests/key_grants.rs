@@ -13,7 +13,7 @@ use serde_json::Value;
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
+    Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
 use strongroom_kmip::client::{Client, ClientError};
 use strongroom_kmip::protocol::{AttributeName, RevocationReasonCode, State};
@@ -58,7 +58,8 @@ impl Wish {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         let at = |offset: i64| GrantTime(now.saturating_add_signed(offset));
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
-        let (generation, time) = (VmGeneration(self.generation), (at(self.good.0), at(self.good.1)));
+        let generation = VmGeneration(self.generation);
+        let time = GrantPeriod { not_before: at(self.good.0), expires: at(self.good.1) };
         let grant = Grant::new(self.vm, generation, self.host, operations, self.keys.clone(), time).unwrap();
         grant.sign(signer).unwrap()
     }

@@ -1,4 +1,5 @@
-//! The walls between planes: which room may depend on which, as docs/ARCHITECTURE.md says.
+//! What the manifests promise: the walls between planes, as docs/ARCHITECTURE.md says, and that a panic ends the
+//! released program, on which its locks rely.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helping functions too")]
 
@@ -96,4 +97,58 @@ fn a_dependency_through_a_wall_is_noticed() {
     let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nstrongroom-a.workspace = true\n\
                     strongroom-b = { workspace = true }\nserde.workspace = true\n\n[dev-dependencies]\nstrongroom-c.workspace = true\n";
     assert_eq!(uses(manifest), ["a", "b"]);
+}
+
+/// docs/decisions/0024-one-lock-without-poison.md: a lock tells nobody that its holder panicked.
+#[test]
+fn a_panic_ends_the_released_program() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+    let manifest = std::fs::read_to_string(manifest).unwrap();
+    let release = manifest.split("\n[").find_map(|section| section.strip_prefix("profile.release]\n"));
+    assert!(release.unwrap().lines().any(|line| line == "panic = \"abort\""), "{release:?}");
+}
+
+/// Where std's locks are still taken.
+const STD_LOCKS: [&str; 3] =
+    ["control-plane/hostd/", "control-plane/hypervisor/src/monitor/", "key-custody/audit/"];
+
+/// docs/decisions/0024-one-lock-without-poison.md.
+#[test]
+fn locks_are_of_one_kind() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut left = vec![root.join("crates"), root.join("tests")];
+    let (mut read, mut found) = (0, Vec::new());
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            left.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            read += 1;
+            let name = path.to_string_lossy().into_owned();
+            let is_left = STD_LOCKS.iter().any(|place| name.contains(place));
+            if !is_left && takes_std_locks(&std::fs::read_to_string(&path).unwrap()) {
+                found.push(name);
+            }
+        }
+    }
+    assert!(read > 1000, "{read} files");
+    assert_eq!(found, [""; 0]);
+}
+
+/// Whether a source names one of std's locks, by itself or in a list.
+fn takes_std_locks(source: &str) -> bool {
+    source.split(concat!("std::", "sync::")).skip(1).any(|named| {
+        let names = match named.strip_prefix('{') {
+            Some(list) => list.split('}').next().unwrap(),
+            None => named.split(|character: char| !character.is_alphanumeric()).next().unwrap(),
+        };
+        let mut names = names.split(|character: char| !character.is_alphanumeric());
+        names.any(|name| ["Mutex", "MutexGuard", "RwLock", "Condvar"].contains(&name))
+    })
+}
+
+#[test]
+fn one_of_stds_locks_is_noticed() {
+    let of = |named: &str| takes_std_locks(&format!("use std::{}{named};", "sync::"));
+    assert!(of("Mutex") && of("{Arc, Condvar}") && of("RwLock::new(1)"));
+    assert!(!of("Arc") && !of("{Arc, OnceLock}") && !of("atomic::AtomicBool"));
 }

@@ -202,8 +202,9 @@ fn take_front<'a>(rest: &mut &'a mut [u8], length: usize) -> &'a mut [u8] {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
+    use parking_lot::Mutex;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use strongroom_memory::{BufferPool, CHUNK_BYTES, DirtyLog, GuestAddress, GuestMemory, GuestRegion};
 
@@ -217,7 +218,7 @@ mod tests {
 
     impl DirtyLog for Dirty {
         fn mark(&self, address: GuestAddress, length: u64) {
-            self.0.lock().unwrap().push((address.0, length));
+            self.0.lock().push((address.0, length));
         }
     }
 
@@ -293,9 +294,9 @@ mod tests {
         let mut all =
             GuestSlice::from_guest(&memory, [(GuestAddress(0), 3 * UNIT as u32)], Vec::new()).unwrap();
         all.copy_from(0, &[0xAA; 3 * UNIT]);
-        dirty.0.lock().unwrap().clear();
+        dirty.0.lock().clear();
         GuestSession::new(&xts()).unwrap().decrypt(0, &text(2 * UNIT), &mut slice, 0).unwrap();
-        assert_eq!(*dirty.0.lock().unwrap(), [(100, 1000), (1116, 2 * UNIT as u64 - 1000)]);
+        assert_eq!(*dirty.0.lock(), [(100, 1000), (1116, 2 * UNIT as u64 - 1000)]);
         let mut bytes = vec![0; 3 * UNIT];
         all.copy_to(0, &mut bytes);
         assert!(bytes[..100].iter().chain(&bytes[1100..1116]).all(|byte| *byte == 0xAA));

@@ -382,8 +382,8 @@ impl fmt::Debug for GuestSlice {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
+    use parking_lot::Mutex;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
@@ -394,7 +394,7 @@ mod tests {
 
     impl DirtyLog for Recorded {
         fn mark(&self, address: GuestAddress, length: u64) {
-            self.0.lock().unwrap().push((address.0, length));
+            self.0.lock().push((address.0, length));
         }
     }
 
@@ -433,9 +433,9 @@ mod tests {
         let ranges = [(GuestAddress(0), 4096), (GuestAddress(1 << 32), 4096)];
         let mut slice = GuestSlice::from_guest(&memory, ranges, Vec::new()).unwrap();
         slice.copy_to(0, &mut [0; 8192]);
-        assert!(log.0.lock().unwrap().is_empty());
+        assert!(log.0.lock().is_empty());
         slice.copy_from(4000, &[1; 200]);
-        assert_eq!(*log.0.lock().unwrap(), [(4000, 96), (1 << 32, 104)]);
+        assert_eq!(*log.0.lock(), [(4000, 96), (1 << 32, 104)]);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use subtle::{Choice, ConstantTimeEq};
 use zeroize::Zeroize;
@@ -191,15 +191,14 @@ unsafe impl Sync for GuardedPages {}
 impl GuardedPages {
     /// Pages full of zeroes for `length_bytes`: some that were kept, or new ones.
     fn spare_or_new(length_bytes: usize) -> rustix::io::Result<Self> {
-        let spare = (length_bytes <= rustix::param::page_size())
-            .then(|| SPARE_PAGES.lock().unwrap_or_else(PoisonError::into_inner).pop());
+        let spare = (length_bytes <= rustix::param::page_size()).then(|| SPARE_PAGES.lock().pop());
         spare.flatten().map_or_else(|| Self::map(length_bytes), Ok)
     }
 
     /// Keeps pages that were wiped for the next secret, if they are as good as new ones; or unmaps them.
     fn keep(self) {
         if self.locked && self.usable_bytes == rustix::param::page_size() {
-            let mut spare = SPARE_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut spare = SPARE_PAGES.lock();
             if spare.len() < SPARE_PAGES_MAX {
                 spare.push(self);
             }

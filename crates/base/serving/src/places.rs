@@ -8,9 +8,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// How often a line of the log says that strangers were displaced.
@@ -94,7 +95,7 @@ impl<Peer: Clone + Eq + Hash> Places<Peer> {
     pub fn enter(&self, from: IpAddr) -> Place<Peer> {
         let address = network_of(from);
         let (displaced, watched) = watch::channel(false);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         while state.strangers.len() >= self.shared.limits.strangers.max(1) {
             state.displace_one();
         }
@@ -109,17 +110,12 @@ impl<Peer: Clone + Eq + Hash> Places<Peer> {
 
     /// How many connections have a place.
     pub fn taken(&self) -> usize {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         state.strangers.len() + state.known
     }
 }
 
-impl<Peer> Shared<Peer> {
-    fn lock(&self) -> MutexGuard<'_, State<Peer>> {
-        // No code that holds the lock can panic half-way through a change.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<Peer> Shared<Peer> {}
 
 impl<Peer> State<Peer> {
     fn displace_one(&mut self) {
@@ -194,12 +190,12 @@ impl<Peer: Clone + Eq + Hash> Place<Peer> {
     /// # Errors
     /// [`Full`]: it is still a stranger's.
     pub fn known_as(&self, peer: &Peer) -> Result<(), Full> {
-        let mut known = self.peer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.peer.lock();
         if known.is_some() {
             return Ok(());
         }
         let Limits { known: all, of_one, .. } = self.shared.limits;
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.by_peer.get(peer).is_some_and(|count| *count >= of_one) || of_one == 0 {
             return Err(Full::OfOne(of_one));
         }
@@ -217,8 +213,8 @@ impl<Peer: Clone + Eq + Hash> Place<Peer> {
 
 impl<Peer: Eq + Hash> Drop for Place<Peer> {
     fn drop(&mut self) {
-        let peer = self.peer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let mut state = self.shared.lock();
+        let peer = self.peer.get_mut().take();
+        let mut state = self.shared.state.lock();
         match peer {
             Some(peer) => {
                 state.known -= 1;
@@ -257,7 +253,7 @@ mod tests {
         assert_eq!(places.taken(), 4);
         drop((lone, other, next, crowd));
         assert_eq!(places.taken(), 0);
-        assert!(places.shared.lock().by_address.is_empty());
+        assert!(places.shared.state.lock().by_address.is_empty());
     }
 
     #[test]

@@ -5,8 +5,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+
+use parking_lot::{Condvar, Mutex};
 
 /// Makes both ends of one answer.
 pub fn pending<T>() -> (Answerer<T>, Pending<T>) {
@@ -57,14 +59,9 @@ enum Waiter {
 }
 
 impl<T> Shared<T> {
-    /// No code panics while it holds the lock, so a poisoned one still guards a whole slot.
-    fn slot(&self) -> MutexGuard<'_, Slot<T>> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Leaves what is not [`Slot::Open`] as it is.
     fn settle(&self, outcome: Slot<T>) {
-        let mut slot = self.slot();
+        let mut slot = self.slot.lock();
         if !matches!(*slot, Slot::Open(_)) {
             return;
         }
@@ -72,7 +69,9 @@ impl<T> Shared<T> {
         drop(slot);
         match before {
             Slot::Open(Waiter::Task(waker)) => waker.wake(),
-            Slot::Open(Waiter::Thread) => self.settled.notify_all(),
+            Slot::Open(Waiter::Thread) => {
+                self.settled.notify_all();
+            }
             Slot::Open(Waiter::Nobody) | Slot::Answered(_) | Slot::Closed => {}
         }
     }
@@ -97,15 +96,13 @@ impl<T> Pending<T> {
     /// # Errors
     /// [`Abandoned`] if none will come.
     pub fn wait(self) -> Result<T, Abandoned> {
-        let mut slot = self.shared.slot();
+        let mut slot = self.shared.slot.lock();
         loop {
-            match take(&mut slot) {
-                Some(outcome) => return outcome,
-                None => {
-                    *slot = Slot::Open(Waiter::Thread);
-                    slot = self.shared.settled.wait(slot).unwrap_or_else(PoisonError::into_inner);
-                }
+            if let Some(outcome) = take(&mut slot) {
+                return outcome;
             }
+            *slot = Slot::Open(Waiter::Thread);
+            self.shared.settled.wait(&mut slot);
         }
     }
 }
@@ -114,7 +111,7 @@ impl<T> Future for Pending<T> {
     type Output = Result<T, Abandoned>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = self.shared.slot();
+        let mut slot = self.shared.slot.lock();
         if let Some(outcome) = take(&mut slot) {
             return Poll::Ready(outcome);
         }

@@ -30,7 +30,7 @@ pub fn follow(api: &Api, output: &Output, verb: &'static str, task: Task) -> Res
     let mut bring = |disk: &Name| {
         Err(CliError::Usage(format!("the task waits for an image of {disk}, and there is none to bring")))
     };
-    follow_with_images(api, output, verb, task, (None, &mut bring))
+    follow_with_images(api, output, verb, task, None, &mut bring)
 }
 
 /// The same. A signal cancels the task, and it is waited until that is done. Each image that the task waits for is brought:
@@ -40,7 +40,8 @@ pub fn follow_with_images(
     output: &Output,
     verb: &'static str,
     task: Task,
-    (signals, bring): (Option<&Signals>, &mut Bring<'_>),
+    signals: Option<&Signals>,
+    bring: &mut Bring<'_>,
 ) -> Result<Task, CliError> {
     let mut task = task;
     let (mut meter, mut note) = (None, None);

@@ -188,8 +188,8 @@ impl KeptDestructions {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
+    use parking_lot::Mutex;
     use strongroom_keys::KeyRequestId;
     use strongroom_memory::secret::SecretBytes;
     use strongroom_providers::{KeyFacts, ListedKey, NewKey, ServerHealth};
@@ -201,11 +201,11 @@ mod tests {
 
     impl OneKey {
         fn state(&self) -> KeyState {
-            *self.0.lock().unwrap()
+            *self.0.lock()
         }
 
         fn become_of_it(&self, from: KeyState, to: KeyState) -> Result<(), ProviderError> {
-            let mut state = self.0.lock().unwrap();
+            let mut state = self.0.lock();
             assert_eq!(*state, from);
             *state = to;
             Ok(())

@@ -130,11 +130,11 @@ impl Administrator {
 
     /// Asks.
     pub fn ask<Q: Ask>(&self, question: Q) -> Result<Q::Answer, CliError> {
-        Ok(self.client.manage(&self.authorities, (self.certificate.clone(), &self.key), question)?)
+        Ok(self.client.manage(&self.authorities, self.certificate.clone(), &self.key, question)?)
     }
 
     /// Asks for another certificate, for the key of this request.
     pub fn renew(&self, signing_request: &str) -> Result<enrol::CertificateResponse, CliError> {
-        Ok(self.client.renew(&self.authorities, (self.certificate.clone(), &self.key), signing_request)?)
+        Ok(self.client.renew(&self.authorities, self.certificate.clone(), &self.key, signing_request)?)
     }
 }

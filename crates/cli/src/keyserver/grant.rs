@@ -11,7 +11,7 @@ use strongroom_keyserver::access::{PublicKeySha256, Role};
 use strongroom_keyserver::authority::claimed_identity;
 use strongroom_keyserver::grant::verify::GRANT_MAX_LIFETIME_SECONDS;
 use strongroom_keyserver::grant::{
-    Grant, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
+    Grant, GrantPeriod, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
 use strongroom_keyserver::management::protocol::HostAnswer;
 use strongroom_keyserver::management::questions::Hosts;
@@ -104,13 +104,20 @@ impl GrantArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let signer = self.server.grant_signer()?;
         let (host, public_key) = self.host.find(&self.server)?;
-        let now = GrantTime::of(SystemTime::now().into());
-        let expires = GrantTime(now.0.saturating_add(self.valid));
+        let not_before = GrantTime::of(SystemTime::now().into());
+        let expires = GrantTime(not_before.0.saturating_add(self.valid));
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let objects = self.keys.iter().map(ToString::to_string).collect();
         let generation = VmGeneration(self.vm_generation);
-        let grant = Grant::new(self.vm, generation, public_key, operations, objects, (now, expires))
-            .map_err(|error| CliError::Usage(error.to_string()))?;
+        let grant = Grant::new(
+            self.vm,
+            generation,
+            public_key,
+            operations,
+            objects,
+            GrantPeriod { not_before, expires },
+        )
+        .map_err(|error| CliError::Usage(error.to_string()))?;
         let text = grant
             .sign(&signer)
             .map(|bytes| grants::to_text(&bytes))

@@ -148,7 +148,7 @@ pub(super) fn issue(
     let name: ClientName = name.parse().map_err(|error| CliError::Usage(format!("{error}")))?;
     let key = NewKey::generate()?;
     let now = OffsetDateTime::now_utc();
-    let issued = authority.issue((role, &name), key.signing_request.as_bytes(), None, now)?;
+    let issued = authority.issue(role, &name, key.signing_request.as_bytes(), None, now)?;
     files.write(&key, &issued.record.pem(), &issued.roots_pem())
 }
 

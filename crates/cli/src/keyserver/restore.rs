@@ -132,7 +132,7 @@ impl RestoreArguments {
             }
             let client: ClientName = name.parse().map_err(|error| CliError::Usage(format!("{error}")))?;
             let key = NewKey::generate()?;
-            let issued = recertify(state, (role, &client), &key.signing_request)?;
+            let issued = recertify(state, role, &client, &key.signing_request)?;
             files.write(&key, &issued.record.pem(), &issued.roots_pem())?;
             recertified.push(name.to_owned());
         }

@@ -57,7 +57,7 @@ impl Alone {
         let mut wait = Wait { until, signals, output, is_announced: false };
         let locks = [lock(&places.home, places, &mut wait)?, lock(&places.run, places, &mut wait)?];
         for address in addresses {
-            address.is_free(&mut wait)?;
+            address.await_free(&mut wait)?;
         }
         Ok(Self { _locks: locks })
     }
@@ -100,7 +100,7 @@ fn runs_already(directory: &Path, places: &Places, pid: &str) -> CliError {
 }
 
 impl Address {
-    fn is_free(&self, wait: &mut Wait<'_>) -> Result<(), CliError> {
+    fn await_free(&self, wait: &mut Wait<'_>) -> Result<(), CliError> {
         let Self { address, of, option } = self;
         let in_use = || format!("another program listens at {address}, where {of} is to be served");
         loop {

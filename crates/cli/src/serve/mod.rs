@@ -230,7 +230,7 @@ impl ServeArguments {
             None => all.run_all(output, log, &places, &name),
             Some(RoleArgument::Host) => roles::host(output, log, &places, &name, self.crypto_safe),
             Some(RoleArgument::Control) => {
-                roles::control(output, &places, &name, (self.listen(), self.news_on_stdin))
+                roles::control(output, &places, &name, self.listen(), self.news_on_stdin)
             }
         }
     }

@@ -124,7 +124,8 @@ pub fn control(
     output: &Output,
     places: &Places,
     name: &Name,
-    (listen, news_on_stdin): (SocketAddr, bool),
+    listen: SocketAddr,
+    news_on_stdin: bool,
 ) -> Result<(), CliError> {
     let directory = places.home.join("keyserver");
     let key_server = ServerSettings::read(&directory)?.administration(&directory)?;

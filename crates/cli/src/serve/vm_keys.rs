@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_control::keys::{KeyProblem, VmKeys};
 use strongroom_hostd::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
@@ -13,7 +13,7 @@ use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::enrol::Client;
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
+    Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, VmGeneration, VmId,
 };
 use strongroom_keyserver::management::questions::{Ask, BindKey, BrokerCreate, Hosts, RecordUse, Status};
 use strongroom_providers::{self as providers, ProviderError, ProviderKeyring, Registry};
@@ -69,7 +69,7 @@ impl KeyServerKeys {
 
     /// The key that a host proves itself with.
     fn host_key(&self, host: &str) -> Result<PublicKeySha256, KeyProblem> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = self.hosts.lock();
         if let Some((key, asked)) = hosts.get(host)
             && asked.elapsed() < HOST_KEY_FOR
         {
@@ -103,12 +103,13 @@ impl KeyServerKeys {
         let unusable = |error: String| CliError::Usage(format!("{}: {error}", files.key.display()));
         let signer = GrantSigner::new(&files.read_key()?, CertificateSha256::of(&certificate))
             .map_err(|error| unusable(error.to_string()))?;
-        let now = GrantTime::of(SystemTime::now().into());
-        let expires = GrantTime(now.0.saturating_add(GRANT_SECONDS));
+        let not_before = GrantTime::of(SystemTime::now().into());
+        let expires = GrantTime(not_before.0.saturating_add(GRANT_SECONDS));
+        let period = GrantPeriod { not_before, expires };
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let objects = keys.iter().map(|key| key.key.to_string()).collect();
         let generation = VmGeneration(generation.0);
-        let bytes = Grant::new(vm, generation, host, operations, objects, (now, expires))
+        let bytes = Grant::new(vm, generation, host, operations, objects, period)
             .and_then(|grant| grant.sign(&signer))
             .map_err(|error| unusable(error.to_string()))?;
         Ok(HostGrant {
@@ -267,7 +268,7 @@ impl VmKeys for KeyServerKeys {
     }
 
     fn providers(&self) -> Vec<KeyProvider> {
-        let mut remembered = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.providers.lock();
         if let Some((all, asked)) = &*remembered
             && asked.elapsed() < PROVIDERS_FOR
             && all.iter().map(|provider| provider.name.clone()).eq(self.provider_names())

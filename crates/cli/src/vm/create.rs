@@ -194,7 +194,7 @@ impl CreateArguments {
             (Some(image), _) => bring(&api, name, disk, image),
             _ => Err(CliError::Usage(format!("nobody has an image for {disk}"))),
         };
-        follow_with_images(&api, output, "creating", task, (signals.as_ref(), &mut bring))?;
+        follow_with_images(&api, output, "creating", task, signals.as_ref(), &mut bring)?;
         let made: VmView = api.get(&vm)?;
         let host = hardware::host_of(&api, &made);
         output.answer(&Created { vm: made, host })

@@ -161,12 +161,21 @@ impl fmt::Display for Now {
     }
 }
 
+/// What is done with a VM.
+#[derive(Clone, Copy)]
+struct Change {
+    /// As the API's path ends.
+    action: &'static str,
+    /// As it is told while it goes on.
+    verb: &'static str,
+}
+
 impl Which {
     /// `says` is what is told of a VM that is on while it is waited for.
     fn run(
         &self,
         output: &Output,
-        (action, verb): (&str, &'static str),
+        Change { action, verb }: Change,
         body: &impl Serialize,
         says: Option<String>,
     ) -> Result<(), CliError> {
@@ -193,7 +202,7 @@ impl StartArguments {
     /// Starts it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let how = StartVm { discard_memory: self.discard_memory, paused: self.paused };
-        self.which.run(output, ("start", "starting"), &how, None)
+        self.which.run(output, Change { action: "start", verb: "starting" }, &how, None)
     }
 }
 
@@ -201,7 +210,7 @@ impl StopArguments {
     /// Stops it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let says = self.gently.says(&self.which.vm);
-        self.which.run(output, ("stop", "stopping"), &StopVm::from(self.gently), says)
+        self.which.run(output, Change { action: "stop", verb: "stopping" }, &StopVm::from(self.gently), says)
     }
 }
 
@@ -209,14 +218,19 @@ impl RestartArguments {
     /// Stops and starts it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let says = self.gently.says(&self.which.vm);
-        self.which.run(output, ("restart", "restarting"), &StopVm::from(self.gently), says)
+        self.which.run(
+            output,
+            Change { action: "restart", verb: "restarting" },
+            &StopVm::from(self.gently),
+            says,
+        )
     }
 }
 
 impl PauseArguments {
     /// Pauses it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("pause", "pausing"), &PowerOptions::default(), None)
+        self.which.run(output, Change { action: "pause", verb: "pausing" }, &PowerOptions::default(), None)
     }
 }
 
@@ -225,20 +239,25 @@ impl SuspendArguments {
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
         let says =
             format!("writing the memory of {} to its datastore, sealed; then it is off", self.which.vm);
-        self.which.run(output, ("suspend", "suspending"), &PowerOptions::default(), Some(says))
+        self.which.run(
+            output,
+            Change { action: "suspend", verb: "suspending" },
+            &PowerOptions::default(),
+            Some(says),
+        )
     }
 }
 
 impl ResumeArguments {
     /// Lets it go on.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("resume", "resuming"), &PowerOptions::default(), None)
+        self.which.run(output, Change { action: "resume", verb: "resuming" }, &PowerOptions::default(), None)
     }
 }
 
 impl ResetArguments {
     /// Resets it.
     pub fn run(&self, output: &Output) -> Result<(), CliError> {
-        self.which.run(output, ("reset", "resetting"), &PowerOptions::default(), None)
+        self.which.run(output, Change { action: "reset", verb: "resetting" }, &PowerOptions::default(), None)
     }
 }

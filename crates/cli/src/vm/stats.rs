@@ -73,6 +73,13 @@ struct DiskInterval {
     counters: BTreeMap<Operation, Counters>,
 }
 
+/// What a disk has in flight at the end of an interval.
+struct InFlight {
+    requests: u64,
+    /// How long nothing was completed meanwhile.
+    stalled_ms: u64,
+}
+
 impl DiskInterval {
     /// From `before`, or from when the counters were zero.
     fn between(before: Option<&DiskStats>, now: &DiskStats) -> Self {
@@ -90,21 +97,21 @@ impl DiskInterval {
         }
         // Two looks in one millisecond are none.
         let seconds = now.read_unix_ms.saturating_sub(begun).max(1) as f64 / 1e3;
-        let (in_flight, stalled_ms) = (now.in_flight, now.stalled_ms);
-        Self::of(now.disk.clone(), seconds, (in_flight, stalled_ms), counters)
+        let in_flight = InFlight { requests: now.in_flight, stalled_ms: now.stalled_ms };
+        Self::of(now.disk.clone(), seconds, in_flight, counters)
     }
 
     fn of(
         disk: String,
         seconds: f64,
-        (in_flight, stalled_ms): (u64, u64),
+        InFlight { requests, stalled_ms }: InFlight,
         counters: BTreeMap<Operation, Counters>,
     ) -> Self {
         let time_ns: u64 = counters.values().map(|counters| counters.time_ns).fold(0, u64::saturating_add);
         Self {
             disk,
             seconds,
-            in_flight,
+            in_flight: requests,
             queue_depth: time_ns as f64 / 1e9 / seconds,
             stalled_ms,
             operations: counters.iter().map(|(operation, counters)| (*operation, counters.into())).collect(),
@@ -114,13 +121,14 @@ impl DiskInterval {
 
     fn total(disks: &[Self]) -> Option<Self> {
         let seconds = disks.iter().map(|disk| disk.seconds).fold(0.0, f64::max);
-        let in_flight = disks.iter().map(|disk| disk.in_flight).fold(0, u64::saturating_add);
+        let requests = disks.iter().map(|disk| disk.in_flight).fold(0, u64::saturating_add);
         let stalled_ms = disks.iter().map(|disk| disk.stalled_ms).max()?;
         let mut counters: BTreeMap<Operation, Counters> = BTreeMap::new();
         for (operation, counted) in disks.iter().flat_map(|disk| &disk.counters) {
             counters.entry(*operation).or_default().merge(counted);
         }
-        (disks.len() > 1).then(|| Self::of("total".to_owned(), seconds, (in_flight, stalled_ms), counters))
+        (disks.len() > 1)
+            .then(|| Self::of("total".to_owned(), seconds, InFlight { requests, stalled_ms }, counters))
     }
 
     fn row(&self) -> [String; 9] {

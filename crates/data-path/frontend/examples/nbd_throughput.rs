@@ -5,9 +5,10 @@
 use std::error::Error;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
 use strongroom_frontend::listen::{Address, Listener};
 use strongroom_frontend::nbd::{Export, LANE_DEPTH, NbdConfig, NbdServer};
 use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, Request, Thread};
@@ -163,15 +164,15 @@ impl Channel<Plain> for RamChannel {
             let into = (at - extent.offset()) as usize;
             match &mut io.request {
                 Request::Read { into: memory, .. } => {
-                    let shard = shard.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let shard = shard.read();
                     memory.copy_from(into, &shard[start..start + length]);
                 }
                 Request::Write { from: memory, .. } => {
-                    let mut shard = shard.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let mut shard = shard.write();
                     memory.copy_to(into, &mut shard[start..start + length]);
                 }
                 Request::WriteZeroes { .. } => {
-                    let mut shard = shard.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let mut shard = shard.write();
                     shard[start..start + length].fill(0);
                 }
                 Request::Flush | Request::Discard { .. } => {}

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use strongroom_frontend::listen::{Address, Listener};
 use strongroom_frontend::nbd::{LANE_DEPTH, NbdConfig, NbdServer, StartError};
 use strongroom_io::{IdleReactor, RequestKind};
@@ -20,9 +21,9 @@ use support::memory_disk::{DEADLINE, MemoryDisk, Served};
 use support::{Local, export};
 
 /// The tests count what their process has, so they run one after another.
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock()
 }
 
 /// The numbers of this process's threads whose names begin so.

@@ -2,8 +2,7 @@
 
 mod support;
 
-use std::sync::{Mutex, MutexGuard};
-
+use parking_lot::{Mutex, MutexGuard};
 use strongroom_io::RequestKind;
 use support::client::*;
 use support::memory_disk::MemoryDisk;
@@ -13,7 +12,7 @@ use support::{Local, log};
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     log::capture();
-    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    ALONE.lock()
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn writes_go_through_where_the_driver_cannot_flush_or_turned_write_back_off() {
         // Offset 32 of the configuration space, one byte.
         front_end.send_flagged(25, 9, &[32, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, writeback], &[]);
         assert_eq!(front_end.receive(25), [0; 8]);
-        log.lock().unwrap().clear();
+        log.lock().clear();
         driver.set_content(0, &[7; 4096]);
         assert_eq!(driver.run(OUT, 8, 4096), 0);
         driver.set_content(0, &(8_u128 << 64).to_le_bytes());
@@ -69,10 +69,10 @@ fn writes_go_through_where_the_driver_cannot_flush_or_turned_write_back_off() {
             (RequestKind::Discard, 4096, false),
         ];
         expected.extend(durable.then_some((RequestKind::Flush, 0, false)));
-        assert_eq!(*log.lock().unwrap(), expected);
+        assert_eq!(*log.lock(), expected);
     }
     local.server.stop().unwrap();
-    assert_eq!(log.lock().unwrap().last(), Some(&(RequestKind::Flush, 0, false)));
+    assert_eq!(log.lock().last(), Some(&(RequestKind::Flush, 0, false)));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_request_longer_than_a_transfer_is_cut_where_the_disk_is() {
     expected.extend([(RequestKind::Write, megabyte, false); 4]);
     // One flush makes all pieces durable.
     expected.extend([(RequestKind::Write, 3 * 512, false), (RequestKind::Flush, 0, false)]);
-    assert_eq!(*log.lock().unwrap(), expected);
+    assert_eq!(*log.lock(), expected);
     driver.set_content(0, &vec![0; content.len()]);
     assert_eq!(driver.run(IN, 3, content.len() as u32), 0);
     assert!(driver.get_content(0, content.len()) == content);
@@ -109,7 +109,7 @@ fn a_read_only_disk_is_only_read() {
     }
     assert_eq!((driver.run(IN, 0, 512), driver.run(FLUSH_REQUEST, 0, 0)), (0, 0));
     local.server.stop().unwrap();
-    let log = log.lock().unwrap();
+    let log = log.lock();
     assert!(log.iter().all(|(kind, ..)| matches!(kind, RequestKind::Read | RequestKind::Flush)));
 }
 
@@ -244,7 +244,7 @@ fn who_comes_back_to_a_server_that_ends_is_refused_and_not_cut_off() {
     let mut driver = front_end.start(0, 0);
     assert_eq!(driver.run(OUT, 0, 4096), 0);
     // The last flush waits for this, and with it the end.
-    let held = log.lock().unwrap();
+    let held = log.lock();
     std::thread::scope(|threads| {
         let ending = threads.spawn(|| local.server.retire());
         assert!(front_end.is_cut());

@@ -12,9 +12,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use strongroom_memory::Padded;
 use strongroom_types::Extent;
 
@@ -89,14 +90,9 @@ impl RangeLocks {
     /// A queue's way to take locks; `waker` is its thread's.
     pub fn queue(self: &Arc<Self>, waker: Arc<Waker>) -> LockQueue {
         let shared = Arc::<Shared>::default();
-        self.state().queues.push(Arc::clone(&shared));
+        self.state.lock().queues.push(Arc::clone(&shared));
         let inbox = Inbox { shared, granted: Mutex::default(), any: AtomicBool::new(false), waker };
         LockQueue { locks: Arc::clone(self), inbox: Arc::new(inbox) }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // No code under this mutex can panic half-way through a change, so a poisoned one is still right.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Grants what waits and need not any more.
@@ -117,7 +113,7 @@ impl RangeLocks {
 
 impl fmt::Debug for RangeLocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state();
+        let state = self.state.lock();
         let shared: usize = state.queues.iter().map(|queue| queue.ranges().len()).sum();
         write!(f, "RangeLocks({} held, {} waiting)", state.exclusive.len() + shared, state.waiting.len())
     }
@@ -155,7 +151,7 @@ impl Ranges {
 
 impl Shared {
     fn ranges(&self) -> MutexGuard<'_, Ranges> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -181,7 +177,7 @@ impl State {
 
 impl Inbox {
     fn put(&self, ticket: LockTicket, lock: Lock) {
-        self.granted.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, lock));
+        self.granted.lock().push((ticket, lock));
         self.any.store(true, Ordering::Release);
         self.waker.wake();
     }
@@ -202,7 +198,7 @@ impl LockQueue {
                 return Some(Lock(mode, ranges.hold(extent)));
             }
         }
-        let mut state = self.locks.state();
+        let mut state = self.locks.state.lock();
         self.locks.contended.store(true, Ordering::SeqCst);
         let before = state.waiting.len();
         if state.must_wait(extent, mode, before) {
@@ -226,7 +222,7 @@ impl LockQueue {
                 return;
             }
         }
-        let mut state = self.locks.state();
+        let mut state = self.locks.state.lock();
         if mode == LockMode::Exclusive {
             state.exclusive.let_go(index);
         }
@@ -236,7 +232,7 @@ impl LockQueue {
     /// Appends the locks that have been granted since.
     pub fn granted(&self, granted: &mut Vec<(LockTicket, Lock)>) {
         if self.inbox.any.load(Ordering::Relaxed) && self.inbox.any.swap(false, Ordering::Acquire) {
-            granted.append(&mut self.inbox.granted.lock().unwrap_or_else(PoisonError::into_inner));
+            granted.append(&mut self.inbox.granted.lock());
         }
     }
 }
@@ -244,7 +240,7 @@ impl LockQueue {
 /// A table with nothing in it is nobody's concern any more; unless a lock is still to come to it.
 impl Drop for LockQueue {
     fn drop(&mut self) {
-        let mut state = self.locks.state();
+        let mut state = self.locks.state.lock();
         let shared = &self.inbox.shared;
         let waits = state.waiting.iter().any(|waiter| Arc::ptr_eq(&waiter.inbox.shared, shared));
         if !waits && shared.ranges().is_empty() {
@@ -344,7 +340,7 @@ mod tests {
         drop(third);
         assert_eq!(second.acquire(extent(0, 512), Exclusive, LockTicket(2)), None);
         assert_eq!(format!("{locks:?}"), "RangeLocks(1 held, 1 waiting)");
-        assert_eq!(locks.state().queues.len(), 2, "the third left nothing");
+        assert_eq!(locks.state.lock().queues.len(), 2, "the third left nothing");
     }
 
     /// Against the rules themselves, one step after the other: what is held, what waits, and in which order it is granted.

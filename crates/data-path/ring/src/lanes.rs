@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno as Raw;
 use strongroom_io::{Errno, IoError, Reactor, Waker};
 use thiserror::Error;
@@ -161,8 +162,7 @@ impl<T> Job<T> {
 
 impl Roster {
     fn idle(&self) -> MutexGuard<'_, Idle> {
-        // No code under this mutex can panic half-way through a change, so a poisoned one is still right.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Counts a lane among the idle ones; `false` if it is to end instead.

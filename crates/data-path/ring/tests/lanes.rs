@@ -6,12 +6,13 @@ mod support;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use strongroom_io::{FileIo, FileOperation, FileQueue, IdleReactor, Reactor};
 use strongroom_memory::BufferPool;
@@ -36,16 +37,16 @@ fn each_job_has_a_lane_of_its_own_while_there_are_any() {
     let ran = Arc::new(Mutex::new(false));
     let Err(Busy(job)) = lanes.run({
         let ran = Arc::clone(&ran);
-        move |_| *ran.lock().unwrap() = true
+        move |_| *ran.lock() = true
     }) else {
         panic!("there were three lanes")
     };
     let (job_of_the_last, finish) = jobs.pop().unwrap();
     drop(finish);
     let mut threads = vec![job_of_the_last.join().unwrap()];
-    assert!(!*ran.lock().unwrap());
+    assert!(!*ran.lock());
     lanes.run(job).unwrap().join().unwrap();
-    assert!(*ran.lock().unwrap());
+    assert!(*ran.lock());
     for (job, finish) in jobs {
         drop(finish);
         threads.push(job.join().unwrap());

@@ -1,10 +1,11 @@
 //! The writing side: what a lane counts with.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use strongroom_memory::WordsWriter;
 
@@ -87,7 +88,7 @@ impl Recorders {
     /// A recorder for a lane, which is its only writer until it is dropped. One beyond [`LANES_MAX`] counts nothing.
     pub fn claim(&self) -> Recorder {
         let claimed = self.0.as_ref().and_then(|shared| {
-            let lane = shared.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            let lane = shared.free.lock().pop()?;
             Some(Lane { shared: Arc::clone(shared), lane })
         });
         Recorder { lane: claimed, in_flight: 0 }
@@ -177,7 +178,7 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         if let Some(lane) = &self.lane {
             lane.block()[IN_FLIGHT].store(0, Ordering::Relaxed);
-            lane.shared.free.lock().unwrap_or_else(PoisonError::into_inner).push(lane.lane);
+            lane.shared.free.lock().push(lane.lane);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A thread that brings first writes from a layer's log to the layer, as long as the volume is served.
 
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use strongroom_datastore::file::{Destager, End, FileDisk};
 use strongroom_io::{Errno, IoError, Thread};
 use strongroom_memory::{BufferPool, CHUNK_BYTES};
@@ -90,7 +90,7 @@ impl Destaging {
     }
 
     fn end_job(&self, end: End) -> Result<(), IoError> {
-        let Some(job) = self.job.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Ok(()) };
+        let Some(job) = self.job.lock().take() else { return Ok(()) };
         self.disk.end_destaging(end);
         let ended = match job {
             Work::Lane(job) => job.join(),

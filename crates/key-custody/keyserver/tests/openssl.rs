@@ -65,7 +65,7 @@ impl Place {
 
     fn issue(&self, request: &[u8]) -> Result<ClientCertificate, AuthorityError> {
         let name: ClientName = "vcenter-7.example.org".parse().unwrap();
-        self.authority.issue((Role::Client, &name), request, None, now())
+        self.authority.issue(Role::Client, &name, request, None, now())
     }
 }
 

@@ -9,9 +9,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use strongroom_keys::ProviderKeyId;
 use zeroize::Zeroizing;
 
@@ -76,29 +76,25 @@ impl GrantWallet {
 
     /// Adds a grant.
     pub fn add(&self, grant: KeyGrant) {
-        let mut grants = self.lock();
+        let mut grants = self.0.lock();
         if grants.len() >= GRANTS_KEPT_MAX {
             grants.pop_front();
         }
         grants.push_back(grant);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<KeyGrant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl GrantSource for GrantWallet {
     fn take(&self, key: &ProviderKeyId) -> Option<KeyGrant> {
         let now = SystemTime::now();
-        let mut grants = self.lock();
+        let mut grants = self.0.lock();
         grants.retain(|grant| !grant.is_over(now));
         let found = grants.iter().position(|grant| grant.is_for(key))?;
         grants.remove(found)
     }
 
     fn put_back(&self, grant: KeyGrant) {
-        self.lock().push_front(grant);
+        self.0.lock().push_front(grant);
     }
 }
 
@@ -132,7 +128,7 @@ mod tests {
         for _ in 0..=GRANTS_KEPT_MAX {
             wallet.add(grant(2, &["a"], now + Duration::from_secs(60)));
         }
-        assert_eq!(wallet.lock().len(), GRANTS_KEPT_MAX);
+        assert_eq!(wallet.0.lock().len(), GRANTS_KEPT_MAX);
         assert_eq!(format!("{:?}", grant(7, &["a"], now)), "KeyGrant(1 keys, redacted)");
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use strongroom_keys::{Kek, KeyError, KeyRequestId, Keyring, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
 
@@ -76,7 +77,7 @@ impl ProviderKeyring {
     /// If there is none, or it is not set up so that it can work.
     pub fn provider(&self, name: &ProviderName) -> Result<Arc<dyn KeyProvider>, ProviderError> {
         let config = self.config(name)?;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if let Some(opened) = open.get(name).filter(|opened| opened.config == config) {
             return Ok(Arc::clone(&opened.provider));
         }

@@ -5,8 +5,9 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_keys::{
     Kek, KekSource, KeyError, LeaseStatus, Leases, OnRevocation, ProviderKey, ProviderName,
@@ -55,7 +56,7 @@ impl ProviderLeases {
         name: &ProviderName,
         using: impl FnOnce(&Holder) -> Outcome,
     ) -> io::Result<Outcome> {
-        let mut holders = self.lock();
+        let mut holders = self.holders.lock();
         let leased = match holders.entry(name.clone()) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(self.begin(name)?),
@@ -82,10 +83,6 @@ impl ProviderLeases {
         )?;
         Ok(Leased { holder, on_revocation })
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ProviderName, Leased>> {
-        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Leases for ProviderLeases {
@@ -107,21 +104,21 @@ impl Leases for ProviderLeases {
     }
 
     fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
-        self.lock().get(&key.provider)?.holder.kek(key)
+        self.holders.lock().get(&key.provider)?.holder.kek(key)
     }
 
     fn forget(&self, key: &ProviderKey) {
-        if let Some(leased) = self.lock().get(&key.provider) {
+        if let Some(leased) = self.holders.lock().get(&key.provider) {
             leased.holder.forget(key);
         }
     }
 
     fn status(&self, key: &ProviderKey) -> Option<LeaseStatus> {
-        self.lock().get(&key.provider)?.holder.status(key)
+        self.holders.lock().get(&key.provider)?.holder.status(key)
     }
 
     fn on_revocation(&self, key: &ProviderKey) -> OnRevocation {
-        self.lock().get(&key.provider).map(|leased| leased.on_revocation).unwrap_or_default()
+        self.holders.lock().get(&key.provider).map(|leased| leased.on_revocation).unwrap_or_default()
     }
 
     fn changed(&self) -> Option<BorrowedFd<'_>> {
@@ -135,7 +132,7 @@ impl Leases for ProviderLeases {
 
 impl fmt::Debug for ProviderLeases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let holders = self.lock();
+        let holders = self.holders.lock();
         f.debug_map().entries(holders.iter().map(|(name, leased)| (name, &leased.holder))).finish()
     }
 }

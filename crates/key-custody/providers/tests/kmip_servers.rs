@@ -3,11 +3,12 @@
 #![allow(clippy::print_stdout, reason = "times are printed, never judged")]
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use strongroom_keys::{Kek, KeyError, KeyRequestId, Keyring, ProviderKey, ProviderName, RevokedHow};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{
@@ -174,7 +175,7 @@ impl Load {
                 while !ended.load(Ordering::SeqCst) {
                     let begun = Instant::now();
                     let fetched = keyring.fetch(&key);
-                    let mut seen = seen.lock().unwrap();
+                    let mut seen = seen.lock();
                     seen.fetches += 1;
                     seen.slowest = seen.slowest.max(begun.elapsed());
                     match fetched {
@@ -191,9 +192,9 @@ impl Load {
 
     /// Waits for some more fetches and tells how they went.
     fn after(&self, what: &str, fetches: u64) -> Seen {
-        *self.seen.lock().unwrap() = Seen::default();
-        wait_until(what, || self.seen.lock().unwrap().fetches >= fetches);
-        let seen = std::mem::take(&mut *self.seen.lock().unwrap());
+        *self.seen.lock() = Seen::default();
+        wait_until(what, || self.seen.lock().fetches >= fetches);
+        let seen = std::mem::take(&mut *self.seen.lock());
         println!(
             "{what}: {} fetches, {} failed, the slowest took {} ms",
             seen.fetches,

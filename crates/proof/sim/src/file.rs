@@ -4,6 +4,7 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
 use rustix::io::Errno;
 use strongroom_io::DataFile;
 use strongroom_types::{Extent, SECTOR_BYTES};
@@ -125,13 +126,13 @@ impl Drop for SimDirectory {
 }
 
 impl SimFile {
-    fn state(&self) -> Result<std::sync::MutexGuard<'_, State>, Errno> {
+    fn state(&self) -> Result<MutexGuard<'_, State>, Errno> {
         let state = self.fs.state();
         state.alive(self.mount)?;
         Ok(state)
     }
 
-    fn state_to_write(&self) -> Result<std::sync::MutexGuard<'_, State>, Errno> {
+    fn state_to_write(&self) -> Result<MutexGuard<'_, State>, Errno> {
         if self.writable { self.state() } else { Err(Errno::BADF) }
     }
 

@@ -1,8 +1,9 @@
 //! The simulated file system as its user sees it: names, power cuts, faults.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rustix::io::Errno;
@@ -46,9 +47,8 @@ impl SimFs {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// A poisoned lock is a test that has failed already.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// An event loop for one thread; `seed` orders its completions.

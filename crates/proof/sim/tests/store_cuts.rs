@@ -15,6 +15,7 @@
 mod campaign;
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -314,7 +315,8 @@ fn cut_at(life: &Life, moments: &[usize], mut random: StdRng, again: bool) -> Re
     for moment in moments.iter().copied() {
         let cut_seed = random.random();
         let said = |what: String| format!("moment {moment}, cut seed {cut_seed}: {what}");
-        let image = std::panic::catch_unwind(|| life.check(&life.fs.cut_at(moment, cut_seed), moment));
+        let check = || life.check(&life.fs.cut_at(moment, cut_seed), moment);
+        let image = std::panic::catch_unwind(AssertUnwindSafe(check));
         image.unwrap_or_else(|_| Err("redb asserts".into())).map_err(said)?;
         done += 1;
         if again && random.random_ratio(1, 8) {

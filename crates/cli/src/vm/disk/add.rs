@@ -107,7 +107,7 @@ impl AddArguments {
             Some(image) => bring(&api, &self.vm, disk, image),
             None => Err(CliError::Usage(format!("nobody has an image for {disk}"))),
         };
-        follow_with_images(&api, output, "adding a disk to", task, (signals.as_ref(), &mut bring))?;
+        follow_with_images(&api, output, "adding a disk to", task, signals.as_ref(), &mut bring)?;
         let after: VmView = api.get(&vm)?;
         let is_new = |disk: &Disk| before.disks.iter().all(|known| known.name != disk.name);
         let Some(disk) = after.disks.into_iter().find(is_new) else {

@@ -15,6 +15,7 @@ use strongroom_hostd::protocol::{
 use strongroom_types::display_bytes;
 use uuid::Uuid;
 
+use super::fill::SentImage;
 use super::observe::Look;
 use super::operate::Operated;
 use super::place::told_without_key;
@@ -86,7 +87,7 @@ impl Control {
                 self.await_image(&step, fill, *until_unix_ms, *whole)
             }
             Work::Fill { disk, ticket, format, fill, whole } => {
-                self.fill(&step, disk, (ticket, *format), (fill, *whole))
+                self.fill(&step, disk, SentImage { ticket, format: *format }, fill, *whole)
             }
             Work::UndoCreate { problem } => self.undo_create(&step, problem.as_ref()),
             Work::Start { discard_memory, paused } => {
@@ -121,7 +122,9 @@ impl Control {
             Work::Pause => self.simple(&step, OperationKind::Pause),
             Work::Resume => self.simple(&step, OperationKind::Resume),
             Work::Reset => self.simple(&step, OperationKind::Reset),
-            Work::ImportDisk { disk, ticket, format } => self.import(&step, disk, (ticket, *format)),
+            Work::ImportDisk { disk, ticket, format } => {
+                self.import(&step, disk, SentImage { ticket, format: *format })
+            }
         }
     }
 
@@ -219,7 +222,7 @@ impl Control {
         if let Some(wait) = self.look_first(step)? {
             return Ok(wait);
         }
-        self.fill_next(step, fill.to_vec(), Whole::Vm, (vm, draft))
+        self.fill_next(step, fill.to_vec(), Whole::Vm, vm, draft)
     }
 
     fn undo_create(&self, step: &Step, problem: Option<&Problem>) -> Result<Next, Failure> {

@@ -2,7 +2,6 @@
 //! clears those that are over, each with its event, in one transaction.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
 
 use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
 use strongroom_api::key::{KeyProvider, KeyState};
@@ -57,18 +56,18 @@ impl Wanted {
 impl Control {
     /// The certificate to keep an eye on.
     pub fn watch_certificate(&self, certificate: Certificate) {
-        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = Some(certificate);
+        *self.certificate.lock() = Some(certificate);
     }
 
     /// Key providers as they were when they were asked last.
     pub fn providers(&self) -> Vec<KeyProvider> {
-        self.providers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.providers.lock().clone()
     }
 
     /// Asks key providers how they are; blocks as long as they do.
     pub fn ask_providers(&self) {
         let providers = self.keys.providers();
-        *self.providers.lock().unwrap_or_else(PoisonError::into_inner) = providers;
+        *self.providers.lock() = providers;
     }
 
     /// Raises and clears alarms.
@@ -151,7 +150,7 @@ impl Control {
                 );
             }
         }
-        let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let certificate = self.certificate.lock().clone();
         if let Some(certificate) = certificate {
             let object = ObjectRef { kind: ObjectKind::Control, id: None, name: "api".to_owned() };
             let end = certificate.expires_unix_seconds;

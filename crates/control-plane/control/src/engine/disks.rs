@@ -178,7 +178,7 @@ impl Control {
                 match self.disk_kept(&mut vm, outcome) {
                     Ok(draft) => {
                         let fill = if fill { vec![disk.name.clone()] } else { Vec::new() };
-                        self.fill_next(step, fill, Whole::Disk, (vm, draft))
+                        self.fill_next(step, fill, Whole::Disk, vm, draft)
                     }
                     Err(problem) => self.end(step, &step.vm, self.draft(), End::Failed(problem)),
                 }

@@ -37,6 +37,14 @@ enum Filled {
     Not(VmRecord, Draft, Operated),
 }
 
+/// An image that was sent to the host.
+#[derive(Clone, Copy)]
+pub(super) struct SentImage<'a> {
+    /// With which ticket.
+    pub ticket: &'a TicketId,
+    pub format: ImageFormat,
+}
+
 impl Control {
     /// Wishes that a disk is filled with an image that was sent with a ticket: one whose task waits for it, or one of a VM that
     /// nobody works on.
@@ -52,7 +60,7 @@ impl Control {
     ) -> Result<Task, Problem> {
         let ticket: TicketId = wish.ticket.parse().map_err(problems::invalid)?;
         let format = image_format(wish.format);
-        if let Some(task) = self.image_has_come(caller, named, disk, (&ticket, format))? {
+        if let Some(task) = self.image_has_come(caller, named, disk, SentImage { ticket: &ticket, format })? {
             return Ok(task);
         }
         self.vm_wish(caller, named, TaskKind::VmImportDisk, |vm, power| {
@@ -72,7 +80,7 @@ impl Control {
         caller: &Caller,
         named: &str,
         disk: &str,
-        (ticket, format): (&TicketId, ImageFormat),
+        SentImage { ticket, format }: SentImage<'_>,
     ) -> Result<Option<Task>, Problem> {
         let gone_on = self.race(|| {
             if let Some(known) = self.known_request(caller)? {
@@ -118,7 +126,8 @@ impl Control {
         step: &Step,
         fill: Vec<DiskName>,
         whole: Whole,
-        (vm, draft): (VmRecord, Draft),
+        vm: VmRecord,
+        draft: Draft,
     ) -> Result<Next, Failure> {
         if fill.is_empty() {
             let made = VmRecord { lifecycle: Lifecycle::Present, ..vm };
@@ -135,10 +144,10 @@ impl Control {
         until_unix_ms: u64,
         whole: Whole,
     ) -> Result<Next, Failure> {
-        let as_it_is = || (VmRecord::clone(&step.vm.record), self.draft());
-        let Some(disk) = fill.first() else { return self.fill_next(step, Vec::new(), whole, as_it_is()) };
+        let (vm, draft) = (VmRecord::clone(&step.vm.record), self.draft());
+        let Some(disk) = fill.first() else { return self.fill_next(step, Vec::new(), whole, vm, draft) };
         if step.task.task.cancelling {
-            return self.take_back(step, disk, whole, as_it_is(), None);
+            return self.take_back(step, disk, whole, vm, draft, None);
         }
         let left_ms = until_unix_ms.saturating_sub(self.now_unix_ms());
         if left_ms > 0 {
@@ -147,39 +156,33 @@ impl Control {
         let (name, within_s) = (&step.vm.name, IMAGE_WITHIN_MS / 1000);
         let message = format!("no image came for {disk} of VM {name} within {within_s} s");
         let problem = Problem::new(ErrorCode::Timeout, message).next("ask for it again, and send the image");
-        self.take_back(step, disk, whole, as_it_is(), Some(problem))
+        self.take_back(step, disk, whole, vm, draft, Some(problem))
     }
 
     pub(super) fn fill(
         &self,
         step: &Step,
         disk: &DiskName,
-        image: (&TicketId, ImageFormat),
-        (fill, whole): (&[DiskName], Whole),
+        image: SentImage<'_>,
+        fill: &[DiskName],
+        whole: Whole,
     ) -> Result<Next, Failure> {
         match self.put_in(step, disk, image)? {
             Filled::Pending(next) => Ok(next),
-            Filled::Done(vm, draft) => self.fill_next(step, fill.to_vec(), whole, (vm, draft)),
-            Filled::Failed(vm, draft, problem) => {
-                self.take_back(step, disk, whole, (vm, draft), Some(problem))
-            }
+            Filled::Done(vm, draft) => self.fill_next(step, fill.to_vec(), whole, vm, draft),
+            Filled::Failed(vm, draft, problem) => self.take_back(step, disk, whole, vm, draft, Some(problem)),
             Filled::Not(vm, draft, ended) => {
                 let problem = match ended {
                     Operated::Failed(problem) => Some(problem),
                     _ => None,
                 };
-                self.take_back(step, disk, whole, (vm, draft), problem)
+                self.take_back(step, disk, whole, vm, draft, problem)
             }
         }
     }
 
     /// A disk of a VM that is there.
-    pub(super) fn import(
-        &self,
-        step: &Step,
-        disk: &DiskName,
-        image: (&TicketId, ImageFormat),
-    ) -> Result<Next, Failure> {
+    pub(super) fn import(&self, step: &Step, disk: &DiskName, image: SentImage<'_>) -> Result<Next, Failure> {
         match self.put_in(step, disk, image)? {
             Filled::Pending(next) => Ok(next),
             Filled::Done(vm, draft) => self.end(step, &vm, draft, End::Done),
@@ -193,7 +196,7 @@ impl Control {
         &self,
         step: &Step,
         disk: &DiskName,
-        (ticket, format): (&TicketId, ImageFormat),
+        SentImage { ticket, format }: SentImage<'_>,
     ) -> Result<Filled, Failure> {
         let operated = self.operate(&step.task, &step.vm, step.seat, |datastore| {
             let (spec, disk, ticket) = (Box::new(step.vm.told(datastore)?), disk.clone(), ticket.clone());
@@ -241,7 +244,8 @@ impl Control {
         step: &Step,
         disk: &DiskName,
         whole: Whole,
-        (mut vm, mut draft): (VmRecord, Draft),
+        mut vm: VmRecord,
+        mut draft: Draft,
         problem: Option<Problem>,
     ) -> Result<Next, Failure> {
         let found = vm.hardware.disks.iter().position(|known| known.name == *disk);

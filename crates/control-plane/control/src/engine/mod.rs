@@ -32,9 +32,10 @@ pub mod views;
 mod wishes;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use strongroom_api::task::Progress;
 use strongroom_api::{Name, ObjectRef, Problem};
 use strongroom_store::Store;
@@ -155,7 +156,7 @@ impl Control {
     }
 
     fn set_progress(&self, task: Uuid, progress: Option<Progress>) {
-        let mut all = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.progress.lock();
         match progress {
             Some(progress) => drop(all.insert(task, progress)),
             None => drop(all.remove(&task)),
@@ -164,7 +165,7 @@ impl Control {
 
     /// How far a task's operation is.
     pub fn progress(&self, task: Uuid) -> Option<Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).get(&task).copied()
+        self.progress.lock().get(&task).copied()
     }
 
     /// Does something that may lose a race, until it does not.

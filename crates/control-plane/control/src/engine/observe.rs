@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use strongroom_api::vm::PowerState;
 use strongroom_hostd::protocol::{self, ChangedObject, Epoch, ObservedVm, VmSpec};
 use strongroom_types::VmId;
@@ -62,11 +62,11 @@ impl From<&ObservedVm> for Present {
 
 impl HostSeat {
     pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     fn looking(&self) -> MutexGuard<'_, ()> {
-        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
+        self.looking.lock()
     }
 
     /// Whether it answered when it was asked last.

@@ -1,9 +1,9 @@
 //! Which task is due when. A task is worked on by one thread at a time.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 /// Tasks with the times at which they are to be looked at.
@@ -25,7 +25,7 @@ struct State {
 impl Schedule {
     /// Something has happened to a task: it is due now.
     pub fn wake(&self, task: Uuid) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.taken.get_mut(&task) {
             Some(again) => *again = true,
             None => state.put(task, Instant::now()),
@@ -37,7 +37,7 @@ impl Schedule {
     /// The next task that is due; waits for it. Nothing once it has [ended](Self::end). Hand it back with
     /// [`release`](Self::release) or [`forget`](Self::forget).
     pub fn take(&self) -> Option<Uuid> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.ended {
                 return None;
@@ -53,13 +53,13 @@ impl Schedule {
                 Some((at, _)) => at - now,
                 None => Duration::from_secs(60),
             };
-            state = self.due.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0;
+            self.due.wait_for(&mut state, wait);
         }
     }
 
     /// Hands a task back: it is due after a pause, or at once if something has happened meanwhile.
     pub fn release(&self, task: Uuid, pause: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let again = state.taken.remove(&task).unwrap_or(false);
         let now = Instant::now();
         state.put(task, if again { now } else { now + pause });
@@ -69,17 +69,13 @@ impl Schedule {
 
     /// Hands a task back that is over.
     pub fn forget(&self, task: Uuid) {
-        self.lock().taken.remove(&task);
+        self.state.lock().taken.remove(&task);
     }
 
     /// Ends all who wait.
     pub fn end(&self) {
-        self.lock().ended = true;
+        self.state.lock().ended = true;
         self.due.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

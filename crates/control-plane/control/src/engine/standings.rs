@@ -4,8 +4,8 @@
 //! thousand keys each time.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use strongroom_api::key::{KeyStanding, KeyState};
 use strongroom_keys::ProviderKey;
 
@@ -34,7 +34,7 @@ impl Standings {
         wanted: &[ProviderKey],
         now_unix_ms: u64,
     ) -> HashMap<ProviderKey, KeyStanding> {
-        let before = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let before = std::mem::take(&mut *self.0.lock());
         let is_fresh = |known: &Known| {
             // What could not be asked is asked again at once. A clock that was set back makes
             // nothing last.
@@ -55,7 +55,7 @@ impl Standings {
             }
         }
         let told = now_known.iter().map(|(key, known)| (key.clone(), known.standing.clone())).collect();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now_known;
+        *self.0.lock() = now_known;
         told
     }
 }

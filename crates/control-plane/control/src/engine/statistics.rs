@@ -1,8 +1,8 @@
 //! What guests asked of their disks: asked of hosts now and then for metrics and alarms, and at once for whoever looks at a VM.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use strongroom_api::vm::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
 use strongroom_hostd::protocol::{DiskStatistics, VmStatistics};
@@ -35,13 +35,9 @@ pub(crate) struct Sample {
 }
 
 impl Samples {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Uuid, BTreeMap<VmId, Vec<Sample>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Each disk of a VM.
     pub(super) fn of_vm(&self, host: Uuid, vm: VmId, mut each: impl FnMut(&Sample)) {
-        let all = self.lock();
+        let all = self.0.lock();
         let samples = all.get(&host).and_then(|vms| vms.get(&vm));
         samples.into_iter().flatten().for_each(&mut each);
     }
@@ -88,7 +84,7 @@ impl Control {
         let thresholds: BTreeMap<VmId, Option<u64>> =
             told.iter().filter_map(|told| Some((told.vm, self.latency_threshold(told.vm)?))).collect();
         // Whoever looks meanwhile sees either the former samples or the new ones.
-        let mut all = self.samples.lock();
+        let mut all = self.samples.0.lock();
         let mut before = all.remove(&seat.id).unwrap_or_default();
         let mut samples = BTreeMap::new();
         for VmStatistics { vm, disks } in told {
@@ -117,7 +113,7 @@ impl Control {
     /// Each disk that was sampled last, with the name of its VM; of hosts that answer.
     pub(crate) fn each_sample(&self, mut each: impl FnMut(&str, &Sample)) {
         let index = self.inventory.read();
-        let samples = self.samples.lock();
+        let samples = self.samples.0.lock();
         let answers = |host: &Uuid| self.seat(*host).is_some_and(HostSeat::is_up);
         for (id, disks) in samples.iter().filter(|(host, _)| answers(host)).flat_map(|(_, vms)| vms) {
             let Some(vm) = index.vm(*id) else { continue };

@@ -13,9 +13,10 @@ mod draft;
 mod index;
 mod table;
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use strongroom_store::{Is, KeyRange, Outcome, Store, StoreError, Transaction, Watch};
 
 use crate::records::{FORMAT, META_KEY, Meta};
@@ -107,7 +108,7 @@ impl Inventory {
 
     /// The index, to be read. It stands still meanwhile: hold it for one answer.
     pub fn read(&self) -> RwLockReadGuard<'_, Index> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
+        self.index.read()
     }
 
     /// Whoever is to be told that there is something new.
@@ -138,7 +139,7 @@ impl Inventory {
             return Ok(());
         }
         let pending = {
-            let mut next_event = self.next_event.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut next_event = self.next_event.lock();
             self.store.submit(draft.into_transaction(&mut next_event)?)
         };
         let outcome = pending.wait()?;
@@ -154,7 +155,7 @@ impl Inventory {
     /// # Errors
     /// [`Failure`].
     pub fn catch_up(&self) -> Result<(), Failure> {
-        let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut feed = self.feed.lock();
         let mut newest = None;
         loop {
             let changes = match feed.next(Duration::ZERO) {
@@ -163,7 +164,7 @@ impl Inventory {
                     let snapshot = self.store.snapshot()?;
                     *feed = self.store.watch(KeyRange::all(), snapshot.revision().next())?;
                     newest = Some(snapshot.revision().0);
-                    *self.index.write().unwrap_or_else(PoisonError::into_inner) = Index::read(snapshot)?;
+                    *self.index.write() = Index::read(snapshot)?;
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -176,7 +177,7 @@ impl Inventory {
                 let entry = snapshot.get(&change.key)?;
                 entries.push((change.key, entry));
             }
-            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            let mut index = self.index.write();
             for (key, entry) in entries {
                 index.apply(&key, entry.as_ref())?;
             }

@@ -1,10 +1,11 @@
 //! The threads that do what the inventory wants. All of them block: for the store's device, for hosts, for key providers.
 
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
 use crate::engine::{Control, Next};
@@ -41,8 +42,9 @@ struct End {
 impl End {
     /// Waits for the end, for this long. True if it has come.
     fn within(&self, wait: Duration) -> bool {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        *self.changed.wait_timeout_while(told, wait, |told| !*told).unwrap_or_else(PoisonError::into_inner).0
+        let mut told = self.told.lock();
+        self.changed.wait_while_for(&mut told, |told| !*told, wait);
+        *told
     }
 }
 
@@ -79,7 +81,7 @@ impl Threads {
     }
 
     fn tell(&self) {
-        *self.end.told.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.end.told.lock() = true;
         self.end.changed.notify_all();
         self.control.schedule.end();
     }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_api::vm::CreateVm;
 use strongroom_control::engine::{Caller, Control, Next, RequestKey};
@@ -459,7 +460,7 @@ impl HostInside {
 
 impl FakeHost {
     pub fn lock(&self) -> MutexGuard<'_, HostInside> {
-        self.state.lock().unwrap()
+        self.state.lock()
     }
 
     /// Does what was asked. Says whether there was something.
@@ -625,13 +626,12 @@ impl Host for FakeHost {
     }
 
     fn changes(&self, after: u64, wait: Duration) -> Result<Changes, HostError> {
-        let inside = self.lock();
+        let mut inside = self.lock();
         if inside.by_itself {
             let quiet = |inside: &mut HostInside| inside.changes.len() as u64 <= after;
-            drop(self.changed.wait_timeout_while(inside, wait, quiet).unwrap());
-        } else {
-            drop(inside);
+            self.changed.wait_while_for(&mut inside, quiet, wait);
         }
+        drop(inside);
         self.call(|inside| {
             let changes = inside.changes.iter().enumerate().skip(after as usize);
             let changes = changes.map(|(at, object)| Change { number: at as u64 + 1, object: *object });
@@ -689,7 +689,7 @@ pub struct KeysInside {
 
 impl FakeKeys {
     pub fn lock(&self) -> MutexGuard<'_, KeysInside> {
-        self.state.lock().unwrap()
+        self.state.lock()
     }
 
     fn call<T>(&self, act: impl FnOnce(&mut KeysInside) -> T) -> Result<T, KeyProblem> {

@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -17,6 +16,7 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, Ro
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use parking_lot::{RwLock, RwLockReadGuard};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, SendFlags, recvfrom, send};
@@ -65,7 +65,7 @@ impl OwnAddresses {
             };
             if again {
                 match read_all(&self.socket) {
-                    Ok(read) => *self.now.write().unwrap_or_else(PoisonError::into_inner) = read,
+                    Ok(read) => *self.now.write() = read,
                     Err(error) => return error,
                 }
             }
@@ -74,7 +74,7 @@ impl OwnAddresses {
 
     /// How they are now.
     pub fn now(&self) -> RwLockReadGuard<'_, Prefixes> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner)
+        self.now.read()
     }
 }
 

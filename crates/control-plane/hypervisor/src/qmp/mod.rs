@@ -16,11 +16,12 @@ use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::net::SendFlags;
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -218,7 +219,7 @@ impl Qmp {
     }
 
     fn send(&self, line: &[u8], files: &[BorrowedFd<'_>]) -> std::io::Result<()> {
-        let _sending: MutexGuard<'_, ()> = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let _sending: MutexGuard<'_, ()> = self.sending.lock();
         let mut socket = &*self.socket;
         if files.is_empty() {
             return socket.write_all(line);

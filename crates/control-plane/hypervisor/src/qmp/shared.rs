@@ -2,8 +2,9 @@
 //! and events in order.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::QmpError;
 use super::event::PowerEvent;
@@ -40,12 +41,8 @@ impl<A> Default for Shared<A> {
 }
 
 impl<A> Shared<A> {
-    fn state(&self) -> MutexGuard<'_, State<A>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change(&self, change: impl FnOnce(&mut State<A>)) {
-        change(&mut self.state());
+        change(&mut self.state.lock());
         self.changed.notify_all();
     }
 
@@ -56,7 +53,7 @@ impl<A> Shared<A> {
         until: Instant,
         mut ready: impl FnMut(&mut State<A>) -> Option<T>,
     ) -> Result<Option<T>, QmpError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if let Some(found) = ready(&mut state) {
                 return Ok(Some(found));
@@ -68,7 +65,7 @@ impl<A> Shared<A> {
             if left.is_zero() {
                 return Ok(None);
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
     }
 
@@ -80,7 +77,7 @@ impl<A> Shared<A> {
 
     /// A number for a command whose answer will be waited for.
     pub fn expect_answer(&self) -> Result<u64, QmpError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(reason) = &state.over {
             return Err(QmpError::Over(reason.clone()));
         }
@@ -92,7 +89,7 @@ impl<A> Shared<A> {
 
     /// That the answer will not be waited for.
     pub fn forget_answer(&self, id: u64) {
-        self.state().answers.remove(&id);
+        self.state.lock().answers.remove(&id);
     }
 
     /// Waits for the answer to a command.

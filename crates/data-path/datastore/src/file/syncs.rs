@@ -4,9 +4,10 @@
 //! way together one may hear of it and the other succeed, and the success may be seen first. So a flush that has
 //! succeeded is a success only when every sync that was under way beside it has ended too, and none of them has failed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use strongroom_io::{IoError, Waker};
 use strongroom_memory::Padded;
 
@@ -59,11 +60,6 @@ struct Book {
 }
 
 impl Syncs {
-    /// A thread that panicked has left the book as it should be: no call can fail half-way.
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether any has failed: then nothing is promised any more.
     pub(super) fn have_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
@@ -71,7 +67,7 @@ impl Syncs {
 
     /// A sync is about to be sent.
     pub(super) fn begin(&self) -> SyncTicket {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         let ticket = SyncTicket(book.next);
         book.next += 1;
         book.under_way.push(ticket);
@@ -107,7 +103,7 @@ impl Syncs {
         if failed {
             self.failed.store(true, Ordering::SeqCst);
         }
-        let mut book = self.book();
+        let mut book = self.book.lock();
         book.under_way.retain(|other| *other != ticket);
         book.waiting.drain(..).for_each(|waker| waker.wake());
     }
@@ -128,12 +124,12 @@ impl Syncs {
 
     /// The first ticket that is not given out yet: a flush that succeeds now must wait for those before it.
     pub(super) fn next(&self) -> SyncTicket {
-        SyncTicket(self.book().next)
+        SyncTicket(self.book.lock().next)
     }
 
     /// Whether all syncs before `next` have ended. If not, `waker` is woken when one has.
     pub(super) fn have_ended_before(&self, next: SyncTicket, waker: &Arc<Waker>) -> bool {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         let ended = book.under_way.iter().all(|ticket| *ticket >= next);
         if !ended && !book.waiting.iter().any(|other| Arc::ptr_eq(other, waker)) {
             book.waiting.push(Arc::clone(waker));

@@ -16,9 +16,10 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::mem;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use strongroom_io::{
     DataFile, FileDone, FileIo, FileOperation, FileQueue, FileToken, InFlight, IoError, Slot, Thread, Waker,
 };
@@ -56,7 +57,7 @@ pub(super) struct Turns(Mutex<Vec<Arc<FileTurns>>>);
 
 impl Turns {
     fn of(&self, file: Arc<dyn DataFile>) -> Arc<FileTurns> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if let Some(found) = known.iter().find(|turns| Arc::ptr_eq(&turns.file, &file)) {
             return Arc::clone(found);
         }
@@ -96,19 +97,14 @@ enum Standing {
 }
 
 impl FileTurns {
-    /// A thread that panicked has left the book as it should be: no call can fail half-way.
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The first sync that covers what is done by now.
     fn ask(&self) -> u64 {
-        self.book().begun + 1
+        self.book.lock().begun + 1
     }
 
     /// How it stands with a sync. If it waits, `waker` is woken when that may have changed.
     fn look(&self, number: u64, waker: &Arc<Waker>) -> Standing {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         match book.failure {
             Some(error) => Standing::Answered(Err(error)),
             None if book.succeeded >= number => Standing::Answered(Ok(())),
@@ -128,7 +124,7 @@ impl FileTurns {
 
     /// The one under way has ended, with this if anybody has heard.
     fn end(&self, heard: Option<Result<(), IoError>>) {
-        let mut book = self.book();
+        let mut book = self.book.lock();
         book.is_under_way = false;
         match heard {
             Some(Ok(())) => book.succeeded = book.begun,

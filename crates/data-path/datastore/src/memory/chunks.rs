@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use strongroom_io::Allocation;
 use strongroom_types::{BLOCK_BYTES, Extent, MAX_VOLUME_BYTES};
 
@@ -40,8 +41,7 @@ impl Chunks {
         for piece in pieces(extent_of(offset, rest.len())) {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(piece.length() as usize);
             rest = later;
-            let chunk =
-                self.chunk(piece.offset()).map(|chunk| chunk.read().unwrap_or_else(PoisonError::into_inner));
+            let chunk = self.chunk(piece.offset()).map(|chunk| chunk.read());
             match chunk.as_ref().and_then(|chunk| chunk.as_ref()) {
                 Some(bytes) => now.copy_from_slice(&bytes[within_chunk(piece)]),
                 None => now.fill(0),
@@ -55,7 +55,7 @@ impl Chunks {
         for piece in pieces(extent_of(offset, from.len())) {
             let (now, later) = rest.split_at(piece.length() as usize);
             rest = later;
-            let mut chunk = self.chunk_or_new(piece.offset()).write().unwrap_or_else(PoisonError::into_inner);
+            let mut chunk = self.chunk_or_new(piece.offset()).write();
             let bytes = chunk.get_or_insert_with(|| {
                 self.resident.fetch_add(CHUNK_BYTES, Ordering::Relaxed);
                 Bytes::zeroed()
@@ -69,7 +69,7 @@ impl Chunks {
     pub fn zero(&self, extent: Extent) {
         self.for_each_chunk(extent, &mut |piece, chunk| {
             let Some(chunk) = chunk else { return true };
-            let mut chunk = chunk.write().unwrap_or_else(PoisonError::into_inner);
+            let mut chunk = chunk.write();
             if piece.length() < CHUNK_BYTES {
                 if let Some(bytes) = chunk.as_mut() {
                     bytes[within_chunk(piece)].fill(0);
@@ -95,7 +95,7 @@ impl Chunks {
             !stopped
         };
         self.for_each_chunk(extent, &mut |piece, chunk| {
-            let chunk = chunk.map(|chunk| chunk.read().unwrap_or_else(PoisonError::into_inner));
+            let chunk = chunk.map(|chunk| chunk.read());
             let Some(bytes) = chunk.as_ref().and_then(|chunk| chunk.as_ref()) else {
                 return add(piece, Allocation::Hole);
             };

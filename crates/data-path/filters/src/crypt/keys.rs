@@ -1,9 +1,10 @@
 //! The data keys of one volume.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
+use parking_lot::RwLock;
 use strongroom_crypto::xts::{UnitSize, Xts};
 use strongroom_types::KeyEpoch;
 use thiserror::Error;
@@ -48,7 +49,7 @@ impl EpochKeys {
         if key.unit_size() != UnitSize::Bytes4096 {
             return Err(EpochKeysError::UnitSize(epoch));
         }
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.write();
         if keys.contains_key(&epoch) {
             return Err(EpochKeysError::Known(epoch));
         }
@@ -76,12 +77,12 @@ impl EpochKeys {
 
     /// The key of an epoch.
     pub fn get(&self, epoch: KeyEpoch) -> Option<Arc<Xts>> {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).get(&epoch).cloned()
+        self.keys.read().get(&epoch).cloned()
     }
 
     /// Whether there is a key of this epoch.
     pub fn contains(&self, epoch: KeyEpoch) -> bool {
-        self.keys.read().unwrap_or_else(PoisonError::into_inner).contains_key(&epoch)
+        self.keys.read().contains_key(&epoch)
     }
 }
 

@@ -1,7 +1,8 @@
 //! What a disk's owner should hear of.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use strongroom_io::{IoError, Waker};
 
 /// What a disk's owner should hear of, over all channels.
@@ -48,7 +49,7 @@ impl TroubleBook {
 
     /// How it stands.
     pub fn read(&self) -> Trouble {
-        *self.trouble()
+        *self.trouble.lock()
     }
 
     /// A request of so many bytes waits for room.
@@ -99,14 +100,9 @@ impl TroubleBook {
     }
 
     fn change(&self, change: impl FnOnce(&mut Trouble)) {
-        change(&mut self.trouble());
+        change(&mut self.trouble.lock());
         if let Some(reader) = &self.reader {
             reader.wake();
         }
-    }
-
-    /// A thread that panicked has left it as it should be: no change can fail half-way.
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,8 @@
 //! Stacks of stages to be tested.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use strongroom_crypto::xts::{KEY_BYTES, UnitSize, Xts};
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
@@ -50,7 +51,7 @@ impl SpyDisk {
 
     /// What passed since the last call.
     pub fn take(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.seen.lock().unwrap())
+        std::mem::take(&mut self.seen.lock())
     }
 }
 
@@ -84,7 +85,7 @@ impl Channel<Plain> for SpyChannel {
             Request::Read { .. } | Request::Flush | Request::Discard { .. } => false,
         };
         let seen = Seen { kind: io.request.kind(), extent: io.request.extent(), durable };
-        self.seen.lock().unwrap().push(seen);
+        self.seen.lock().push(seen);
         self.below.submit(io);
     }
 

@@ -7,8 +7,9 @@
 //! is never executed.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use strongroom_io::Waker;
 
 use super::socket::{Peer, Socket};
@@ -118,14 +119,9 @@ impl Connections {
         Arc::new(Self { members: Mutex::default(), waker })
     }
 
-    fn members(&self) -> MutexGuard<'_, Vec<Arc<Member>>> {
-        // No code under this mutex can panic half-way through a change, so a poisoned one is still right.
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Count of connections.
     pub fn len(&self) -> usize {
-        self.members().len()
+        self.members.lock().len()
     }
 
     /// Adds a connection.
@@ -138,18 +134,18 @@ impl Connections {
             order: AtomicU8::new(Order::Serve as u8),
             waker: OnceLock::new(),
         });
-        self.members().push(Arc::clone(&member));
+        self.members.lock().push(Arc::clone(&member));
         Membership { connections: Arc::clone(self), member }
     }
 
     /// Gives an order to every connection.
     pub fn tell_all(&self, order: Order) {
-        self.members().iter().for_each(|member| member.tell(order));
+        self.members.lock().iter().for_each(|member| member.tell(order));
     }
 
     /// Cuts off the connection that has been negotiating longest; `false` if none is.
     pub fn abandon_oldest_negotiation(&self) -> bool {
-        let members = self.members();
+        let members = self.members.lock();
         let oldest = members.iter().find(|member| member.phase() == Phase::Negotiating);
         oldest.inspect(|member| member.tell(Order::Abandon)).is_some()
     }
@@ -164,7 +160,7 @@ impl Membership {
     /// Counts the other connections whose clients are gone and whose requests may still be under way, after telling
     /// them to end. This connection's thread is woken when one has.
     pub fn count_predecessors(&self) -> usize {
-        let members = self.connections.members();
+        let members = self.connections.members.lock();
         let others = members.iter().filter(|other| other.id != self.member.id);
         let gone = others.filter(|other| match other.phase() {
             Phase::Negotiating | Phase::Waiting => false,
@@ -177,7 +173,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let mut members = self.connections.members();
+        let mut members = self.connections.members.lock();
         members.retain(|member| member.id != self.member.id);
         for member in members.iter().filter(|member| member.phase() == Phase::Waiting) {
             member.wake();

@@ -10,9 +10,9 @@
 //! that comes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
 /// Why a front end may not run the device.
@@ -71,14 +71,14 @@ impl Activity {
 
     /// The last run.
     pub fn last(&self) -> u64 {
-        self.state().last
+        self.state.lock().last
     }
 
     /// Begins a run for `session`, whose last run was `known`; waits for another session to end its run. The new run's
     /// number. A session whose run goes on gets the same number again.
     pub fn begin(&self, session: usize, known: Option<u64>, patience: Duration) -> Result<u64, NotActive> {
         let deadline = Instant::now() + patience;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while state.holder.is_some_and(|holder| holder != session) {
             // Who missed a run will not have it by waiting.
             state.refuse_stale(known)?;
@@ -86,7 +86,7 @@ impl Activity {
             if left.is_zero() || self.closed.load(Ordering::SeqCst) {
                 return Err(NotActive::Busy);
             }
-            state = self.released.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.released.wait_for(&mut state, left);
         }
         if state.holder == Some(session) {
             return Ok(state.last);
@@ -99,17 +99,17 @@ impl Activity {
 
     /// Whether this session runs it.
     pub fn is_run_by(&self, session: usize) -> bool {
-        self.state().holder == Some(session)
+        self.state.lock().holder == Some(session)
     }
 
     /// Takes a run up that goes on, as a predecessor handed it over.
     pub fn continue_run(&self, session: usize) {
-        self.state().holder = Some(session);
+        self.state.lock().holder = Some(session);
     }
 
     /// Ends the run of `session`, if it has one.
     pub fn end(&self, session: usize) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.holder == Some(session) {
             state.holder = None;
             self.released.notify_all();
@@ -119,12 +119,8 @@ impl Activity {
     /// Lets nobody wait any more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        let _state = self.state();
+        let _state = self.state.lock();
         self.released.notify_all();
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use strongroom_io::{IoError, Reactor, Thread, Waker};
 use strongroom_memory::{BufferPool, GuestMemory};
@@ -58,19 +59,19 @@ impl CallFile {
     /// held another file nobody may have told it. QEMU begins with one of its own, and exchanges it when the rings run; what was
     /// in flight when a worker was killed is answered right between the two.
     pub fn set(&self, file: Option<Arc<OwnedFd>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
+        *self.0.lock() = file;
         self.call();
     }
 
     fn call(&self) {
-        if let Some(file) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(file) = &*self.0.lock() {
             signal(file);
         }
     }
 
     /// The file.
     pub fn get(&self) -> Option<Arc<OwnedFd>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

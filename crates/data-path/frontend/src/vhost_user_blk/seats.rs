@@ -6,8 +6,9 @@
 //! session has noticed: the newcomer looks at the sockets of the others itself.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The sockets of the sessions, by seat.
@@ -36,12 +37,12 @@ impl Seats {
         socket: &Arc<OwnedFd>,
         is_ending: impl Fn() -> bool,
     ) -> Option<Seat<'_>> {
-        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sockets = self.sockets.lock();
         while sockets.iter().flatten().any(|other| is_gone(other)) {
             if is_ending() {
                 return None;
             }
-            sockets = self.left.wait(sockets).unwrap_or_else(PoisonError::into_inner);
+            self.left.wait(&mut sockets);
         }
         sockets[number] = Some(Arc::clone(socket));
         Some(Seat { seats: self, number })
@@ -49,14 +50,14 @@ impl Seats {
 
     /// Lets those who wait look again.
     pub fn wake(&self) {
-        let _sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let _sockets = self.sockets.lock();
         self.left.notify_all();
     }
 }
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        self.seats.sockets.lock().unwrap_or_else(PoisonError::into_inner)[self.number] = None;
+        self.seats.sockets.lock()[self.number] = None;
         self.seats.left.notify_all();
     }
 }

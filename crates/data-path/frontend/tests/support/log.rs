@@ -1,9 +1,10 @@
 //! What the server logs, for tests that wait for it or read it.
 
 use std::fmt::{Debug, Write};
-use std::sync::{Condvar, Mutex, Once};
+use std::sync::Once;
 use std::time::Instant;
 
+use parking_lot::{Condvar, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -22,7 +23,7 @@ pub fn capture() {
 /// Waits for a line that holds all of these, among those after the first `skip`.
 pub fn await_line(skip: usize, parts: &[&str]) -> String {
     let until = Instant::now() + DEADLINE;
-    let mut lines = LINES.lock().unwrap();
+    let mut lines = LINES.lock();
     loop {
         let mut new = lines.iter().skip(skip);
         if let Some(line) = new.find(|line| parts.iter().all(|part| line.contains(part))) {
@@ -30,13 +31,13 @@ pub fn await_line(skip: usize, parts: &[&str]) -> String {
         }
         let left = until.saturating_duration_since(Instant::now());
         assert!(!left.is_zero(), "nobody logged {parts:?} in {lines:#?}");
-        lines = MORE.wait_timeout(lines, left).unwrap().0;
+        MORE.wait_for(&mut lines, left);
     }
 }
 
 /// Count of lines so far.
 pub fn count() -> usize {
-    LINES.lock().unwrap().len()
+    LINES.lock().len()
 }
 
 struct Recorder;
@@ -65,7 +66,7 @@ impl Subscriber for Recorder {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
-        LINES.lock().unwrap().push(line.0);
+        LINES.lock().push(line.0);
         MORE.notify_all();
     }
 

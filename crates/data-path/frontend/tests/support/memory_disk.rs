@@ -1,9 +1,10 @@
 //! A disk in memory that tests can look into, hold up and make fail.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use strongroom_io::{
     Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, Request, RequestKind, Thread, Waker,
 };
@@ -55,44 +56,40 @@ impl MemoryDisk {
         Arc::new(Self { limits, state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
-    }
-
     pub fn content(&self) -> Vec<u8> {
-        self.state().content.clone()
+        self.state.lock().content.clone()
     }
 
     pub fn fill(&self, offset: usize, bytes: &[u8]) {
         let extent = Extent::new(offset as u64, bytes.len() as u64).unwrap();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.content[offset..offset + bytes.len()].copy_from_slice(bytes);
         state.mark(extent, true);
     }
 
     /// What was asked of the disk so far, in order.
     pub fn log(&self) -> Vec<(RequestKind, Extent)> {
-        self.state().log.clone()
+        self.state.lock().log.clone()
     }
 
     /// The most requests that were in one channel at once.
     pub fn most_in_flight(&self) -> usize {
-        self.state().most_in_flight
+        self.state.lock().most_in_flight
     }
 
     /// From now on requests of this kind fail.
     pub fn fail(&self, kind: RequestKind, error: IoError) {
-        self.state().fails = Some((kind, error));
+        self.state.lock().fails = Some((kind, error));
     }
 
     /// From now on requests stay in the disk.
     pub fn hold(&self) {
-        self.state().holding = true;
+        self.state.lock().holding = true;
     }
 
     /// Ends [`MemoryDisk::hold`].
     pub fn release(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.holding = false;
         state.wakers.iter().for_each(|waker| waker.wake());
     }
@@ -100,11 +97,11 @@ impl MemoryDisk {
     /// Waits until so many requests are held.
     pub fn await_held(&self, count: usize) {
         let until = Instant::now() + DEADLINE;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while state.held < count {
             let left = until.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "only {} of {count} requests came", state.held);
-            state = self.changed.wait_timeout(state, left).unwrap().0;
+            self.changed.wait_for(&mut state, left);
         }
     }
 }
@@ -161,7 +158,7 @@ impl Disk<Plain> for Served {
 
     fn open(&self, thread: &Thread, depth: usize) -> Result<Box<dyn Channel<Plain>>, IoError> {
         let waker = thread.reactor.waker();
-        self.0.state().wakers.push(waker);
+        self.0.state.lock().wakers.push(waker);
         Ok(Box::new(MemoryChannel { disk: Arc::clone(&self.0), depth, held: VecDeque::new(), kicked: true }))
     }
 
@@ -170,7 +167,7 @@ impl Disk<Plain> for Served {
         extent: Extent,
         report: &mut dyn FnMut(Extent, Allocation) -> bool,
     ) -> Result<(), IoError> {
-        let state = self.0.state();
+        let state = self.0.state.lock();
         let mut at = extent.offset();
         while at < extent.end() {
             let end = (at / BLOCK + 1) * BLOCK;
@@ -196,7 +193,7 @@ struct MemoryChannel {
 
 impl Channel<Plain> for MemoryChannel {
     fn submit(&mut self, io: Io<Plain>) {
-        let mut state = self.disk.state();
+        let mut state = self.disk.state.lock();
         state.log.push((io.request.kind(), io.request.extent()));
         self.held.push_back(io);
         assert!(self.held.len() <= self.depth, "more in flight than announced");
@@ -211,7 +208,7 @@ impl Channel<Plain> for MemoryChannel {
     }
 
     fn poll(&mut self, done: &mut Vec<Done<Plain>>) {
-        let mut state = self.disk.state();
+        let mut state = self.disk.state.lock();
         assert!(self.kicked, "polled with requests that were not kicked");
         if state.holding {
             return;

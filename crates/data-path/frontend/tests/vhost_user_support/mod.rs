@@ -8,9 +8,10 @@ pub mod front_end;
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use strongroom_crypto::xts::{UnitSize, Xts};
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
@@ -132,7 +133,7 @@ impl Channel<Plain> for RecordedChannel {
             Request::Read { .. } | Request::Flush | Request::Discard { .. } => false,
         };
         let entry = (io.request.kind(), io.request.extent().length(), durable);
-        self.1.lock().unwrap().push(entry);
+        self.1.lock().push(entry);
         self.0.submit(io);
     }
 

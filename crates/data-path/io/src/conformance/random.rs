@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use rand::Rng;
 use rand::rngs::StdRng;
 use strongroom_memory::CHUNK_BYTES;
@@ -72,7 +72,7 @@ pub fn run<P: TestPayload>(disk: &dyn Disk<P>, setup: &Setup, workload: Workload
                 let shared = &shared;
                 scope.spawn(move || {
                     let result = Queue::open(disk, setup, workload, shared, number).and_then(Queue::run);
-                    lock(shared).failed |= result.is_err();
+                    shared.lock().failed |= result.is_err();
                     result
                 })
             })
@@ -93,7 +93,7 @@ fn read_everything<P: TestPayload>(
     setup: &Setup,
     shared: Mutex<Shared>,
 ) -> Result<(), Violation> {
-    let mut model = shared.into_inner().unwrap_or_else(PoisonError::into_inner).model;
+    let mut model = shared.into_inner().model;
     let mut driver = Driver::open(disk, setup, 1, POOL_BYTES, u64::MAX)?;
     let limits = disk.limits();
     for window in windows(&limits) {
@@ -145,10 +145,6 @@ struct Shared {
     failed: bool,
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 struct Queue<'a, P: TestPayload> {
     driver: Driver<P>,
     setup: &'a Setup,
@@ -197,7 +193,7 @@ impl<'a, P: TestPayload> Queue<'a, P> {
             while left > 0 && self.driver.in_flight() < burst.max(1) && self.submit()? {
                 left -= 1;
             }
-            if lock(self.shared).failed {
+            if self.shared.lock().failed {
                 return Err(Violation::Elsewhere);
             }
             if self.driver.in_flight() > 0 {
@@ -217,7 +213,7 @@ impl<'a, P: TestPayload> Queue<'a, P> {
     fn submit(&mut self) -> Result<bool, Violation> {
         let kind = self.draw_kind();
         let writes = matches!(kind, RequestKind::Write | RequestKind::Discard | RequestKind::WriteZeroes);
-        let mut shared = lock(self.shared);
+        let mut shared = self.shared.lock();
         let place = (0..TRIES).map(|_| match kind {
             RequestKind::Flush => Extent::default(),
             _ => draw_extent(&mut self.driver.random, &self.limits, &self.windows, kind, self.workload),
@@ -267,7 +263,7 @@ impl<'a, P: TestPayload> Queue<'a, P> {
         let Pending { kind, extent, known } = pending;
         let succeeded = succeeded(self.setup, kind, extent, &done)?;
         let content = done.memory.as_ref().filter(|_| succeeded && kind == RequestKind::Read).map(P::content);
-        let mut shared = lock(self.shared);
+        let mut shared = self.shared.lock();
         if let Some(index) = shared.busy.iter().position(|(busy, _)| *busy == extent) {
             shared.busy.swap_remove(index);
         }

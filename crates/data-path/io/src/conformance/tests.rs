@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use strongroom_types::{BLOCK_BYTES, Extent, KeyEpoch};
 
 use super::reorder::ReorderDisk;
@@ -70,7 +71,7 @@ impl<P> VecDisk<P> {
 impl Shared {
     fn limits(&self) -> Limits {
         Limits {
-            size_bytes: self.bytes.lock().unwrap().len() as u64,
+            size_bytes: self.bytes.lock().len() as u64,
             block_bytes: self.block_bytes,
             preferred_bytes: 4096,
             transfer_bytes_max: 256 << 10,
@@ -104,7 +105,7 @@ impl Shared {
                 self.flaw == Flaw::SucceedsOutOfRange && matches!(error, IoError::OutOfRange { .. });
             return if forgiven { Ok(()) } else { Err(error) };
         }
-        let mut bytes = self.bytes.lock().unwrap();
+        let mut bytes = self.bytes.lock();
         match request {
             Request::Read { .. } if self.flaw == Flaw::ReadsNothing => {}
             Request::Read { extent, into } => {
@@ -189,7 +190,7 @@ impl<P: Seals> Disk<P> for VecDisk<P> {
         extent: Extent,
         report: &mut dyn FnMut(Extent, Allocation) -> bool,
     ) -> Result<(), IoError> {
-        let bytes = self.shared.bytes.lock().unwrap();
+        let bytes = self.shared.bytes.lock();
         let extent = extent.intersection(Extent::between(0, bytes.len() as u64));
         let mut at = extent.offset();
         while at < extent.end() {
@@ -221,7 +222,7 @@ impl<P: Seals> Channel<P> for VecChannel<P> {
     fn submit(&mut self, io: Io<P>) {
         let early = match &io.request {
             Request::Write { extent, .. } if self.shared.flaw == Flaw::PutsBackOldNeighbours => {
-                let bytes = self.shared.bytes.lock().unwrap();
+                let bytes = self.shared.bytes.lock();
                 bytes.get(Shared::range(extent.widened_to(BLOCK_BYTES))).map(<[u8]>::to_vec)
             }
             _ => None,

@@ -8,8 +8,9 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use strongroom_confine::UidLease;
 use strongroom_statistics::{LAYOUT, Page};
@@ -136,7 +137,7 @@ impl WorkerStarter {
 
     /// Waits for the end of all workers, whose supervisor has gone: what they say last is still passed on.
     pub fn wait_for_all(&self) {
-        let children = std::mem::take(&mut *lock(&self.children));
+        let children = std::mem::take(&mut *self.children.lock());
         for mut started in children.into_values() {
             let _ = started.child.wait();
             started.said.finish();
@@ -146,7 +147,7 @@ impl WorkerStarter {
 
 impl StartsWorkers for WorkerStarter {
     fn installed_now(&self) -> io::Result<ProgramNumber> {
-        let mut programs = lock(&self.programs);
+        let mut programs = self.programs.lock();
         let Some(first) = programs.first() else { return Err(io::ErrorKind::NotFound.into()) };
         let installed = first
             .installed_now()
@@ -160,10 +161,10 @@ impl StartsWorkers for WorkerStarter {
     }
 
     fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born> {
-        let program = lock(&self.programs).get(program as usize).cloned();
+        let program = self.programs.lock().get(program as usize).cloned();
         let program = program.ok_or_else(|| io::Error::other("no such program"))?;
         // Until it is one of them: another one may be asked for meanwhile.
-        let mut children = lock(&self.children);
+        let mut children = self.children.lock();
         make_room(&mut children, self.workers_max)?;
         let failed = |error| io::Error::other(format!("{}: {error}", program.path().display()));
         let (socket, theirs) = BirthSocket::pair().map_err(io::Error::other)?;
@@ -197,7 +198,7 @@ impl StartsWorkers for WorkerStarter {
     }
 
     fn ended(&self, pid: u32) -> Option<ExitStatus> {
-        let mut children = lock(&self.children);
+        let mut children = self.children.lock();
         let status = children.get_mut(&pid)?.child.try_wait().ok().flatten()?;
         let ended = children.remove(&pid);
         drop(children);
@@ -207,7 +208,7 @@ impl StartsWorkers for WorkerStarter {
     }
 
     fn kill(&self, pid: u32) {
-        if let Some(started) = lock(&self.children).get_mut(&pid) {
+        if let Some(started) = self.children.lock().get_mut(&pid) {
             let _ = started.child.kill();
         }
     }
@@ -231,8 +232,4 @@ fn make_room(children: &mut HashMap<u32, Started>, workers_max: usize) -> io::Re
         children.retain(|_, started| started.place.is_some());
     }
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

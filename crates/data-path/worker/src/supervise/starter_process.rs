@@ -16,10 +16,11 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -128,7 +129,7 @@ impl StarterProcess {
     }
 
     fn ask(&self, ask: &Ask, files: &[BorrowedFd<'_>]) -> io::Result<(Answer, Vec<OwnedFd>)> {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = self.socket.lock();
         let answered = socket.send(ask, files).and_then(|()| socket.receive());
         match answered {
             Ok((Answer::Failed(why), _)) => Err(io::Error::other(why)),
@@ -141,7 +142,7 @@ impl StarterProcess {
 impl Drop for StarterProcess {
     fn drop(&mut self) {
         self.is_ending.store(true, Ordering::SeqCst);
-        self.socket.get_mut().unwrap_or_else(PoisonError::into_inner).hang_up();
+        self.socket.get_mut().hang_up();
         let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&timespec(ENDS_WITHIN)));
     }
 }

@@ -142,7 +142,7 @@ fn a_revoked_key_is_moved_away_from_while_the_volume_is_served() {
 fn where_it_is_set_up_so_a_revocation_ends_the_exposure_in_order() {
     let (supervised, leases) = Supervised::start_provided(OneKey(7));
     supervised.worker();
-    leases.state.lock().unwrap().on_revocation = OnRevocation::Stop;
+    leases.state.lock().on_revocation = OnRevocation::Stop;
     leases.now(LeaseState::Revoked { how: RevokedHow::Destroyed });
     let volume = supervised.volume();
     let ended = supervised.thread.join().unwrap().unwrap_err();

@@ -1,9 +1,10 @@
 //! Where keys come from, and who holds them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_keys::{
     Kek, KekSource, KeyError, KeyRequestId, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation,
@@ -66,7 +67,7 @@ impl Default for ScriptedLeases {
 impl ScriptedLeases {
     /// Every key stands like this from now on.
     pub fn now(&self, state: LeaseState) {
-        let mut scripted = self.state.lock().unwrap();
+        let mut scripted = self.state.lock();
         scripted.stands = Some(state);
         if !matches!(state, LeaseState::Held | LeaseState::Outage) {
             scripted.held.clear();
@@ -82,41 +83,41 @@ impl ScriptedLeases {
     }
 
     pub fn is_asked_for(&self, key: &ProviderKey) -> bool {
-        self.state.lock().unwrap().asked_for.contains(key)
+        self.state.lock().asked_for.contains(key)
     }
 }
 
 impl Leases for ScriptedLeases {
     fn hold(&self, kek: Kek) -> Result<(), KeyError> {
-        let mut scripted = self.state.lock().unwrap();
+        let mut scripted = self.state.lock();
         scripted.stands = Some(LeaseState::Held);
         scripted.held.push(Arc::new(kek));
         Ok(())
     }
 
     fn hold_when_back(&self, key: &ProviderKey) {
-        self.state.lock().unwrap().asked_for.push(key.clone());
+        self.state.lock().asked_for.push(key.clone());
     }
 
     fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
-        let scripted = self.state.lock().unwrap();
+        let scripted = self.state.lock();
         let source = KekSource::Provider(key.clone());
         scripted.held.iter().find(|kek| *kek.source() == source).cloned()
     }
 
     fn forget(&self, key: &ProviderKey) {
         let source = KekSource::Provider(key.clone());
-        self.state.lock().unwrap().held.retain(|kek| *kek.source() != source);
+        self.state.lock().held.retain(|kek| *kek.source() != source);
     }
 
     fn status(&self, _: &ProviderKey) -> Option<LeaseStatus> {
-        let state = self.state.lock().unwrap().stands?;
+        let state = self.state.lock().stands?;
         let reason = (state != LeaseState::Held).then(|| "kms1 rests".to_owned());
         Some(LeaseStatus { state, since_unix_seconds: 7, reason, expired: false })
     }
 
     fn on_revocation(&self, _: &ProviderKey) -> OnRevocation {
-        self.state.lock().unwrap().on_revocation
+        self.state.lock().on_revocation
     }
 
     fn changed(&self) -> Option<BorrowedFd<'_>> {
@@ -147,7 +148,7 @@ impl Silent {
 impl Keyring for Silent {
     fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
         let _ = self.asked.send(());
-        let _ = self.silence.lock().unwrap().recv_timeout(DEADLINE);
+        let _ = self.silence.lock().recv_timeout(DEADLINE);
         OneKey(8).fetch(key)
     }
 

@@ -111,7 +111,9 @@ fn server_name(name: &str) -> Result<SanType, AuthorityError> {
 
 /// A client's certificate.
 pub(super) fn client(
-    (client, role, name): (ClientId, Role, &ClientName),
+    client: ClientId,
+    role: Role,
+    name: &ClientName,
     key: &impl PublicKeyData,
     signer: &Issuer<'_, PrivateKey>,
     validity: Validity,

@@ -48,14 +48,15 @@ impl Authority {
     /// [`AuthorityError::Store`].
     pub fn issue(
         &self,
-        (role, name): (Role, &ClientName),
+        role: Role,
+        name: &ClientName,
         signing_request: &[u8],
         validity: Option<Duration>,
         now: OffsetDateTime,
     ) -> Result<ClientCertificate, AuthorityError> {
         let key = RequestedKey::read(signing_request, self.settings.key_types)?;
         let client = ClientId::random();
-        let record = self.make(client, (role, name), &key, validity, now)?;
+        let record = self.make(client, role, name, &key, validity, now)?;
         let client_record = ClientRecord { name: name.clone(), role, created: now };
         let transaction = put_client(Transaction::new(), client, &client_record)?;
         match self.store.commit(put_certificate(transaction, &record)?)? {
@@ -70,12 +71,13 @@ impl Authority {
     /// As [`issue`](Self::issue); [`AuthorityError::Refused`] if it is revoked; [`AuthorityError::Contended`].
     pub(crate) fn reissue(
         &self,
-        (client, known): (ClientId, &ClientRecord),
+        client: ClientId,
+        known: &ClientRecord,
         signing_request: &[u8],
         now: OffsetDateTime,
     ) -> Result<ClientCertificate, AuthorityError> {
         let key = RequestedKey::read(signing_request, self.settings.key_types)?;
-        let record = self.make(client, (known.role, &known.name), &key, None, now)?;
+        let record = self.make(client, known.role, &known.name, &key, None, now)?;
         let transaction = Transaction::new()
             .when(format!("{REVOKED_CLIENT}{client}"), Is::Absent)
             .when(format!("{CLIENT}{client}"), Is::Present);
@@ -90,7 +92,8 @@ impl Authority {
     pub(super) fn make(
         &self,
         client: ClientId,
-        (role, name): (Role, &ClientName),
+        role: Role,
+        name: &ClientName,
         key: &RequestedKey,
         validity: Option<Duration>,
         now: OffsetDateTime,
@@ -99,7 +102,7 @@ impl Authority {
         check_client_validity(validity)?;
         let active = self.active();
         let validity = Validity::of(now, validity, active.not_after);
-        let made = certificate::client((client, role, name), key.key(), &active.issuer, validity)?;
+        let made = certificate::client(client, role, name, key.key(), &active.issuer, validity)?;
         Ok(CertificateRecord {
             client,
             name: name.clone(),
@@ -144,7 +147,7 @@ impl Authority {
                     allowed: format!("at most {CLIENT_CERTIFICATES_MAX}; revoke those that are not used"),
                 });
             }
-            let record = self.make(client, (present.role, &present.name), &key, None, now)?;
+            let record = self.make(client, present.role, &present.name, &key, None, now)?;
             // A revocation that comes between is a conflict, never overtaken.
             let transaction = Transaction::new().when(format!("{REVOKED_CLIENT}{client}"), Is::Absent);
             let transaction = self.end_after_grace(transaction, snapshot.as_ref(), present, now)?;

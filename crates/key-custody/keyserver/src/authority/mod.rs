@@ -44,8 +44,9 @@ mod trust;
 mod verifier;
 mod watch;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, RwLock};
 use rustls::pki_types::CertificateDer;
 use rustls::server::NoServerSessionStorage;
 use rustls::{ServerConfig, version};
@@ -168,9 +169,8 @@ impl Authority {
         settings.check()?;
         let sealing_key = sealing_key.duplicate()?;
         let active = ca::open(store.as_ref(), &sealing_key, now)?;
-        let names = (&active, settings.server_names.as_slice());
-        let server =
-            server_certificate::open(store.as_ref(), &sealing_key, names, settings.server_validity, now)?;
+        let (names, validity) = (settings.server_names.as_slice(), settings.server_validity);
+        let server = server_certificate::open(store.as_ref(), &sealing_key, &active, names, validity, now)?;
         let trust = Trust::load(store.snapshot()?.as_ref())?;
         let roots: Vec<_> = trust.roots(now).cloned().collect();
         let shown = Arc::new(Shown::new(&server, &active, &roots));
@@ -192,7 +192,7 @@ impl Authority {
 
     /// Tells `observer` from now on.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
-        self.observers.write().unwrap_or_else(PoisonError::into_inner).push(observer);
+        self.observers.write().push(observer);
     }
 
     /// TLS for the KMIP port: version 1.2 and 1.3, no client without a certificate. It stays good:
@@ -263,7 +263,7 @@ impl Authority {
     /// [`AuthorityError::Contended`]; [`AuthorityError::Store`].
     pub fn roll_over(&self, overlap: Duration, now: OffsetDateTime) -> Result<(), AuthorityError> {
         let active = ca::roll_over(self.store.as_ref(), &self.sealing_key, overlap, now)?;
-        *self.active.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(active);
+        *self.active.write() = Arc::new(active);
         self.reload()?;
         self.renew_server_certificate(now)
     }
@@ -288,10 +288,10 @@ impl Authority {
 
     fn renew_server_certificate(&self, now: OffsetDateTime) -> Result<(), AuthorityError> {
         let active = self.active();
-        let names = (active.as_ref(), self.settings.server_names.as_slice());
-        let validity = self.settings.server_validity;
-        let server = server_certificate::open(self.store.as_ref(), &self.sealing_key, names, validity, now)?;
-        *self.server.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(server);
+        let (names, validity) = (self.settings.server_names.as_slice(), self.settings.server_validity);
+        let store = self.store.as_ref();
+        let server = server_certificate::open(store, &self.sealing_key, &active, names, validity, now)?;
+        *self.server.write() = Arc::new(server);
         self.show_server_certificate(now);
         Ok(())
     }
@@ -302,13 +302,13 @@ impl Authority {
 
     /// Makes the picture of trust anew, and tells what has been revoked since the last one.
     fn reload(&self) -> Result<(), AuthorityError> {
-        let _reloading = self.reloading();
+        let _reloading = self.reloading.lock();
         let trust = Arc::new(Trust::load(self.store.snapshot()?.as_ref())?);
         let before = {
-            let mut present = self.trust.write().unwrap_or_else(PoisonError::into_inner);
+            let mut present = self.trust.write();
             std::mem::replace(&mut *present, Arc::clone(&trust))
         };
-        let observers = self.observers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let observers = self.observers.read().clone();
         for revoked in trust.revoked_since(&before) {
             observers.iter().for_each(|observer| observer.revoked(&revoked));
         }
@@ -316,26 +316,22 @@ impl Authority {
     }
 
     fn tell_refused(&self, certificate: CertificateSha256, refusal: Refusal) {
-        let observers = self.observers.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let observers = self.observers.read().clone();
         observers.iter().for_each(|observer| observer.refused(&certificate, refusal));
     }
 
     // None of the locks guards more than one exchange of an `Arc`, so a panic elsewhere leaves nothing half done.
 
-    fn reloading(&self) -> MutexGuard<'_, ()> {
-        self.reloading.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn trust(&self) -> Arc<Trust> {
-        Arc::clone(&self.trust.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.trust.read())
     }
 
     fn active(&self) -> Arc<Active> {
-        Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.active.read())
     }
 
     fn server(&self) -> Arc<ServerIdentity> {
-        Arc::clone(&self.server.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.server.read())
     }
 }
 

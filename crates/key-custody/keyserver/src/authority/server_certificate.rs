@@ -2,8 +2,9 @@
 //! two thirds of its life are over, while the server runs.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -39,7 +40,8 @@ impl ServerIdentity {
 pub(super) fn open(
     store: &dyn Store,
     sealing_key: &SecretBytes,
-    (active, names): (&Active, &[String]),
+    active: &Active,
+    names: &[String],
     validity: Duration,
     now: OffsetDateTime,
 ) -> Result<ServerIdentity, AuthorityError> {
@@ -104,13 +106,13 @@ impl Shown {
 
     /// Shows `identity` from the next handshake on.
     pub(super) fn show(&self, identity: &ServerIdentity, active: &Active, roots: &[CertificateDer<'static>]) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = identity.chain(active, roots);
+        *self.0.write() = identity.chain(active, roots);
     }
 }
 
 impl ResolvesServerCert for Shown {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+        Some(Arc::clone(&self.0.read()))
     }
 }
 

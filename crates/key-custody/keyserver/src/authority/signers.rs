@@ -1,8 +1,9 @@
 //! Who may sign grants: the certificates of role `control` that this authority issued, as long as they are let in.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
@@ -41,7 +42,7 @@ impl Signers for Arc<Authority> {
 
 impl Authority {
     fn known_signer(&self, certificate: &CertificateSha256) -> Result<Arc<KnownSigner>, SignerRefusal> {
-        let lock = || self.signers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.signers.0.lock();
         if let Some(known) = lock().get(certificate) {
             return Ok(Arc::clone(known));
         }

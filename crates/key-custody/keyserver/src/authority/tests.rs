@@ -68,7 +68,7 @@ impl Peer {
 }
 
 fn issue(authority: &Authority, role: Role, peer: &Peer, now: OffsetDateTime) -> ClientCertificate {
-    authority.issue((role, &name("host-1")), peer.request.as_bytes(), None, now).unwrap()
+    authority.issue(role, &name("host-1"), peer.request.as_bytes(), None, now).unwrap()
 }
 
 /// One handshake in memory. What the server says of it, and the peer's certificate chain as the client saw it.
@@ -138,11 +138,11 @@ impl Told {
 
 impl Observer for Told {
     fn revoked(&self, revoked: &Revoked) {
-        self.revoked.lock().unwrap().as_ref().unwrap().send(revoked.clone()).unwrap();
+        self.revoked.lock().as_ref().unwrap().send(revoked.clone()).unwrap();
     }
 
     fn refused(&self, certificate: &CertificateSha256, refusal: Refusal) {
-        self.refused.lock().unwrap().push((*certificate, refusal));
+        self.refused.lock().push((*certificate, refusal));
     }
 }
 
@@ -205,7 +205,7 @@ fn each_who_is_not_let_in_is_told_why() {
     let shown = Some((vec![foreign.certificate().clone()], &peer));
     assert_eq!(refusal_of(&authority, shown), Some(Refusal::UnknownAuthority));
 
-    let refusals: Vec<_> = told.refused.lock().unwrap().drain(..).collect();
+    let refusals: Vec<_> = told.refused.lock().drain(..).collect();
     for (record, refusal) in
         [(expired, Refusal::Expired), (early, Refusal::NotYetValid), (foreign, Refusal::UnknownAuthority)]
     {

@@ -130,16 +130,21 @@ fn is_same_authority(staged: &dyn Snapshot, present: &dyn Snapshot) -> Result<bo
 
 /// What two servers that have a record of one thing make of it; `None` if the restored one stays.
 fn newer_value(key: &[u8], present: &[u8], restored: &[u8]) -> Result<Option<Vec<u8>>, AuthorityError> {
+    #[derive(Clone, Copy)]
+    struct Values<'a> {
+        present: &'a [u8],
+        restored: &'a [u8],
+    }
     /// The present one, if `is_newer` says so.
     fn chosen<R: DeserializeOwned + Serialize>(
         key: &[u8],
-        (present, restored): (&[u8], &[u8]),
+        values: Values<'_>,
         is_newer: impl Fn(&R, &R) -> bool,
     ) -> Result<Option<Vec<u8>>, AuthorityError> {
-        let (present, restored): (R, R) = (decode(key, present)?, decode(key, restored)?);
+        let (present, restored): (R, R) = (decode(key, values.present)?, decode(key, values.restored)?);
         is_newer(&present, &restored).then(|| encode(&present)).transpose()
     }
-    let both = (present, restored);
+    let both = Values { present, restored };
     let is_at = |prefix: &str| key.starts_with(prefix.as_bytes());
     match () {
         () if is_at(ACTIVE) => {

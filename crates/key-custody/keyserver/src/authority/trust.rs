@@ -2,8 +2,8 @@
 //! changes.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use strongroom_store::{KeyRange, Snapshot};
@@ -128,7 +128,7 @@ impl Trust {
         now: OffsetDateTime,
     ) -> Result<Identity, Refusal> {
         let sha256 = CertificateSha256::of(leaf);
-        if let Some(known) = self.lock_identified().get(&sha256) {
+        if let Some(known) = self.identified.lock().get(&sha256) {
             return self.admit(known, now);
         }
         let identified = match self.pins.get(&sha256) {
@@ -136,7 +136,7 @@ impl Trust {
             None => self.verify(leaf, intermediates, sha256, now)?,
         };
         let admitted = self.admit(&identified, now);
-        let mut all = self.lock_identified();
+        let mut all = self.identified.lock();
         // Only what was verified gets here, so a stranger cannot fill it; should it be full, start over.
         if all.len() >= IDENTIFIED_MAX {
             all.clear();
@@ -201,11 +201,6 @@ impl Trust {
         }
         Err(refusal)
     }
-
-    fn lock_identified(&self) -> std::sync::MutexGuard<'_, HashMap<CertificateSha256, Identified>> {
-        // The map is whole after every step, so a thread that panicked with it has left nothing half done.
-        self.identified.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The public key as a certificate has it, and the times between which it is valid.
@@ -241,7 +236,7 @@ fn read_issued(
     let (client, role) = read_client_uri(uri).ok_or(Refusal::NoIdentity)?;
     let contents = read_contents(leaf).ok_or(Refusal::Malformed)?;
     let name = contents.name.as_deref().and_then(|name| name.parse().ok()).ok_or(Refusal::NoIdentity)?;
-    Ok(identified(contents, (client, role, name), sha256))
+    Ok(identified(contents, client, role, name, sha256))
 }
 
 /// What a certificate says of its client, if it is one that an authority of this kind makes. Nobody has verified it: for the
@@ -258,12 +253,14 @@ fn read_pinned(
     pin: &PinRecord,
 ) -> Result<Identified, Refusal> {
     let contents = read_contents(leaf).ok_or(Refusal::Malformed)?;
-    Ok(identified(contents, (pin.client, Role::Client, pin.name.clone()), sha256))
+    Ok(identified(contents, pin.client, Role::Client, pin.name.clone(), sha256))
 }
 
 fn identified(
     contents: Contents,
-    (client, role, name): (ClientId, Role, ClientName),
+    client: ClientId,
+    role: Role,
+    name: ClientName,
     certificate: CertificateSha256,
 ) -> Identified {
     Identified {

@@ -23,9 +23,10 @@ mod upstream;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use strongroom_keys::ProviderKey;
 use strongroom_kmip::protocol::ResultReason;
 use strongroom_memory::secret::SecretBytes;
@@ -107,7 +108,7 @@ impl Broker {
     async fn ask_state(&self, key: &ProviderKey) -> Result<UpstreamState, Failure> {
         let (asked_at, asked) = (Instant::now(), key.clone());
         let state = self.ask(key, move |upstream| upstream.state(&asked)).await?;
-        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states.lock();
         if states.len() >= STATES_MAX {
             states.clear();
         }
@@ -116,7 +117,7 @@ impl Broker {
     }
 
     fn known_state(&self, key: &ProviderKey) -> Option<UpstreamState> {
-        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = self.states.lock();
         states
             .get(key)
             .filter(|(asked_at, _)| asked_at.elapsed() < self.times.state_kept)

@@ -32,7 +32,7 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use strongroom_memory::secret::SecretBytes;
 
 use super::refusal::Refusal;
-use super::{GrantId, GrantTime, VmGeneration, VmId};
+use super::{GrantId, GrantPeriod, GrantTime, VmGeneration, VmId};
 use crate::access::{CertificateSha256, PublicKeySha256};
 
 /// Most bytes of a grant: room for the most objects with ids as KMIP servers make them. Checked before anything
@@ -147,7 +147,7 @@ impl Grant {
         host: PublicKeySha256,
         operations: GrantedOperations,
         mut objects: Vec<String>,
-        (not_before, expires): (GrantTime, GrantTime),
+        GrantPeriod { not_before, expires }: GrantPeriod,
     ) -> Result<Self, GrantError> {
         objects.sort_unstable();
         objects.dedup();

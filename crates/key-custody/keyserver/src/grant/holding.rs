@@ -115,7 +115,7 @@ mod tests {
     use super::super::ledger::tests::redeem;
     use super::super::verify::GrantVerifier;
     use super::super::verify::tests::{Control, NOON, at, host};
-    use super::super::{GrantTime, VmGeneration};
+    use super::super::{GrantPeriod, GrantTime, VmGeneration};
     use super::*;
 
     fn engine() -> Engine {
@@ -127,7 +127,7 @@ mod tests {
         let seconds = |offset| GrantTime::of(at(NOON + offset));
         let objects = objects.iter().map(|object| (*object).to_owned()).collect();
         let (vm, generation) = (VmId::from_bytes([vm; 16]), VmGeneration(generation));
-        let time = (seconds(0), seconds(300));
+        let time = GrantPeriod { not_before: seconds(0), expires: seconds(300) };
         let grant = Grant::new(vm, generation, host().public_key, operations, objects, time).unwrap();
         let grant = GrantVerifier::new(&control).verify(&control.sign(&grant), &host(), at(NOON)).unwrap();
         redeem(store, &grant).unwrap();

@@ -42,5 +42,5 @@ pub use encoding::{Grant, GrantError, GrantSigner, GrantedOperation, GrantedOper
 pub use ledger::RedeemError;
 pub use refusal::{Refusal, SignerRefusal};
 pub use strongroom_types::{GrantId, VmId};
-pub use terms::{GrantTime, VmGeneration};
+pub use terms::{GrantPeriod, GrantTime, VmGeneration};
 pub use verify::{GrantVerifier, Signer, Signers, VerifiedGrant};

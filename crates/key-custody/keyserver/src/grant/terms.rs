@@ -33,3 +33,12 @@ impl fmt::Display for GrantTime {
         write!(formatter, "{} s after 1970", self.0)
     }
 }
+
+/// When a grant is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrantPeriod {
+    /// From then on.
+    pub not_before: GrantTime,
+    /// Until then, no longer.
+    pub expires: GrantTime,
+}

@@ -10,8 +10,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use strongroom_audit::Record;
 use strongroom_types::hex;
 
@@ -59,7 +60,7 @@ impl Backups {
     pub fn make(&self, threshold: u8, custodians: &[CustodianText]) -> Result<BackupAnswer, Unanswered> {
         let custody = custody_of(threshold, custodians).map_err(not_custodians)?;
         self.custodies.check(&Named::of(&custody), self.last()?)?;
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         *waiting = None;
         let made = self.remove().map_err(|error| refused_by_server("backup", &error)).and_then(|()| {
             let path = self.path();
@@ -75,14 +76,14 @@ impl Backups {
 
     /// A piece of the one that waits.
     pub fn part(&self, id: BackupId, offset: u64) -> Result<BackupPart, Unanswered> {
-        let waiting = self.waiting();
+        let waiting = self.waiting.lock();
         waiting_as(&waiting, id)?;
         self.read(offset).map_err(|error| refused_by_server("backup", &error))
     }
 
     /// Remembers the one that waits as the last backup, and removes its file here.
     pub fn keep(&self, id: BackupId) -> Result<(), Unanswered> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let last = waiting_as(&waiting, id)?;
         last.remember(&self.directory).map_err(|error| refused_by_server("backup", &error))?;
         *waiting = None;
@@ -141,11 +142,6 @@ impl Backups {
             }
         }
         Ok(())
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Option<LastBackup>> {
-        // It is none while one is made, so a panic leaves nothing half done.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

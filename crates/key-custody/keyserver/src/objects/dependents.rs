@@ -87,8 +87,9 @@ impl Inquiry {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, channel};
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -97,7 +98,7 @@ mod tests {
 
     impl Dependents for Stuck {
         fn of(&self, _: ObjectId) -> Result<Vec<String>, Box<dyn std::error::Error + Send + Sync>> {
-            self.0.lock().unwrap().recv()?;
+            self.0.lock().recv()?;
             Ok(vec!["vm1".to_owned()])
         }
     }

@@ -3,7 +3,9 @@
 //! A record is opened and authenticated each time, and its metadata are compared: the same bytes say the same. No secret is kept.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::id::ObjectId;
 use super::object::{MetadataError, Sketch};
@@ -31,14 +33,14 @@ impl Sketches {
     ///
     /// [`MetadataError`].
     pub fn read(&self, id: ObjectId, metadata: Vec<u8>) -> Result<Arc<Sketch>, MetadataError> {
-        let remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).map(Arc::clone);
+        let remembered = self.0.lock().get(&id).map(Arc::clone);
         if let Some(remembered) = remembered.filter(|remembered| remembered.metadata == metadata) {
             return Ok(Arc::clone(&remembered.sketch));
         }
         let sketch = Arc::new(Sketch::read(id, &metadata)?);
         if metadata.len() <= METADATA_MAX_BYTES {
             let remembered = Arc::new(Remembered { metadata, sketch: Arc::clone(&sketch) });
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.0.lock();
             if all.len() >= SKETCHES_MAX {
                 all.clear();
             }

@@ -1,8 +1,8 @@
 //! Locate (KMIP 1.4, 4.9).
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use strongroom_kmip::message::{LocateRequest, LocateResponse};
 use strongroom_kmip::protocol::{
     Attribute, AttributeValue, ObjectGroupMember, ProtocolVersion, StorageStatusMask,
@@ -26,7 +26,7 @@ pub struct GroupTurns(Mutex<HashMap<(ClientId, String), ObjectId>>);
 impl GroupTurns {
     /// The next of `members`, which are in their order.
     fn next(&self, owner: ClientId, group: &str, members: &[ObjectId]) -> Option<ObjectId> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.0.lock();
         let key = (owner, group.to_owned());
         let last = turns.get(&key).and_then(|last| members.iter().position(|member| member == last));
         let next = *members.get(last.map_or(0, |last| last + 1)).or_else(|| members.first())?;

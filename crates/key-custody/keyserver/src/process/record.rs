@@ -1,8 +1,9 @@
 //! What goes on record, as lines of the audit log.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use strongroom_audit::limits::TEXT_MAX_BYTES;
 use strongroom_audit::{Actor, AuditError, AuditLog, Outcome, Record};
 use strongroom_kmip::protocol::Operation;
@@ -93,8 +94,7 @@ impl AuditRecord {
 
     /// Puts on record that somebody was refused before it was known who asks for what.
     fn append_refused(&self, record: &Record) {
-        let (is_recorded, untold) =
-            self.strangers.lock().unwrap_or_else(PoisonError::into_inner).one_more(Instant::now());
+        let (is_recorded, untold) = self.strangers.lock().one_more(Instant::now());
         if untold > 0 {
             let reason =
                 format!("{untold} more were refused within a second, and are not on record one by one");
@@ -182,7 +182,7 @@ impl Observer for AuditRecord {
     fn record<'a>(&'a self, events: &'a [Event]) -> Recording<'a> {
         // In their order; all wait for the same sync.
         let lines = {
-            let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut repeated = self.repeated.lock();
             let one = |event| match repeated.line(event) {
                 Line::None => None,
                 Line::One { unrecorded: 0 } => Some(line(event)),

@@ -28,7 +28,8 @@ pub enum RecertifyError {
 /// [`RecertifyError`]; then there is no certificate.
 pub fn recertify(
     state: &State,
-    (role, name): (Role, &ClientName),
+    role: Role,
+    name: &ClientName,
     signing_request: &str,
 ) -> Result<ClientCertificate, RecertifyError> {
     let now = OffsetDateTime::now_utc();
@@ -38,9 +39,9 @@ pub fn recertify(
         .filter(|(_, client, is_revoked)| client.role == role && client.name == *name && !is_revoked);
     let issued = match (same.next(), same.next()) {
         (Some((client, record, _)), None) => {
-            state.authority.reissue((*client, record), signing_request.as_bytes(), now)?
+            state.authority.reissue(*client, record, signing_request.as_bytes(), now)?
         }
-        _ => state.authority.issue((role, name), signing_request.as_bytes(), None, now)?,
+        _ => state.authority.issue(role, name, signing_request.as_bytes(), None, now)?,
     };
     on_record(&state.audit, "certificate after restore", &issued)?;
     Ok(issued)
@@ -64,7 +65,7 @@ pub fn renew_own(
     let known =
         clients.iter().find(|(id, known, is_revoked)| *id == client && known.role == role && !is_revoked);
     let Some((_, known, _)) = known else { return Ok(None) };
-    let issued = authority.reissue((client, known), signing_request.as_bytes(), now)?;
+    let issued = authority.reissue(client, known, signing_request.as_bytes(), now)?;
     on_record(audit, "certificate renewed at home", &issued)?;
     Ok(Some(issued))
 }

@@ -191,7 +191,7 @@ impl Server {
         let request = signing_request::signing_request(&key).unwrap();
         let name = name.parse().unwrap();
         let now = OffsetDateTime::now_utc();
-        self.state.authority.issue((Role::Client, &name), request.as_bytes(), None, now).unwrap()
+        self.state.authority.issue(Role::Client, &name, request.as_bytes(), None, now).unwrap()
     }
 
     fn lets_in(&self, certificate: &crate::authority::ClientCertificate) -> bool {

@@ -1,8 +1,9 @@
 //! Keys that an external provider keeps, given out here under grants.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
+use parking_lot::{Condvar, Mutex};
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use strongroom_keyserver::EventOutcome;
 use strongroom_keyserver::access::{Identity, Role};
@@ -36,47 +37,47 @@ impl Provider {
     fn add(&self, name: &str, fill: u8) -> ProviderKey {
         let key =
             ProviderKey { provider: "corp".parse().unwrap(), key: name.parse().unwrap(), wrapped: None };
-        self.keys.lock().unwrap().insert(key.clone(), (UpstreamState::Active, [fill; 32]));
+        self.keys.lock().insert(key.clone(), (UpstreamState::Active, [fill; 32]));
         key
     }
 
     fn becomes(&self, key: &ProviderKey, state: UpstreamState) {
-        self.keys.lock().unwrap().get_mut(key).unwrap().0 = state;
+        self.keys.lock().get_mut(key).unwrap().0 = state;
     }
 
     fn is_away(&self, is_away: bool) {
-        *self.is_away.lock().unwrap() = is_away;
+        *self.is_away.lock() = is_away;
     }
 
     fn hold(&self, is_held: bool) {
-        self.held.lock().unwrap().0 = is_held;
+        self.held.lock().0 = is_held;
         self.changed.notify_all();
     }
 
     fn find(&self, key: &ProviderKey) -> Result<(UpstreamState, [u8; 32]), UpstreamError> {
-        let mut held = self.held.lock().unwrap();
+        let mut held = self.held.lock();
         held.1 += 1;
         held.2 = held.2.max(held.1);
         self.changed.notify_all();
-        let mut held = self.changed.wait_while(held, |held| held.0).unwrap();
+        self.changed.wait_while(&mut held, |held| held.0);
         held.1 -= 1;
         drop(held);
-        if *self.is_away.lock().unwrap() {
+        if *self.is_away.lock() {
             return Err(UpstreamError::Unavailable { reason: "kms1:5696: cannot connect".to_owned() });
         }
         let gone = || UpstreamError::Gone { reason: "no server has it".to_owned() };
-        self.keys.lock().unwrap().get(key).copied().ok_or_else(gone)
+        self.keys.lock().get(key).copied().ok_or_else(gone)
     }
 }
 
 impl Upstream for Provider {
     fn fetch(&self, key: &ProviderKey) -> Result<SecretBytes, UpstreamError> {
-        self.asked.lock().unwrap().0 += 1;
+        self.asked.lock().0 += 1;
         Ok(SecretBytes::from_slice_and_wipe(&mut self.find(key)?.1).unwrap())
     }
 
     fn state(&self, key: &ProviderKey) -> Result<UpstreamState, UpstreamError> {
-        self.asked.lock().unwrap().1 += 1;
+        self.asked.lock().1 += 1;
         Ok(self.find(key)?.0)
     }
 
@@ -126,7 +127,7 @@ impl Site {
 
     /// How often the provider was asked for a key, and for a state.
     fn asked(&self) -> (usize, usize) {
-        *self.provider.asked.lock().unwrap()
+        *self.provider.asked.lock()
     }
 }
 
@@ -220,7 +221,7 @@ fn what_a_provider_cannot_say_is_an_outage_and_what_it_has_not_is_gone() {
     // Everyone else sees what was known last.
     assert_eq!(state_in(&site.ask(control, state(id))), State::Active);
     provider.is_away(false);
-    provider.keys.lock().unwrap().clear();
+    provider.keys.lock().clear();
     for payload in [state(id), get(id)] {
         let gone = site.ask_granted(payload);
         assert_refused(&gone, ResultReason::ItemNotFound);
@@ -266,13 +267,14 @@ fn a_provider_that_hangs_has_so_many_callers_and_no_more() {
         })
     };
     let asked: Vec<_> = (0..CALLS_MAX + 8).map(|_| ask()).collect();
-    let held = site.provider.held.lock().unwrap();
-    drop(site.provider.changed.wait_while(held, |held| held.1 < CALLS_MAX).unwrap());
+    let mut held = site.provider.held.lock();
+    site.provider.changed.wait_while(&mut held, |held| held.1 < CALLS_MAX);
+    drop(held);
     // What concerns no provider is answered meanwhile.
     assert_eq!(state_in(&site.ask(&site.control, state(&site.id))), State::Active);
     site.provider.hold(false);
     for answer in asked {
         assert_eq!(key_in(&site.fixture.wait(answer).unwrap()), [5; 32]);
     }
-    assert_eq!(site.provider.held.lock().unwrap().2, CALLS_MAX);
+    assert_eq!(site.provider.held.lock().2, CALLS_MAX);
 }

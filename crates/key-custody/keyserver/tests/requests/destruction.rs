@@ -112,21 +112,20 @@ fn a_confirmed_destruction_still_waits_for_its_time_and_can_be_taken_back() {
 fn what_is_needed_is_named_and_stays() {
     let (scene, owner) = Scene::new();
     let (ann, bob) = (identity("ann", Role::Admin), identity("bob", Role::Admin));
-    *scene.fixture.volumes.0.lock().unwrap() =
-        vec!["volume db-1".to_owned(), "snapshot db-1@monday".to_owned()];
+    *scene.fixture.volumes.0.lock() = vec!["volume db-1".to_owned(), "snapshot db-1@monday".to_owned()];
     let refused =
         scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "")).unwrap_err();
     assert_eq!(refused.to_string(), "the key is still needed by 2: volume db-1, snapshot db-1@monday");
 
-    scene.fixture.volumes.0.lock().unwrap().clear();
+    scene.fixture.volumes.0.lock().clear();
     scene.fixture.wait(scene.destructions.schedule(&ann, scene.id, DELAY_MIN_SECONDS, "")).unwrap();
     scene.fixture.wait(scene.destructions.confirm(&bob, scene.id)).unwrap();
     scene.pass(DELAY_MIN_SECONDS);
     // A backup is found on a datastore at the last moment.
-    scene.fixture.volumes.0.lock().unwrap().push("backup of db-1".to_owned());
+    scene.fixture.volumes.0.lock().push("backup of db-1".to_owned());
     assert!(matches!(scene.sweep()[..], [Err(DestructionError::Needed { .. })]));
     key_in(&scene.fixture.ask(&owner, get(&scene.text)));
-    scene.fixture.volumes.0.lock().unwrap().clear();
+    scene.fixture.volumes.0.lock().clear();
     assert_eq!(scene.swept(), 1);
 }
 
@@ -163,7 +162,7 @@ fn a_client_destroys_its_own_key_at_once_unless_a_volume_needs_it() {
     let (ours, foreign) = (fixture.create(&owner, vec![group]), fixture.create(&owner, Vec::new()));
     let destroy = |id: &str| fixture.ask(&owner, RequestPayload::Destroy(just(id)));
 
-    *fixture.volumes.0.lock().unwrap() = vec!["/mnt/ds/vm1".to_owned()];
+    *fixture.volumes.0.lock() = vec!["/mnt/ds/vm1".to_owned()];
     for id in [&ours, &foreign] {
         let answer = destroy(id);
         assert_refused(&answer, ResultReason::PermissionDenied);
@@ -180,7 +179,7 @@ fn a_client_destroys_its_own_key_at_once_unless_a_volume_needs_it() {
     assert_eq!(answers[0].result_status, ResultStatus::OperationUndone);
     assert_refused(&answers[2], ResultReason::PermissionDenied);
 
-    fixture.volumes.0.lock().unwrap().clear();
+    fixture.volumes.0.lock().clear();
     fixture.volumes.1.store(true, Ordering::SeqCst);
     let answer = destroy(&ours);
     assert_refused(&answer, ResultReason::PermissionDenied);

@@ -1,11 +1,12 @@
 //! A key server in memory, its clients, and a control plane that grants.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use parking_lot::Mutex;
 use strongroom_keyserver::Caller;
 use strongroom_keyserver::LedgeredGrants;
 use strongroom_keyserver::Settings;
@@ -14,8 +15,8 @@ use strongroom_keyserver::access::{
 };
 use strongroom_keyserver::broker::{Broker, BrokerTimes, Upstream};
 use strongroom_keyserver::grant::{
-    Grant, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, Signer, SignerRefusal, Signers,
-    VmGeneration, VmId,
+    Grant, GrantPeriod, GrantSigner, GrantTime, GrantedOperation, GrantedOperations, Signer, SignerRefusal,
+    Signers, VmGeneration, VmId,
 };
 use strongroom_keyserver::objects::clock::{Clock, UnixSeconds};
 use strongroom_keyserver::objects::dependents::Dependents;
@@ -47,7 +48,7 @@ impl Observer for Recorder {
             if self.is_broken.load(Ordering::SeqCst) {
                 return Err(RecordError("the disk is full".to_owned()));
             }
-            self.events.lock().unwrap().extend_from_slice(events);
+            self.events.lock().extend_from_slice(events);
             Ok(())
         })
     }
@@ -62,7 +63,7 @@ impl Dependents for Volumes {
         if self.1.load(Ordering::SeqCst) {
             return Err("/mnt/ds is not mounted".into());
         }
-        Ok(self.0.lock().unwrap().clone())
+        Ok(self.0.lock().clone())
     }
 }
 
@@ -98,7 +99,7 @@ impl Control {
 
     /// A grant for a host to get one object, good for a minute.
     pub fn grant(&self, host: &Identity, object: &str, generation: u64) -> Vec<u8> {
-        let time = (GrantTime(NOW as u64), GrantTime(NOW as u64 + 60));
+        let time = GrantPeriod { not_before: GrantTime(NOW as u64), expires: GrantTime(NOW as u64 + 60) };
         let operations = GrantedOperations::of(GrantedOperation::Get, &[GrantedOperation::ReadMetadata]);
         let vm = VmId::from_bytes([7; 16]);
         let objects = vec![object.to_owned()];
@@ -212,7 +213,7 @@ impl Fixture {
     }
 
     pub fn events(&self) -> Vec<Event> {
-        std::mem::take(&mut self.recorder.events.lock().unwrap())
+        std::mem::take(&mut self.recorder.events.lock())
     }
 }
 

@@ -1,7 +1,6 @@
 //! One request, one answer.
 
 use std::fmt;
-use std::sync::PoisonError;
 
 use super::Client;
 use super::connection::{Connection, ExchangeCause};
@@ -135,7 +134,7 @@ impl Client {
             && refusal.reason == ResultReason::InvalidMessage
         {
             // The server may speak other versions since it was last asked.
-            *self.version.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.version.lock() = None;
         }
         outcome
     }

@@ -25,8 +25,8 @@ mod probe;
 mod version;
 
 use std::fmt;
-use std::sync::Mutex;
 
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 
 pub use address::{KMIP_PORT, ServerAddress, ServerAddressError};

@@ -1,8 +1,9 @@
 //! Connections to one server, kept open between requests.
 
 use std::io;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::connection::Connection;
 use super::deadline::Deadline;
@@ -41,10 +42,10 @@ impl Pool {
         deadline: Deadline,
         mut fits: impl FnMut(&mut Connection) -> bool,
     ) -> io::Result<(Turn<'_>, Option<Connection>)> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         while state.in_use >= self.connections_max {
             let left = deadline.left()?;
-            state = self.returned.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.returned.wait_for(&mut state, left);
         }
         state.in_use += 1;
         let turn = Turn { pool: self };
@@ -63,7 +64,7 @@ impl Pool {
 
     /// Closes all that nobody uses: what one of them found out about the server holds for them too.
     pub(super) fn forget(&self) {
-        let idle = std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).idle);
+        let idle = std::mem::take(&mut self.state.lock().idle);
         idle.into_iter().for_each(|(connection, _)| connection.close());
     }
 }
@@ -71,7 +72,7 @@ impl Pool {
 impl Turn<'_> {
     /// Keeps a connection that is still good for the next one.
     pub(super) fn keep(self, connection: Connection) {
-        let mut state = self.pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.pool.state.lock();
         state.idle.push((connection, Instant::now()));
         drop(state);
     }
@@ -79,7 +80,7 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.pool.state.lock().unwrap_or_else(PoisonError::into_inner).in_use -= 1;
+        self.pool.state.lock().in_use -= 1;
         self.pool.returned.notify_one();
     }
 }

@@ -1,7 +1,5 @@
 //! Agreeing on a version of the protocol.
 
-use std::sync::PoisonError;
-
 use super::Client;
 use super::deadline::Deadline;
 use super::error::ClientError;
@@ -23,7 +21,7 @@ impl Client {
     }
 
     pub(super) fn agreed_version(&self, deadline: Deadline) -> Result<ProtocolVersion, ClientError> {
-        if let Some(version) = *self.version.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(version) = *self.version.lock() {
             return Ok(version);
         }
         // Without the lock: a server that is silent must not make others wait for more than their own time.
@@ -36,7 +34,7 @@ impl Client {
                 ours: self.options.versions.clone(),
             });
         };
-        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version);
+        *self.version.lock() = Some(version);
         Ok(version)
     }
 

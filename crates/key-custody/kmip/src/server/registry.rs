@@ -1,8 +1,9 @@
 //! The connections that there are, so that they can be closed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use strongroom_serving::{Full, Place};
 use tokio::sync::watch;
 
@@ -37,14 +38,9 @@ struct Connection {
 }
 
 impl Registry {
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        // No code that holds the lock can panic half-way through a change.
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// One more connection, which has this place.
     pub fn enter(self: &Arc<Self>, place: Place<Fingerprint>) -> Slot {
-        let mut connections = self.lock();
+        let mut connections = self.connections.lock();
         let number = connections.next;
         connections.next += 1;
         let (order, told) = watch::channel(Order::Serve);
@@ -54,13 +50,13 @@ impl Registry {
 
     /// How many connections there are.
     pub fn len(&self) -> usize {
-        self.lock().open.len()
+        self.connections.lock().open.len()
     }
 
     /// Gives an order to the connections of chosen peers and returns how many those are.
     pub fn order_peers(&self, order: Order, chosen: impl Fn(&Peer) -> bool) -> usize {
         let mut ordered = 0;
-        for open in self.lock().open.values() {
+        for open in self.connections.lock().open.values() {
             if open.peer.as_deref().is_some_and(&chosen) {
                 open.order.send_replace(order);
                 ordered += 1;
@@ -71,7 +67,7 @@ impl Registry {
 
     /// Tells all connections to end; those that were told to close still do.
     pub fn drain(&self) {
-        for open in self.lock().open.values() {
+        for open in self.connections.lock().open.values() {
             open.order.send_if_modified(|order| {
                 let serving = *order == Order::Serve;
                 if serving {
@@ -98,7 +94,7 @@ impl Slot {
             Full::All(limit) => RefusalReason::Connections(limit),
             Full::OfOne(limit) => RefusalReason::ConnectionsOfOnePeer(limit),
         })?;
-        if let Some(open) = self.registry.lock().open.get_mut(&self.number) {
+        if let Some(open) = self.registry.connections.lock().open.get_mut(&self.number) {
             open.peer = Some(Arc::clone(peer));
         }
         Ok(())
@@ -124,6 +120,6 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.registry.lock().open.remove(&self.number);
+        self.registry.connections.lock().open.remove(&self.number);
     }
 }

@@ -18,9 +18,10 @@ mod tests;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Condvar, Mutex};
 use strongroom_keys::{Kek, KekSource, LeaseState, LeaseStatus, ProviderKey, RevokedHow};
 
 pub use event::HolderEvent;
@@ -146,7 +147,7 @@ impl Holder {
         let asked_at = boot_time();
         let provider = (self.shared.provider)()?;
         let held = Held::new(fetch_from(&*provider, key)?, asked_at);
-        self.shared.lock().keys.insert(key.clone(), Entry::Held(held));
+        self.shared.state.lock().keys.insert(key.clone(), Entry::Held(held));
         // Its lease may be the first to end.
         self.shared.changed.notify_all();
         Ok(())
@@ -156,7 +157,7 @@ impl Holder {
     /// that is no provider's is dropped.
     pub fn adopt(&self, kek: Kek) {
         let KekSource::Provider(key) = kek.source().clone() else { return };
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.keys.insert(key, Entry::Held(Held::new(kek, boot_time())));
         state.renews_now = true;
         drop(state);
@@ -166,7 +167,7 @@ impl Holder {
     /// Holds a key as soon as it can be had: asks for it in the background until then. [`HolderEvent::Outage`] says once
     /// why it cannot be had, [`HolderEvent::Back`] that it is held. Does nothing for a key that is held, or was revoked.
     pub fn hold_when_back(&self, key: &ProviderKey) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.keys.entry(key.clone()).or_insert_with(|| Entry::Waiting(Waiting::begins()));
         drop(state);
         self.shared.changed.notify_all();
@@ -174,7 +175,7 @@ impl Holder {
 
     /// A key for one use, if it is held. It is wiped when it is given up here, and whoever has it lets go of it.
     pub fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
-        match self.shared.lock().keys.get(key) {
+        match self.shared.state.lock().keys.get(key) {
             // Between its end and the round that finds it, a lease is over all the same.
             Some(Entry::Held(held)) if !held.is_over(&self.shared.terms) => Some(Arc::clone(&held.kek)),
             _ => None,
@@ -183,23 +184,23 @@ impl Holder {
 
     /// Wipes a key, or stops waiting for it.
     pub fn forget(&self, key: &ProviderKey) {
-        self.shared.lock().keys.remove(key);
+        self.shared.state.lock().keys.remove(key);
     }
 
     /// How a key stands that is held, waited for, or was revoked.
     pub fn status(&self, key: &ProviderKey) -> Option<LeaseStatus> {
-        self.shared.lock().keys.get(key).map(Entry::status)
+        self.shared.state.lock().keys.get(key).map(Entry::status)
     }
 
     /// The same of all of them.
     pub fn statuses(&self) -> Vec<(ProviderKey, LeaseStatus)> {
-        self.shared.lock().keys.iter().map(|(key, entry)| (key.clone(), entry.status())).collect()
+        self.shared.state.lock().keys.iter().map(|(key, entry)| (key.clone(), entry.status())).collect()
     }
 }
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.ended = true;
         state.keys.clear();
         drop(state);
@@ -213,11 +214,7 @@ impl fmt::Debug for Holder {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Shared {}
 
 fn fetch_from(provider: &dyn KeyProvider, key: &ProviderKey) -> Result<Kek, ProviderError> {
     let secret = provider.fetch(key)?;

@@ -1,6 +1,5 @@
 //! The thread that asks the provider for the keys that are held, and for those that are waited for.
 
-use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use strongroom_keys::{Kek, ProviderKey, RevokedHow};
@@ -24,7 +23,7 @@ pub(super) fn run(shared: &Shared) {
 /// Waits for the next renewal or, while a key is waited for, the next try: whether it is time to renew, or none if the
 /// holder ended.
 fn wait(shared: &Shared, renewal_due: Duration) -> Option<bool> {
-    let mut state = shared.lock();
+    let mut state = shared.state.lock();
     let retry_due = boot_time() + shared.terms.retry_period;
     loop {
         let now = boot_time();
@@ -46,14 +45,13 @@ fn wait(shared: &Shared, renewal_due: Duration) -> Option<bool> {
             return Some(false);
         }
         let next = if waiting { renewal_due.min(retry_due) } else { renewal_due };
-        let sleep = shared.changed.wait_timeout(state, next.saturating_sub(now));
-        state = sleep.unwrap_or_else(PoisonError::into_inner).0;
+        shared.changed.wait_for(&mut state, next.saturating_sub(now));
     }
 }
 
 fn renew_all(shared: &Shared) {
     let held = |(key, entry): (&ProviderKey, &Entry)| matches!(entry, Entry::Held(_)).then(|| key.clone());
-    let keys: Vec<_> = shared.lock().keys.iter().filter_map(held).collect();
+    let keys: Vec<_> = shared.state.lock().keys.iter().filter_map(held).collect();
     let mut round = Round::default();
     for key in keys {
         let asked_at = boot_time();
@@ -92,7 +90,7 @@ impl Round {
 /// What becomes of a key after the provider's answer.
 fn renewed(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Result<KeyFacts, ProviderError>) {
     let mut events = Vec::new();
-    let mut state = shared.lock();
+    let mut state = shared.state.lock();
     // It may have been forgotten meanwhile.
     let Some(entry) = state.keys.get_mut(key) else { return };
     let Entry::Held(held) = entry else { return };
@@ -152,7 +150,7 @@ fn confirm(
 fn retry_all(shared: &Shared) {
     let waiting =
         |(key, entry): (&ProviderKey, &Entry)| matches!(entry, Entry::Waiting(_)).then(|| key.clone());
-    let keys: Vec<_> = shared.lock().keys.iter().filter_map(waiting).collect();
+    let keys: Vec<_> = shared.state.lock().keys.iter().filter_map(waiting).collect();
     let mut round = Round::default();
     for key in keys {
         let asked_at = boot_time();
@@ -163,7 +161,7 @@ fn retry_all(shared: &Shared) {
 
 fn retried(shared: &Shared, key: &ProviderKey, asked_at: Duration, answer: Result<Kek, ProviderError>) {
     let mut events = Vec::new();
-    let mut state = shared.lock();
+    let mut state = shared.state.lock();
     let Some(entry) = state.keys.get_mut(key) else { return };
     let Entry::Waiting(waiting) = entry else { return };
     match answer {

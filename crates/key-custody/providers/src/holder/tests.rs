@@ -39,7 +39,7 @@ impl Scripted {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let deactivates = Some(SystemTime::UNIX_EPOCH);
         let facts = |state, deactivates| KeyFacts { state, created: None, activated: None, deactivates };
-        match *self.says.lock().unwrap() {
+        match *self.says.lock() {
             Says::State(KeyState::Compromised) => Err(ProviderError::Compromised),
             Says::State(state) => Ok(facts(state, None)),
             Says::Expired => Ok(facts(KeyState::Deactivated, deactivates)),
@@ -76,8 +76,7 @@ impl KeyProvider for Scripted {
         Ok(Vec::new())
     }
     fn health(&self) -> Vec<ServerHealth> {
-        let state =
-            if *self.says.lock().unwrap() == Says::Nothing { ServerState::Down } else { ServerState::Up };
+        let state = if *self.says.lock() == Says::Nothing { ServerState::Down } else { ServerState::Up };
         vec![ServerHealth {
             server: "kms1:5696".to_owned(),
             state,
@@ -107,7 +106,7 @@ impl Stage {
     }
 
     fn now_says(&self, says: Says) {
-        *self.provider.says.lock().unwrap() = says;
+        *self.provider.says.lock() = says;
     }
 
     fn event(&self) -> HolderEvent {

@@ -6,10 +6,11 @@
 //! [`FAILOVER_LIMIT`] as long as one server answers within 600 ms. Servers are looked at in the background, so that the
 //! calls that follow do not even wait that long, and return to the preferred one when it has been well for a while.
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use strongroom_kmip::client::{Client, ClientError, ClientOptions};
 use strongroom_kmip::protocol::{QueryFunction, ResultReason};
 
@@ -210,7 +211,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let (ended, changed) = &*self.ended;
-        *ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *ended.lock() = true;
         changed.notify_all();
     }
 }
@@ -236,9 +237,9 @@ fn start<Answer: Send + 'static>(
 fn watch(member: &Member, (ended, changed): &(Mutex<bool>, Condvar)) {
     loop {
         let period = if member.state() == ServerState::Up { HEALTH_PERIOD } else { HEALTH_PERIOD / 5 };
-        let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = changed.wait_timeout_while(ended, period, |ended| !*ended);
-        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+        let mut ended = ended.lock();
+        changed.wait_while_for(&mut ended, |ended| !*ended, period);
+        if *ended {
             return;
         }
         member.check(|client| client.query(&[QueryFunction::Operations]).map(drop));

@@ -1,8 +1,8 @@
 //! One server of a cluster, and what is known of it.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use strongroom_kmip::client::{Client, ClientError};
 
 use crate::provider::{ServerHealth, ServerState};
@@ -49,10 +49,10 @@ impl Member {
         question: impl FnOnce(&Client) -> Result<Answer, ClientError>,
     ) -> Result<Answer, ClientError> {
         let begun = Instant::now();
-        self.record().requests += 1;
+        self.record.lock().requests += 1;
         let answer = question(&self.client);
         let took = begun.elapsed();
-        let mut record = self.record();
+        let mut record = self.record.lock();
         match &answer {
             Err(error) if error.is_without_answer() => {
                 record.failures += 1;
@@ -72,14 +72,14 @@ impl Member {
     pub(super) fn check(&self, question: impl FnOnce(&Client) -> Result<(), ClientError>) {
         let begun = Instant::now();
         match question(&self.client) {
-            Err(error) if error.is_without_answer() => self.record().failed(error.to_string()),
-            _ => self.record().answered(begun),
+            Err(error) if error.is_without_answer() => self.record.lock().failed(error.to_string()),
+            _ => self.record.lock().answered(begun),
         }
     }
 
     /// Notes that a request has been waiting for so long that the next server is asked.
     pub(super) fn keeps_waiting(&self) {
-        let mut record = self.record();
+        let mut record = self.record.lock();
         if matches!(record.state, ServerState::Up | ServerState::Recovering) {
             tracing::info!(server = %self.client.server(), "a key server keeps a request waiting");
             record.state = ServerState::Slow;
@@ -87,11 +87,11 @@ impl Member {
     }
 
     pub(super) fn state(&self) -> ServerState {
-        self.record().state
+        self.record.lock().state
     }
 
     pub(super) fn health(&self) -> ServerHealth {
-        let record = self.record();
+        let record = self.record.lock();
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         ServerHealth {
             server: self.client.server().to_string(),
@@ -102,10 +102,6 @@ impl Member {
             latency_max_us: micros(record.latency_max),
             last_failure: record.last_failure.clone(),
         }
-    }
-
-    fn record(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

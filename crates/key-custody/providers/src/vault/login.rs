@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use strongroom_memory::secret::SecretBytes;
 use zeroize::{Zeroize, Zeroizing};
@@ -60,7 +60,7 @@ impl Login {
             // Read every time: whoever keeps it valid replaces it.
             VaultLogin::Token { file } => read_secret(file),
             VaultLogin::AppRole { mount, role_id, secret_id_file } => {
-                let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut token = self.token.lock();
                 let good = |token: &Token| token.ends.is_none_or(|ends| Instant::now() < ends);
                 if let Some(token) = token.as_ref().filter(|token| good(token)) {
                     return Ok(token.secret.duplicate()?);
@@ -73,7 +73,7 @@ impl Login {
 
     /// Forgets a token that was refused. Whether another one can be had.
     pub(super) fn forget(&self) -> bool {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
+        self.token.lock().take().is_some()
     }
 }
 

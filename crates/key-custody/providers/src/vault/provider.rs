@@ -1,9 +1,9 @@
 //! KEKs that a transit engine makes and opens.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use base64ct::{Base64, Encoding};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use strongroom_keys::{KEK_BYTES, KeyRequestId, ProviderKey, ProviderKeyId, WrappedKek};
 use strongroom_memory::secret::SecretBytes;
@@ -128,7 +128,7 @@ impl VaultProvider {
     }
 
     fn keep_account(&self, begun: Instant, error: Option<&ProviderError>) {
-        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = self.record.lock();
         record.requests += 1;
         match error {
             Some(error) if error.ends_by_itself() => {
@@ -231,7 +231,7 @@ impl KeyProvider for VaultProvider {
     }
 
     fn health(&self) -> Vec<ServerHealth> {
-        vec![self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()]
+        vec![self.record.lock().clone()]
     }
 }
 

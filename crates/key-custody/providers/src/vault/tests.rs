@@ -5,11 +5,12 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use base64ct::{Base64, Encoding};
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -230,7 +231,7 @@ fn serve(mut stream: StreamOwned<ServerConnection, TcpStream>, vault: &Mutex<Vau
     let (method, path) = (words.next().unwrap(), words.next().unwrap());
     assert_eq!(header(&head, "x-vault-request"), "true");
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    let (status, answer) = vault.lock().unwrap().answer(method, path, header(&head, "x-vault-token"), &body);
+    let (status, answer) = vault.lock().answer(method, path, header(&head, "x-vault-token"), &body);
     let answer = answer.to_string();
     let length = answer.len();
     write!(stream, "HTTP/1.1 {status} -\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{answer}")
@@ -266,13 +267,13 @@ fn a_kek_is_made_opened_and_wrapped_anew() {
     let unseen = ProviderKey { key: unseen.key, wrapped: unseen.wrapped, ..key.clone() };
     assert_ne!(provider.fetch(&unseen).unwrap(), new.secret);
 
-    stand_in.vault.lock().unwrap().versions.push([0x22; 32]);
+    stand_in.vault.lock().versions.push([0x22; 32]);
     let rewrapped = ProviderKey { wrapped: Some(provider.rewrap(&key).unwrap()), ..key.clone() };
     assert!(rewrapped.wrapped.as_ref().unwrap().as_bytes().starts_with(b"vault:v2:"));
     assert_eq!(provider.fetch(&rewrapped).unwrap(), new.secret);
 
     // What transit has for a revocation: versions below the least are not opened any more.
-    stand_in.vault.lock().unwrap().min_decryption_version = 2;
+    stand_in.vault.lock().min_decryption_version = 2;
     assert_eq!(provider.facts(&key).unwrap().state, KeyState::Destroyed);
     assert_eq!(provider.facts(&rewrapped).unwrap().state, KeyState::Active);
     let refused = provider.fetch(&key).unwrap_err();
@@ -288,10 +289,10 @@ fn a_role_logs_in_and_again_when_its_token_is_gone() {
     let provider = stand_in.by_role("secret-id");
     let new = provider.create(KeyRequestId::random()).unwrap();
     provider.fetch(&key_of(&new)).unwrap();
-    assert_eq!(stand_in.vault.lock().unwrap().logins, 1);
-    stand_in.vault.lock().unwrap().role_token = None;
+    assert_eq!(stand_in.vault.lock().logins, 1);
+    stand_in.vault.lock().role_token = None;
     assert_eq!(provider.fetch(&key_of(&new)).unwrap(), new.secret);
-    assert_eq!(stand_in.vault.lock().unwrap().logins, 2);
+    assert_eq!(stand_in.vault.lock().logins, 2);
 
     std::fs::write(stand_in.file("wrong"), "x").unwrap();
     let refused = stand_in.by_role("wrong").check().unwrap_err();
@@ -307,11 +308,11 @@ fn what_ends_by_itself_is_told_from_what_does_not() {
     let stand_in = StandIn::start();
     let provider = stand_in.by_token();
     let new = provider.create(KeyRequestId::random()).unwrap();
-    stand_in.vault.lock().unwrap().sealed = true;
+    stand_in.vault.lock().sealed = true;
     let sealed = provider.fetch(&key_of(&new)).unwrap_err();
     assert!(sealed.ends_by_itself() && sealed.to_string().contains("Vault is sealed"), "{sealed}");
     assert_eq!(provider.health()[0].state, ServerState::Down);
-    stand_in.vault.lock().unwrap().sealed = false;
+    stand_in.vault.lock().sealed = false;
     // A token that was replaced is read anew.
     std::fs::write(stand_in.file("token"), "s.another").unwrap();
     let refused = provider.fetch(&key_of(&new)).unwrap_err();

@@ -26,10 +26,11 @@ mod writer;
 
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use redb::{Database, ReadableDatabase, StorageBackend};
 
 use crate::counters::Counters;
@@ -167,7 +168,7 @@ impl Store for Engine {
     }
 
     fn counters(&self) -> Counters {
-        let mut counters = *lock(&self.shared.counters);
+        let mut counters = *self.shared.counters.lock();
         self.shared.medium.count(&mut counters);
         counters
     }
@@ -175,36 +176,36 @@ impl Store for Engine {
 
 impl Shared {
     fn snapshot(&self) -> Result<EngineSnapshot, StoreError> {
-        let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = self.database.read();
         let Some(database) = database.as_ref() else { return Err(self.why_unusable()) };
         let transaction = database.begin_read().map_err(unavailable)?;
         EngineSnapshot::begin(transaction)
     }
 
     fn leases(&self) -> MutexGuard<'_, Leases> {
-        lock(&self.leases)
+        self.leases.lock()
     }
 
     fn usable(&self) -> Result<(), StoreError> {
-        lock(&self.state).ended.clone().map_or(Ok(()), Err)
+        self.state.lock().ended.clone().map_or(Ok(()), Err)
     }
 
     fn why_unusable(&self) -> StoreError {
-        let ended = lock(&self.state).ended.clone();
+        let ended = self.state.lock().ended.clone();
         ended
             .unwrap_or_else(|| StoreError::Full { reason: "it is read again once a write finds room".into() })
     }
 
     /// Tells everybody how far it is now.
     fn publish(&self, revision: Revision) {
-        lock(&self.state).revision = revision;
+        self.state.lock().revision = revision;
         self.changed.notify_all();
     }
 
     /// Takes nothing from now on.
     fn end(&self, why: StoreError) {
         self.queue.close(&why);
-        lock(&self.state).ended.get_or_insert(why);
+        self.state.lock().ended.get_or_insert(why);
         self.changed.notify_all();
     }
 }
@@ -226,11 +227,6 @@ impl fmt::Debug for Engine {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Engine").field("store", &self.shared.name).finish_non_exhaustive()
     }
-}
-
-/// Nothing here panics while it holds a lock, so a poisoned one guards what is whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn name_of(path: &Path) -> Arc<str> {

@@ -1,7 +1,7 @@
 //! Watching: the history is read on, whenever there is more of it. Nothing is queued for a watch, so a slow
 //! one costs nothing.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::entry::Revision;
@@ -9,7 +9,7 @@ use crate::error::StoreError;
 use crate::range::KeyRange;
 use crate::store::{Event, Snapshot, Watch};
 
-use super::{Shared, lock};
+use super::Shared;
 
 /// Revisions that are read at a time.
 const REVISIONS_AT_A_TIME: usize = 256;
@@ -57,7 +57,7 @@ impl Watch for EngineWatch {
             if !events.is_empty() {
                 return Ok(events);
             }
-            let mut state = lock(&self.shared.state);
+            let mut state = self.shared.state.lock();
             while state.revision < self.next {
                 if let Some(ended) = &state.ended {
                     return Err(ended.clone());
@@ -66,8 +66,7 @@ impl Watch for EngineWatch {
                 if left.is_zero() {
                     return Ok(Vec::new());
                 }
-                let waited = self.shared.changed.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                self.shared.changed.wait_for(&mut state, left);
             }
         }
     }

@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use strongroom_types::{Answerer, pending};
 
 use crate::entry::{LeaseId, Revision};
@@ -18,9 +19,9 @@ use crate::limits::{GROUP_MAX_BYTES, GROUP_MAX_TRANSACTIONS, QUEUE_MAX_BYTES, QU
 use crate::store::PendingCommit;
 use crate::transaction::{Outcome, Transaction};
 
+use super::Shared;
 use super::judge::Rejected;
 use super::tables::{self, Tables};
-use super::{Shared, lock};
 
 /// What the writer is asked for.
 pub(super) enum Request {
@@ -89,7 +90,7 @@ impl Queue {
 
     fn push(&self, request: Request) {
         let bytes = request.size_bytes();
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let full =
             waiting.requests.len() >= QUEUE_MAX_TRANSACTIONS || waiting.bytes + bytes > QUEUE_MAX_BYTES;
         let refused = waiting.closed.clone().or(full.then_some(StoreError::Overloaded));
@@ -105,13 +106,13 @@ impl Queue {
 
     /// Takes no more; what waits is done still.
     pub(super) fn finish(&self) {
-        lock(&self.waiting).closed.get_or_insert(StoreError::Closed);
+        self.waiting.lock().closed.get_or_insert(StoreError::Closed);
         self.arrived.notify_one();
     }
 
     /// Takes no more, and refuses what waits.
     pub(super) fn close(&self, why: &StoreError) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         waiting.closed.get_or_insert_with(|| why.clone());
         let refused = std::mem::take(&mut waiting.requests);
         drop(waiting);
@@ -120,18 +121,18 @@ impl Queue {
 
     /// The next group: none at `deadline`, `None` at the end of all.
     fn next_group(&self, deadline: Option<Instant>) -> Option<Vec<Request>> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         while waiting.requests.is_empty() {
             if waiting.closed.is_some() {
                 return None;
             }
-            waiting = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-                None => self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+            match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+                None => self.arrived.wait(&mut waiting),
                 Some(left) if left.is_zero() => return Some(Vec::new()),
                 Some(left) => {
-                    self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
+                    self.arrived.wait_for(&mut waiting, left);
                 }
-            };
+            }
         }
         let mut group = Vec::new();
         let mut bytes = 0;
@@ -187,7 +188,7 @@ impl Writer {
                 self.do_group(group);
             }
         }
-        let database = self.shared.database.write().unwrap_or_else(PoisonError::into_inner).take();
+        let database = self.shared.database.write().take();
         if let Some(Err(error)) = database.map(redb::Database::close) {
             tracing::warn!(store = %self.shared.name, %error, "the store was not closed in order; opening it takes longer");
         }
@@ -206,7 +207,7 @@ impl Writer {
                 group.into_iter().zip(verdicts).for_each(|(request, verdict)| request.answer(verdict));
             }
             Err(error) => {
-                lock(&self.shared.counters).refused += group.len() as u64;
+                self.shared.counters.lock().refused += group.len() as u64;
                 for request in &group {
                     if let Request::Expire { lease, ttl } = request {
                         self.shared.leases().add(*lease, *ttl);
@@ -218,12 +219,12 @@ impl Writer {
     }
 
     fn is_open(&self) -> bool {
-        self.shared.database.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.shared.database.read().is_some()
     }
 
     /// Judges all requests of a group and makes what they change durable.
     fn attempt(&self, group: &[Request]) -> Result<(Revision, Vec<Verdict>), Failed> {
-        let database = self.shared.database.read().unwrap_or_else(PoisonError::into_inner);
+        let database = self.shared.database.read();
         let Some(database) = database.as_ref() else { return Err(redb::Error::DatabaseClosed.into()) };
         let transaction = tables::durable(database)?;
         let mut tables = Tables::open(&transaction)?;
@@ -296,7 +297,7 @@ impl Writer {
 
     /// Opens the database again after the medium was full. Where it still is, the next group tries again.
     fn open_anew(&self) -> Result<Revision, StoreError> {
-        let mut database = self.shared.database.write().unwrap_or_else(PoisonError::into_inner);
+        let mut database = self.shared.database.write();
         drop(database.take());
         match tables::open(&self.shared.medium, &self.shared.name) {
             Ok(opened) => {
@@ -315,7 +316,7 @@ impl Writer {
     }
 
     fn count(&self, verdicts: &[Verdict], took: Duration) {
-        let mut counters = lock(&self.shared.counters);
+        let mut counters = self.shared.counters.lock();
         counters.groups += 1;
         counters.group_max = counters.group_max.max(verdicts.len() as u64);
         counters.group_time += took;

@@ -8,8 +8,9 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use strongroom_store::StorageBackend;
 
 /// Bytes that several engines may stand on, one after the other.
@@ -45,7 +46,7 @@ pub struct Held<'a>(#[allow(dead_code, reason = "it is held, and not looked at")
 
 impl Memory {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 
     /// Nothing is read or written until this is dropped.

@@ -108,12 +108,21 @@ pub fn fill(target: Target<'_>, bytes: u64, stop: &AtomicBool) -> Result<(), Pro
     run(command, Duration::from_secs(600), stop, &mut |_| {}).map(drop)
 }
 
+/// How long a target is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadTime {
+    /// Before anything is counted.
+    pub warm_up: Duration,
+    /// While it is.
+    pub duration: Duration,
+}
+
 /// Loads a target, and says what it did. `servers` are the processes of whoever serves it.
 pub fn load(
     target: Target<'_>,
     pattern: Pattern,
     disk_bytes: u64,
-    (warm_up, duration): (Duration, Duration),
+    LoadTime { warm_up, duration }: LoadTime,
     servers: &[ProcessId],
     stop: &AtomicBool,
 ) -> Result<Sample, ProgramError> {
@@ -217,7 +226,7 @@ fn run(
     let mut child = Ended(child);
     // Its answer is a few KiB, and fits into the pipe.
     let start = Instant::now();
-    while child.is_running() {
+    while !child.reap_if_ended() {
         if stop.load(Ordering::Relaxed) {
             return Err(ProgramError::Signal);
         }
@@ -247,8 +256,9 @@ fn nonsense(why: &str) -> ProgramError {
 struct Ended(Child);
 
 impl Ended {
-    fn is_running(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
+    /// Whether it has ended.
+    fn reap_if_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
     }
 
     fn output(&mut self) -> (std::process::ExitStatus, String, String) {

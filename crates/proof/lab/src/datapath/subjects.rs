@@ -101,7 +101,8 @@ impl Session for FileSession<'_> {
         let watch = Watch::after(warm_up, duration, self.raw.device.as_ref());
         let target = Target::File(&self.path, self.raw.buffers);
         let stop = &self.raw.disks.stop;
-        let mut sample = fio::load(target, self.pattern, self.bytes, (warm_up, duration), &[], stop)?;
+        let mut sample =
+            fio::load(target, self.pattern, self.bytes, fio::LoadTime { warm_up, duration }, &[], stop)?;
         // There is no server: what fio takes is what the I/O takes.
         if let Some(cpu) = sample.get(Metric::ClientCpuUsPerOperation) {
             sample.set(Metric::ServerCpuUsPerOperation, cpu);
@@ -351,7 +352,8 @@ impl Session for NbdSession<'_> {
         let servers: Vec<_> = self.running.0[0].process_ids().collect();
         let target = Target::Nbd(&self.socket);
         let stop = &self.served.disks.stop;
-        let loaded = fio::load(target, self.pattern, self.bytes, (warm_up, duration), &servers, stop);
+        let loaded =
+            fio::load(target, self.pattern, self.bytes, fio::LoadTime { warm_up, duration }, &servers, stop);
         let mut sample = loaded.map_err(|error| match error {
             ProgramError::Signal => error,
             error => self.running.0[0].failed(error),

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
@@ -140,7 +141,7 @@ fn verdict(volume: String, role: Role, lives: &[Life<'_>], limits: &Limits) -> V
     let mut growth_pool_bytes = 0.0;
     let (mut growth_descriptors, mut growth_threads) = (0.0_f64, 0.0_f64);
     for life in &judged {
-        growths.push(growth_beside_a_step(life, limits.step_bytes));
+        growths.push(growth_beside_a_step(life, limits.step_bytes.0..=limits.step_bytes.1));
         growth_pool_bytes += growth(life, pools) / judged.len() as f64;
         times.push(growth(life, |sample| sample.seconds));
         growth_descriptors = growth_descriptors.max(low_growth(life, descriptors));
@@ -227,7 +228,7 @@ fn growth(life: &Life<'_>, of: impl Fn(&Sample) -> f64) -> f64 {
 }
 
 /// How much memory grew, without the largest of its steps that are of an allowed height.
-fn growth_beside_a_step(life: &Life<'_>, (least, most): (f64, f64)) -> f64 {
+fn growth_beside_a_step(life: &Life<'_>, allowed_bytes: RangeInclusive<f64>) -> f64 {
     let mut values: Vec<f64> = life.iter().map(|sample| memory(sample)).collect();
     // By medians, so that a peak is none.
     let height = |at: usize| {
@@ -235,7 +236,7 @@ fn growth_beside_a_step(life: &Life<'_>, (least, most): (f64, f64)) -> f64 {
         level(&values[at..at + STEP_SAMPLES]) - level(&values[at - STEP_SAMPLES..at])
     };
     let places = STEP_SAMPLES..(values.len() + 1).saturating_sub(STEP_SAMPLES);
-    let steps = places.map(|at| (at, height(at))).filter(|(_, height)| (least..=most).contains(height));
+    let steps = places.map(|at| (at, height(at))).filter(|(_, height)| allowed_bytes.contains(height));
     if let Some((at, height)) = steps.max_by(|one, other| one.1.total_cmp(&other.1)) {
         values[at..].iter_mut().for_each(|value| *value -= height);
     }

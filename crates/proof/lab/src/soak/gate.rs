@@ -1,6 +1,6 @@
 //! So many at a time, whoever comes first.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex};
 
 /// Lets a count of threads in at once.
 #[derive(Debug)]
@@ -20,19 +20,16 @@ impl Gate {
 
     /// Waits for a place.
     pub fn enter(&self) -> Place<'_> {
-        let free = self.left.wait_while(self.lock(), |free| *free == 0);
-        *free.unwrap_or_else(PoisonError::into_inner) -= 1;
+        let mut free = self.free.lock();
+        self.left.wait_while(&mut free, |free| *free == 0);
+        *free -= 1;
         Place(self)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        *self.0.lock() += 1;
+        *self.0.free.lock() += 1;
         self.0.left.notify_one();
     }
 }

@@ -17,28 +17,39 @@ use super::{Metric, Sample};
 pub struct Disk {
     /// Its name, such as `vda1`.
     pub name: String,
-    device: (u32, u32),
+    device: DeviceNumber,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DeviceNumber {
+    major: u32,
+    minor: u32,
+}
+
+impl DeviceNumber {
+    fn of(number: u64) -> Self {
+        Self { major: major(number), minor: minor(number) }
+    }
 }
 
 impl Disk {
     /// The disk that holds a file or directory; none if that is in memory, or on several disks.
     pub fn under(path: &Path) -> io::Result<Option<Self>> {
-        let number = fs::metadata(path)?.dev();
-        let device = (major(number), minor(number));
+        let device = DeviceNumber::of(fs::metadata(path)?.dev());
         if let Some(disk) = Self::of(device)? {
             return Ok(Some(disk));
         }
         // A file system with device numbers of its own, such as btrfs, names its disk among the mounts.
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let wanted = format!("{}:{}", device.0, device.1);
+        let wanted = format!("{}:{}", device.major, device.minor);
         let Some(source) = mounts.lines().find_map(|line| source_in(line, &wanted)) else { return Ok(None) };
         match fs::metadata(source) {
-            Ok(source) => Self::of((major(source.rdev()), minor(source.rdev()))),
+            Ok(source) => Self::of(DeviceNumber::of(source.rdev())),
             Err(_) => Ok(None),
         }
     }
 
-    fn of(device: (u32, u32)) -> io::Result<Option<Self>> {
+    fn of(device: DeviceNumber) -> io::Result<Option<Self>> {
         let statistics = fs::read_to_string("/proc/diskstats")?;
         let line = disk_line(&statistics, device);
         Ok(line.map(|fields| Self { name: fields[2].to_owned(), device }))
@@ -46,7 +57,7 @@ impl Disk {
 
     /// Its number, for who asks elsewhere in the kernel.
     pub fn number(&self) -> u64 {
-        makedev(self.device.0, self.device.1)
+        makedev(self.device.major, self.device.minor)
     }
 
     /// How long it has had something to do so far.
@@ -59,8 +70,8 @@ impl Disk {
 
 /// The fields of a device's line in `/proc/diskstats` (Documentation/admin-guide/iostats.rst): io_ticks is the tenth
 /// after the name.
-fn disk_line(statistics: &str, device: (u32, u32)) -> Option<Vec<&str>> {
-    let (major, minor) = (device.0.to_string(), device.1.to_string());
+fn disk_line(statistics: &str, device: DeviceNumber) -> Option<Vec<&str>> {
+    let (major, minor) = (device.major.to_string(), device.minor.to_string());
     let fields = statistics.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     fields.into_iter().find(|fields| fields.len() > 12 && fields[0] == major && fields[1] == minor)
 }
@@ -210,8 +221,8 @@ mod tests {
     #[test]
     fn disks_are_found_by_number_and_by_mount() {
         let text = " 254       0 vda 1 2 3 4 5 6 7 8 9 1234 11 0 0 0 0 0 0\n";
-        assert_eq!(disk_line(text, (254, 0)).unwrap()[12], "1234");
-        assert_eq!(disk_line(text, (254, 1)), None);
+        assert_eq!(disk_line(text, DeviceNumber { major: 254, minor: 0 }).unwrap()[12], "1234");
+        assert_eq!(disk_line(text, DeviceNumber { major: 254, minor: 1 }), None);
         let line = "36 35 0:31 / /data rw shared:1 - btrfs /dev/vdb rw,subvol=/";
         assert_eq!(source_in(line, "0:31"), Some("/dev/vdb"));
         assert_eq!(source_in(line, "0:3"), None);

@@ -5,8 +5,9 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use strongroom_frontend::listen::{Address, Listener};
 use strongroom_frontend::vhost_user_blk::{VhostUserConfig, VhostUserServer};
 use strongroom_io::{Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, Request, Thread};
@@ -65,12 +66,12 @@ impl LyingDisk {
 
     /// All that it holds.
     pub fn content(&self) -> Vec<u8> {
-        self.state.lock().unwrap().content.clone()
+        self.state.lock().content.clone()
     }
 
     /// How many requests it has served.
     pub fn requests(&self) -> u64 {
-        self.state.lock().unwrap().requests
+        self.state.lock().requests
     }
 }
 
@@ -153,7 +154,7 @@ impl Channel<Plain> for LyingChannel {
     fn kick(&mut self) {}
 
     fn poll(&mut self, done: &mut Vec<Done<Plain>>) {
-        let mut state = self.disk.state.lock().unwrap();
+        let mut state = self.disk.state.lock();
         // The last first, so that order is no friend of anybody.
         while let Some(mut io) = self.held.pop() {
             state.execute(&mut io, self.disk.lie);

@@ -11,9 +11,10 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex};
 
+use parking_lot::Mutex;
 use rustix::fs::{OFlags, syncfs};
 use strongroom_memory::BufferPool;
 
@@ -80,7 +81,7 @@ fn syncs(file_system: &FileSystem, how: Syncs) -> (usize, usize) {
                         .for_each(|word| word.copy_from_slice(&marked(number)));
                     let at = number as usize % FILE_BLOCKS * BLOCK;
                     file.write_all_at(block.bytes(), at as u64).unwrap();
-                    let held = is_alone.then(|| one_at_a_time.lock().unwrap());
+                    let held = is_alone.then(|| one_at_a_time.lock());
                     file.sync_data().unwrap();
                     drop(held);
                     Synced { number, moment: clock.moment().unwrap() }

@@ -68,13 +68,13 @@ impl Between for BrokenQueue {
                 if is("discards-") =>
             {
                 let page = from.bytes().to_vec();
-                if let Some(before) = shared.pages.lock().unwrap().insert((name, *offset), page.clone()) {
+                if let Some(before) = shared.pages.lock().insert((name, *offset), page.clone()) {
                     from.bytes_mut().copy_from_slice(&before);
                     self.pages.insert(io.tag, page);
                 }
             }
             (FileOperation::Read { into, .. }, Rule::ReadStopsAtTop, _)
-                if is("layer-") && *shared.top.lock().unwrap() != name =>
+                if is("layer-") && *shared.top.lock() != name =>
             {
                 into.bytes_mut().fill(0);
                 return Fate::Ends(io, Ok(()));

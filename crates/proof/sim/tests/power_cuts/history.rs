@@ -171,17 +171,18 @@ impl History {
         life.unwrap().lived(steps)
     }
 
-    /// The life goes on after whoever used the volume was killed, for so many steps. All that `before` allowed may be
+    /// The life goes on after whoever used the volume was killed, for so many steps. All that was `allowed` before may be
     /// found after a power cut, until the successor has opened the volume. An error says what he found wrong.
     pub fn after_kill(
         bench: &Bench,
         fs: SimFs,
         name: &'static str,
-        before: (&Oracle, &Allowed),
+        oracle: &Oracle,
+        allowed: &Allowed,
         successor: Successor,
     ) -> Result<Self, String> {
         let Successor { sort, seed, steps, rule } = successor;
-        let (mut oracle, allowed) = (before.0.clone(), before.1.clone());
+        let (mut oracle, allowed) = (oracle.clone(), allowed.clone());
         let killed = |content: &[u8], _| match oracle.killed(content) {
             Ok(()) => Ok(Account::new(oracle, allowed)),
             Err(sector) => {
@@ -324,7 +325,7 @@ impl<'a> Life<'a> {
         let volume = open_on(&*self.storage, &path(self.name), &options(protection)).unwrap();
         self.layers = volume.descriptor().layers.len();
         if let Some(Mutation { shared, .. }) = &self.mutation {
-            *shared.top.lock().unwrap() = format!("layer-{}", volume.descriptor().top);
+            *shared.top.lock() = format!("layer-{}", volume.descriptor().top);
         }
         let stages = Stages::over(volume);
         drop(opening);

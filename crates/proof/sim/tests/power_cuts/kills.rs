@@ -92,7 +92,7 @@ fn live(bench: &Bench, seed: u64, rule: Option<Rule>, count: &mut Count) -> Resu
         let steps = if random.random() { 0 } else { random.random_range(0..=STEPS_MAX) };
         let successor = Successor { sort: history.sort, seed: kill_seed, steps, rule };
         let next =
-            History::after_kill(bench, fs, name, (&knowledge.oracle, allowed), successor).map_err(said)?;
+            History::after_kill(bench, fs, name, &knowledge.oracle, allowed, successor).map_err(said)?;
         if let Some(wrong) = next.wrong.first() {
             return Err(said(wrong.clone()));
         }

@@ -5,9 +5,10 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use strongroom_datastore::file::storage::{Directory, Lockable, Storage, StoredFile};
@@ -144,7 +145,7 @@ impl Drop for Opening {
 impl Shared {
     /// What an open file is called.
     pub fn name_of(&self, file: &Arc<dyn DataFile>) -> String {
-        self.names.lock().unwrap().get(&place_of(file.as_any())).cloned().unwrap_or_default()
+        self.names.lock().get(&place_of(file.as_any())).cloned().unwrap_or_default()
     }
 
     /// A layer is being added, or is not any more.
@@ -220,7 +221,7 @@ impl Directory for Broken<AnyDirectory> {
 
     fn open(&self, name: &str, flags: OFlags) -> Result<Box<dyn StoredFile>, Errno> {
         let file = self.below.open(name, flags)?;
-        self.mutation.shared.names.lock().unwrap().insert(place_of(file.as_any()), name.to_owned());
+        self.mutation.shared.names.lock().insert(place_of(file.as_any()), name.to_owned());
         let is_new = flags.contains(OFlags::CREATE);
         let (name, mutation) = (name.to_owned(), self.mutation.clone());
         Ok(Box::new(BrokenFile { file, name, is_new, left_as_it_is: AtomicBool::new(false), mutation }))
@@ -262,7 +263,7 @@ impl Directory for Broken<AnyDirectory> {
             return Ok(());
         }
         self.below.sync()?;
-        for (name, bytes) in shared.put_off.lock().unwrap().drain(..) {
+        for (name, bytes) in shared.put_off.lock().drain(..) {
             let file = self.below.open(&name, OFlags::RDWR)?;
             file.set_length(bytes)?;
             file.sync()?;
@@ -311,7 +312,7 @@ impl BrokenFile {
             && self.is_layer()
             && self.file.length().is_ok_and(|length| length > 0);
         if puts_off {
-            self.mutation.shared.put_off.lock().unwrap().push((self.name.clone(), bytes));
+            self.mutation.shared.put_off.lock().push((self.name.clone(), bytes));
         }
         puts_off
     }

@@ -198,7 +198,7 @@ impl<'a> Life<'a> {
         // Otherwise it ends in the middle of things, as a process does that is killed.
         std::mem::forget(self.queues);
         std::mem::forget(self.disk);
-        self.history.said = std::mem::take(&mut self.said.moments.lock().unwrap());
+        self.history.said = std::mem::take(&mut self.said.moments.lock());
         self.history
     }
 

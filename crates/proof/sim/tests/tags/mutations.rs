@@ -1,9 +1,10 @@
 //! The stage with one of its rules broken, as its files and the disk below see it. Each has to be caught.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use strongroom_datastore::file::storage::StoredFile;
 use strongroom_io::{DataFile, Disk, FileIo, FileOperation, FileToken, Io, Reactor, Request, Sealed};
 use strongroom_sim::{SimFs, SimReactor};
@@ -93,7 +94,7 @@ impl Between for Broken {
             return Fate::Done(io);
         }
         if let FileOperation::Write { offset: PRESENCE..TAGS, .. } = io.operation {
-            self.said.moments.lock().unwrap().push(self.said.fs.moments());
+            self.said.moments.lock().push(self.said.fs.moments());
         }
         match (&mut io.operation, self.rule) {
             (FileOperation::Write { offset: ..PRESENCE, durable, .. }, Rule::MarkNotDurable)

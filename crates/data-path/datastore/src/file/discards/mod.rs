@@ -24,8 +24,9 @@ mod set;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::CryptoError;
 use strongroom_io::{IoError, Waker};
@@ -162,7 +163,7 @@ impl Discards {
     }
 
     fn load(&self, bytes: u64, found: Found) -> Result<(), IoError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         sidecar_pages::read(&*self.file, 0..bytes, found, |number, page| {
             self.take_page(&mut state, number, page)
         })?;
@@ -192,19 +193,14 @@ impl Discards {
         verified.map_err(no_cipher)
     }
 
-    /// A thread that panicked has left the state as it should be: no call can fail half-way.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What is recorded, to be asked of several blocks.
     pub(super) fn recorded(&self) -> Recorded<'_> {
-        Recorded(self.state())
+        Recorded(self.state.lock())
     }
 
     /// Whether nothing can be recorded any more until the volume is opened anew.
     pub fn have_failed(&self) -> bool {
-        self.state().failed
+        self.state.lock().failed
     }
 
     /// Has these blocks recorded. `asked` is what the last answer was, if there was one.
@@ -214,7 +210,7 @@ impl Discards {
         asked: Option<Asked>,
         waker: &Arc<Waker>,
     ) -> Result<Answer, IoError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(Asked(failures)) = asked
             && failures != state.failures
         {
@@ -250,7 +246,7 @@ impl Discards {
         let (mut block, end) = (extent.offset() / BLOCK_BYTES, extent.end().div_ceil(BLOCK_BYTES));
         while block < end {
             let (run_end, is_recorded) = {
-                let state = self.state();
+                let state = self.state.lock();
                 (state.recorded.run_end(block, end), state.recorded.has(block))
             };
             let run = Extent::between(block * BLOCK_BYTES, run_end * BLOCK_BYTES).intersection(extent);

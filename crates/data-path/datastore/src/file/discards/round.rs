@@ -76,7 +76,7 @@ impl Recorder {
     /// Begins a round, if anything is wanted and nobody else has one under way.
     fn begin(&mut self, pool: &ReservedPool) -> bool {
         let discards = Arc::clone(&self.discards);
-        let mut state = discards.state();
+        let mut state = discards.state.lock();
         if state.in_round || state.failed {
             return false;
         }
@@ -136,7 +136,7 @@ impl Recorder {
     fn end(&mut self, is_lost: bool) {
         let Some(round) = self.round.take() else { return };
         self.file.is_in_round.store(false, Ordering::SeqCst);
-        let mut state = self.discards.state();
+        let mut state = self.discards.state.lock();
         state.in_round = false;
         state.failed |= is_lost;
         match round.failure {
@@ -153,7 +153,7 @@ impl Recorder {
 impl Drop for Recorder {
     /// What this channel wanted nobody waits for any more; who waits for the rest asks again.
     fn drop(&mut self) {
-        self.discards.state().ask_again();
+        self.discards.state.lock().ask_again();
     }
 }
 
@@ -178,7 +178,7 @@ impl DataFile for RoundFile {
 impl Drop for RoundFile {
     fn drop(&mut self) {
         if *self.is_in_round.get_mut() {
-            let mut state = self.discards.state();
+            let mut state = self.discards.state.lock();
             state.in_round = false;
             state.ask_again();
         }

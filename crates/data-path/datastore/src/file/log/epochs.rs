@@ -6,9 +6,10 @@
 //! it after it entered an epoch, so who has not seen the block's entry in the log is in an epoch that began
 //! before it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use strongroom_io::Waker;
 use strongroom_memory::Padded;
 
@@ -45,7 +46,7 @@ impl Epochs {
     pub fn leave(&self, Epoch(epoch): Epoch) {
         if self.under_way[epoch].fetch_sub(1, Ordering::SeqCst) == 1
             && self.turns.load(Ordering::SeqCst) % 2 != epoch
-            && let Some(waker) = &*self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(waker) = &*self.waiting.lock()
         {
             waker.wake();
         }
@@ -54,7 +55,7 @@ impl Epochs {
     /// Begins another epoch. The one before the last must be [over](Self::is_over). `waker` is woken when
     /// the last one is.
     pub fn turn(&self, waker: &Arc<Waker>) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(waker));
+        *self.waiting.lock() = Some(Arc::clone(waker));
         self.turns.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -35,9 +35,10 @@ mod recover;
 mod state;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use strongroom_io::{IoError, Waker};
 use strongroom_memory::{BufferPool, CHUNK_BYTES, Padded};
@@ -161,11 +162,6 @@ impl Log {
         Ok(state.entries() as u64 * BLOCK as u64)
     }
 
-    /// No call can fail half-way, so what a thread that panicked has left is whole.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lets go of the state, and tells whoever looks without the lock.
     fn done(&self, state: MutexGuard<'_, State>) {
         self.entries.store(state.entries(), Ordering::SeqCst);
@@ -178,14 +174,14 @@ impl Log {
 
     /// Bytes for records, and bytes that they take.
     pub(super) fn size_and_use(&self) -> (u64, u64) {
-        (self.bytes, self.state().used_bytes())
+        (self.bytes, self.state.lock().used_bytes())
     }
 
     /// Decides how a write of whole blocks goes.
     pub(super) fn route(&self, layer: &dyn StoredFile, blocks: Extent) -> Result<Route, Errno> {
         let fills = self.fill_bytes_min.is_some_and(|least| blocks.length() >= least);
         loop {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             match state.route(blocks, fills) {
                 Ok(route) => {
                     self.done(state);
@@ -194,7 +190,7 @@ impl Log {
                 Err(Unloaded { chunk, changes }) => {
                     drop(state);
                     let loaded = known::load(layer, chunk)?;
-                    self.state().known.insert(&loaded, changes);
+                    self.state.lock().known.insert(&loaded, changes);
                 }
             }
         }
@@ -202,34 +198,34 @@ impl Log {
 
     /// A first write in place is done.
     pub(super) fn filled(&self, blocks: Extent) {
-        self.state().known.set(blocks);
+        self.state.lock().known.set(blocks);
     }
 
     /// These blocks are about to be, or have been, made "nothing here" in their place.
     pub(super) fn cleared(&self, blocks: Extent) {
-        self.state().known.clear(blocks);
+        self.state.lock().known.clear(blocks);
     }
 
     /// The runs of blocks that it holds, or will hold, anything of.
     pub(super) fn runs(&self, blocks: Extent) -> VecDeque<Run> {
-        if self.answers_for_nothing() { VecDeque::new() } else { self.state().runs(blocks) }
+        if self.answers_for_nothing() { VecDeque::new() } else { self.state.lock().runs(blocks) }
     }
 
     /// The blocks of an extent that it answers for, in order. Each with content is to be let go of by
     /// [`Self::release`].
     pub(super) fn pin(&self, blocks: Extent, live: &mut Vec<LogBlock>) {
-        self.state().pin(blocks, live);
+        self.state.lock().pin(blocks, live);
     }
 
     /// Ends reads of so many blocks in this segment.
     pub(super) fn release(&self, segment: usize, blocks: usize) {
-        self.state().release(segment, blocks);
+        self.state.lock().release(segment, blocks);
     }
 
     /// Calls with each run of blocks that it answers for, and whether they hold data.
     pub(super) fn for_each_run(&self, blocks: Extent, run: impl FnMut(Extent, bool)) {
         if !self.answers_for_nothing() {
-            self.state().for_each_run(blocks, run);
+            self.state.lock().for_each_run(blocks, run);
         }
     }
 
@@ -238,7 +234,7 @@ impl Log {
     /// Where the last attempt to empty the log failed for want of space, the file system may have some by now. So a write is told
     /// that there is none only by an attempt that began after it: [`Room::Later`] says which those are.
     pub(super) fn reserve(&self, payload: u32, waker: &Arc<Waker>) -> Result<Room, IoError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.is_closed {
             return Err(IoError::Closed);
         }
@@ -261,7 +257,7 @@ impl Log {
 
     /// Somebody waits for an attempt to empty the log that has not begun yet.
     pub(super) fn want_attempt(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_attempt_wanted = true;
         if let Some(destager) = &state.destager {
             destager.wake();
@@ -280,7 +276,7 @@ impl Log {
 
     /// A record has ended.
     pub(super) fn ended(&self, reservation: &Reservation, entries: &[LogEntry], arrived: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match arrived {
             true => state.commit(reservation, entries),
             false => state.fail(reservation, entries),
@@ -295,14 +291,14 @@ impl Log {
 
     /// Whether somebody will come who makes room.
     pub(super) fn expect_destager(&self, is_expected: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_destager_expected = is_expected;
         state.wake_waiting();
     }
 
     /// Has destaging end.
     pub(super) fn end_destaging(&self, end: End) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ending = Some(end);
         if let Some(destager) = &state.destager {
             destager.wake();
@@ -311,14 +307,14 @@ impl Log {
 
     /// Nobody will hear how this record ends.
     pub(super) fn lost(&self, reservation: &Reservation, entries: &[LogEntry]) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.lose(reservation, entries);
         self.done(state);
     }
 
     /// A write that was routed through the log failed before it was sent there.
     pub(super) fn give_up(&self, blocks: Extent) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.give_up(blocks);
         self.done(state);
     }

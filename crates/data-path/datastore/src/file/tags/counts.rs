@@ -1,9 +1,10 @@
 //! What the tags have shown, counted and told.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use strongroom_io::Waker;
 
 use crate::file::tagging::Binding;
@@ -64,11 +65,11 @@ impl Counts {
     }
 
     pub fn set_reader(&self, reader: Arc<Waker>) {
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
+        *self.reader.lock() = Some(reader);
     }
 
     fn wake_reader(&self) {
-        if let Some(reader) = &*self.reader.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(reader) = &*self.reader.lock() {
             reader.wake();
         }
     }
@@ -81,7 +82,7 @@ impl Counts {
     pub fn mismatched(&self, binding: &Binding, block: u64) {
         let count = self.mismatched.fetch_add(1, Ordering::Relaxed) + 1;
         self.wake_reader();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         if said.is_some_and(|last| last.elapsed() < SAY_EVERY) {
             return;
         }

@@ -1,9 +1,10 @@
 //! The stage, and what its channels share.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, RangeLocks, Sealed, Thread, Waker};
@@ -257,9 +258,8 @@ impl TagsDisk {
 }
 
 impl Shared {
-    /// A thread that panicked has left the state as it should be, or the process ends.
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub fn limits(&self) -> Limits {

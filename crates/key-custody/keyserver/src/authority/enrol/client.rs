@@ -166,10 +166,11 @@ impl Client {
     pub fn renew(
         &self,
         authorities: &[CertificateDer<'static>],
-        (present, key): (CertificateDer<'static>, &SecretBytes),
+        present: CertificateDer<'static>,
+        key: &SecretBytes,
         signing_request: &str,
     ) -> Result<CertificateResponse, ClientError> {
-        let config = config_of(authorities, (present, key))?;
+        let config = config_of(authorities, present, key)?;
         let request = RenewRequest { signing_request: signing_request.to_owned() };
         self.ask(config, names_of(authorities), RENEW_PATH, &request)
     }
@@ -181,10 +182,11 @@ impl Client {
     pub fn manage<Q: Ask>(
         &self,
         authorities: &[CertificateDer<'static>],
-        present: (CertificateDer<'static>, &SecretBytes),
+        present: CertificateDer<'static>,
+        key: &SecretBytes,
         question: Q,
     ) -> Result<Q::Answer, ClientError> {
-        let config = config_of(authorities, present)?;
+        let config = config_of(authorities, present, key)?;
         self.ask::<Q::Answer>(config, names_of(authorities), MANAGE_PATH, &question.into())
     }
 
@@ -293,7 +295,8 @@ impl Client {
 /// TLS to a server of one of the `authorities`, showing a certificate.
 fn config_of(
     authorities: &[CertificateDer<'static>],
-    (present, key): (CertificateDer<'static>, &SecretBytes),
+    present: CertificateDer<'static>,
+    key: &SecretBytes,
 ) -> Result<ClientConfig, ClientError> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {

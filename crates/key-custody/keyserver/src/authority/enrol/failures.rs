@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use strongroom_serving::network_of;
 
 /// Failures that an address may have within a [`WINDOW`]: more than anybody has by mistake.
@@ -27,7 +27,7 @@ struct Window {
 impl Failures {
     /// Whether `address` has to wait.
     pub(super) fn has_to_wait(&self, address: IpAddr, now: Instant) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let window = all.get(&network_of(address));
         window.is_some_and(|window| {
             window.failures >= FAILURES_MAX && now.duration_since(window.began) < WINDOW
@@ -36,7 +36,7 @@ impl Failures {
 
     /// `address` has failed.
     pub(super) fn count(&self, address: IpAddr, now: Instant) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if all.len() >= ADDRESSES_MAX {
             all.retain(|_, window| now.duration_since(window.began) < WINDOW);
         }
@@ -91,6 +91,6 @@ mod tests {
         for host in 0..2 * ADDRESSES_MAX as u32 {
             failures.count(IpAddr::V4(host.into()), start);
         }
-        assert!(failures.0.lock().unwrap().len() <= ADDRESSES_MAX);
+        assert!(failures.0.lock().len() <= ADDRESSES_MAX);
     }
 }

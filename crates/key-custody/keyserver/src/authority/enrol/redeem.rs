@@ -110,7 +110,7 @@ impl Authority {
                 return self.deliver_again(used, &record, &key, now);
             }
             let validity = record.certificate_seconds.map(Duration::seconds);
-            let certificate = self.make(record.client, (record.role, &record.name), &key, validity, now)?;
+            let certificate = self.make(record.client, record.role, &record.name, &key, validity, now)?;
             let used = UsedRecord { public_key: key.sha256(), certificate: certificate.sha256() };
             let transaction = if record.replaces {
                 end_all_of(snapshot.as_ref(), record.client, now)?

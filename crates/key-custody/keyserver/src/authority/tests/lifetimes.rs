@@ -5,8 +5,8 @@ use super::super::limits::{
 };
 use super::*;
 use crate::grant::{
-    Grant, GrantSigner, GrantTime, GrantVerifier, GrantedOperation, GrantedOperations, SignerRefusal,
-    Signers, VmGeneration, VmId,
+    Grant, GrantPeriod, GrantSigner, GrantTime, GrantVerifier, GrantedOperation, GrantedOperations,
+    SignerRefusal, Signers, VmGeneration, VmId,
 };
 
 #[test]
@@ -145,7 +145,7 @@ fn grants_are_believed_from_control_as_long_as_it_is_let_in() {
         identity.public_key,
         GrantedOperations::of(GrantedOperation::Get, &[]),
         vec!["kek-1".to_owned()],
-        (now, GrantTime(now.0 + 60)),
+        GrantPeriod { not_before: now, expires: GrantTime(now.0 + 60) },
     )
     .unwrap();
     let signer =
@@ -203,6 +203,6 @@ fn settings_out_of_range_are_refused() {
     let authority = place.open();
     let request = Peer::new().request;
     let too_long = Some(Duration::days(826));
-    let outcome = authority.issue((Role::Client, &name("a")), request.as_bytes(), too_long, noon());
+    let outcome = authority.issue(Role::Client, &name("a"), request.as_bytes(), too_long, noon());
     assert!(matches!(outcome, Err(AuthorityError::Limit { .. })));
 }

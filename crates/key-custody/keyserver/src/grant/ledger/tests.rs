@@ -3,6 +3,7 @@ use std::sync::Barrier;
 use proptest::prelude::*;
 use strongroom_store::Engine;
 
+use super::super::GrantPeriod;
 use super::super::encoding::{Grant, GrantedOperation, GrantedOperations};
 use super::super::verify::GrantVerifier;
 use super::super::verify::tests::{Control, NOON, at, host};
@@ -34,7 +35,7 @@ fn granted(vm: u8, generation: u64, start: i64) -> VerifiedGrant {
         host().public_key,
         GrantedOperations::of(GrantedOperation::Get, &[]),
         vec!["kek-1".to_owned()],
-        (seconds(0), seconds(300)),
+        GrantPeriod { not_before: seconds(0), expires: seconds(300) },
     );
     let bytes = control.sign(&grant.unwrap());
     GrantVerifier::new(&control).verify(&bytes, &host(), at(NOON + start)).unwrap()

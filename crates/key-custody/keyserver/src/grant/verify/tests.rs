@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use super::super::encoding::{
     GRANT_MAX_BYTES, GRANT_MAX_OBJECTS, GrantError, GrantSigner, GrantedOperations, OBJECT_MAX_BYTES,
 };
-use super::super::{GrantId, VmGeneration, VmId};
+use super::super::{GrantId, GrantPeriod, VmGeneration, VmId};
 use super::*;
 use crate::access::{CertificateSerial, ClientName, PublicKeySha256};
 
@@ -61,20 +61,23 @@ impl Signers for &Control {
     }
 }
 
-fn grant_for(seconds: (i64, i64), objects: &[&str]) -> Grant {
+fn grant_for(from_seconds: i64, until_seconds: i64, objects: &[&str]) -> Grant {
     Grant::new(
         VmId::from_bytes([7; 16]),
         VmGeneration(3),
         host().public_key,
         GrantedOperations::of(GrantedOperation::Get, &[]),
         objects.iter().map(|object| (*object).to_owned()).collect(),
-        (GrantTime::of(at(seconds.0)), GrantTime::of(at(seconds.1))),
+        GrantPeriod {
+            not_before: GrantTime::of(at(from_seconds)),
+            expires: GrantTime::of(at(until_seconds)),
+        },
     )
     .unwrap()
 }
 
 fn grant() -> Grant {
-    grant_for((NOON, NOON + 300), &["kek-1", "kek-2"])
+    grant_for(NOON, NOON + 300, &["kek-1", "kek-2"])
 }
 
 fn check(control: &Control, bytes: &[u8]) -> Result<VerifiedGrant, Refusal> {
@@ -195,8 +198,8 @@ fn a_grant_is_good_from_its_first_second_to_its_last_and_the_clocks_skew_around(
 fn a_grant_for_longer_than_any_may_be_is_refused_though_it_is_signed() {
     let control = Control::new();
     let longest = GRANT_MAX_LIFETIME_SECONDS as i64;
-    assert!(check(&control, &control.sign(&grant_for((NOON, NOON + longest), &["kek-1"]))).is_ok());
-    let too_long = control.sign(&grant_for((NOON, NOON + longest + 1), &["kek-1"]));
+    assert!(check(&control, &control.sign(&grant_for(NOON, NOON + longest, &["kek-1"]))).is_ok());
+    let too_long = control.sign(&grant_for(NOON, NOON + longest + 1, &["kek-1"]));
     assert_eq!(check(&control, &too_long), Err(Refusal::TooLongLived { lifetime_seconds: 3601 }));
 }
 
@@ -206,7 +209,7 @@ fn what_cannot_be_granted_is_not_signed() {
         let operations = GrantedOperations::of(GrantedOperation::Get, &[]);
         Grant::new(VmId::random(), VmGeneration(1), host().public_key, operations, objects, times)
     };
-    let times = (GrantTime(1), GrantTime(2));
+    let times = GrantPeriod { not_before: GrantTime(1), expires: GrantTime(2) };
     let names = |count: usize| (0..count).map(|number| number.to_string()).collect::<Vec<_>>();
     assert_eq!(make(vec![], times), Err(GrantError::ObjectCount { count: 0 }));
     assert!(make(names(GRANT_MAX_OBJECTS), times).is_ok());
@@ -217,7 +220,10 @@ fn what_cannot_be_granted_is_not_signed() {
     assert_eq!(too_long, Err(GrantError::ObjectLength { length_bytes: 1025 }));
     let many = (0..16).map(|number| format!("{number:x}").repeat(OBJECT_MAX_BYTES)).collect();
     assert!(matches!(make(many, times), Err(GrantError::TooLong { .. })));
-    assert_eq!(make(names(1), (GrantTime(2), GrantTime(2))), Err(GrantError::EmptyTime));
+    assert_eq!(
+        make(names(1), GrantPeriod { not_before: GrantTime(2), expires: GrantTime(2) }),
+        Err(GrantError::EmptyTime)
+    );
 }
 
 #[test]
@@ -240,7 +246,7 @@ proptest! {
         more in prop::sample::subsequence(&GrantedOperation::ALL[..], 0..=3),
     ) {
         let control = Control::new();
-        let times = (GrantTime(start), GrantTime(start + lifetime_seconds));
+        let times = GrantPeriod { not_before: GrantTime(start), expires: GrantTime(start + lifetime_seconds) };
         let operations = GrantedOperations::of(GrantedOperation::Get, &more);
         let generation = VmGeneration(generation);
         let vm = VmId::from_bytes(id);

@@ -24,13 +24,13 @@ impl Destager {
         }
         if self.shared.syncs.have_failed() {
             // The log keeps what it has until the volume is opened anew.
-            let mut state = self.log.state();
+            let mut state = self.log.state.lock();
             state.stalled = Some(IoError::FlushFailed);
             state.wake_waiting();
             drop(state);
             return self.end_if_asked(Err(IoError::FlushFailed));
         }
-        let mut state = self.log.state();
+        let mut state = self.log.state.lock();
         let ending = state.ending;
         if state.is_empty() {
             self.is_busy = false;
@@ -62,7 +62,7 @@ impl Destager {
     /// What to bring to the layer now. If there is nothing, it will be looked at again.
     fn plan(&mut self, is_ending: bool) -> Option<(Vec<usize>, Vec<Planned>)> {
         let now = Instant::now();
-        let mut state = self.log.state();
+        let mut state = self.log.state.lock();
         state.is_watched = true;
         if !is_ending
             && !state.is_attempt_wanted
@@ -95,14 +95,14 @@ impl Destager {
     /// Has the log made durable, and the segments read.
     fn prepare(&mut self, segments: Vec<usize>, planned: Vec<Planned>) {
         {
-            let mut state = self.log.state();
+            let mut state = self.log.state.lock();
             state.attempts.begin();
             state.is_attempt_wanted = false;
         }
         let mut pieces = Vec::new();
         let mut offsets = Vec::new();
         if planned.iter().any(|planned| planned.live.at.is_some()) {
-            let state = self.log.state();
+            let state = self.log.state.lock();
             for &segment in &segments {
                 let end = state.used_blocks(segment);
                 for first in (0..end).step_by(PIECE_BLOCKS as usize) {

@@ -94,7 +94,7 @@ impl Destager {
         let file = queue.register(Arc::clone(&log.file) as _)?;
         let waker = thread.reactor.waker();
         {
-            let mut state = log.state();
+            let mut state = log.state.lock();
             if state.destager.is_some() || state.stalled == Some(IoError::Closed) {
                 return Err(IoError::Closed);
             }
@@ -186,7 +186,7 @@ impl Destager {
         let Some(Cycle { step, failure, .. }) = self.cycle else { return self.begin() };
         let is_idle = self.sent.is_empty();
         let can_stop = matches!(step, Step::Preparing | Step::Allocating | Step::Writing);
-        if failure.is_some() || can_stop && self.log.state().ending == Some(End::Now) {
+        if failure.is_some() || can_stop && self.log.state.lock().ending == Some(End::Now) {
             return is_idle && self.abandon();
         }
         match step {
@@ -194,7 +194,7 @@ impl Destager {
                 let ready = is_idle && self.log.epochs.is_over() && self.syncs_are_over();
                 if ready && let Some(cycle) = &mut self.cycle {
                     let end_bytes = self.shared.limits().size_bytes;
-                    cycle.ahead = self.log.state().space_ahead(&cycle.planned, end_bytes);
+                    cycle.ahead = self.log.state.lock().space_ahead(&cycle.planned, end_bytes);
                     cycle.step = Step::Allocating;
                 }
                 ready
@@ -232,7 +232,7 @@ impl Destager {
     fn abandon(&mut self) -> bool {
         let Some(Cycle { failure, .. }) = self.cycle.take() else { return false };
         let Some(error) = failure else { return true };
-        let mut state = self.log.state();
+        let mut state = self.log.state.lock();
         if state.stalled != Some(error) {
             tracing::warn!(%error, "first writes cannot be brought from the log to the layer; they stay in the log");
         }
@@ -246,7 +246,7 @@ impl Destager {
     }
 
     fn end_if_asked(&mut self, result: Result<(), IoError>) -> bool {
-        let is_asked = self.log.state().ending.is_some();
+        let is_asked = self.log.state.lock().ending.is_some();
         if is_asked && self.ended.is_none() {
             self.ended = Some(result);
         }
@@ -267,7 +267,7 @@ impl Drop for Destager {
                 Some(Job::Read(_) | Job::Ahead | Job::Write) | None => {}
             }
         }
-        let mut state = self.log.state();
+        let mut state = self.log.state.lock();
         state.destager = None;
         if was_working {
             // What it has sent may land at any time.

@@ -1,7 +1,5 @@
 //! Moving the log's tail, which says what of the log is not needed any more.
 
-use std::sync::PoisonError;
-
 use strongroom_io::{FileOperation, IoError};
 
 use super::super::Log;
@@ -14,14 +12,14 @@ impl Destager {
     pub(super) fn trim(&mut self) {
         let Some(cycle) = &mut self.cycle else { return };
         cycle.step = Step::Trimming;
-        let tail = self.log.state().tail_after(cycle.segments.len());
+        let tail = self.log.state.lock().tail_after(cycle.segments.len());
         self.write_superblock(tail, None);
     }
 
     /// It is durable.
     pub(super) fn trimmed(&mut self) -> bool {
         let Some(Cycle { segments, planned, .. }) = self.cycle.take() else { return false };
-        let mut state = self.log.state();
+        let mut state = self.log.state.lock();
         state.trim(&segments, &planned);
         state.stalled = None;
         self.retry_at = None;
@@ -32,7 +30,7 @@ impl Destager {
     /// Says that the log is empty, so that it need not be searched when it is opened.
     pub(super) fn close(&mut self) -> bool {
         let next = {
-            let mut state = self.log.state();
+            let mut state = self.log.state.lock();
             // Nothing is appended from here on.
             state.is_closed = true;
             state.next_sequence()
@@ -69,12 +67,12 @@ impl Destager {
 impl Log {
     /// The superblock that is to follow the last one.
     fn superblock_after(&self, tail: u64, next: Option<u64>) -> Superblock {
-        let last = self.superblock.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self.superblock.lock();
         Superblock { generation: last.generation + 1, tail, next, ..last.clone() }
     }
 
     /// A superblock is in the file.
     pub(super) fn written(&self, superblock: Superblock) {
-        *self.superblock.lock().unwrap_or_else(PoisonError::into_inner) = superblock;
+        *self.superblock.lock() = superblock;
     }
 }

@@ -2,10 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -30,7 +30,7 @@ impl EnrolmentRecord for Record {
         if self.full.load(Ordering::SeqCst) {
             return Err(NotRecorded("no room".to_owned()));
         }
-        self.events.lock().unwrap().push(event.clone());
+        self.events.lock().push(event.clone());
         Ok(())
     }
 }
@@ -82,7 +82,7 @@ impl Port {
     }
 
     fn outcomes(&self) -> Vec<Result<(), &'static str>> {
-        self.record.events.lock().unwrap().drain(..).map(|event| event.outcome.map(|_| ())).collect()
+        self.record.events.lock().drain(..).map(|event| event.outcome.map(|_| ())).collect()
     }
 
     /// Sends `bytes` over TLS without a certificate, and reads to the end.
@@ -142,10 +142,9 @@ fn a_host_enrols_and_renews_and_each_is_on_record() {
     assert_eq!(identity.client, response.client);
 
     let next = Peer::new();
-    let present = (certificate.clone(), &peer.pkcs8);
-    let renewed = port.client().renew(&[root], present, &next.request).unwrap();
+    let renewed = port.client().renew(&[root], certificate.clone(), &peer.pkcs8, &next.request).unwrap();
     assert_eq!(renewed.client, response.client);
-    let events: Vec<_> = port.record.events.lock().unwrap().drain(..).collect();
+    let events: Vec<_> = port.record.events.lock().drain(..).collect();
     let issued = |pem: &str| Ok((response.client, CertificateSha256::of(&der(pem))));
     assert_eq!(events.len(), 2);
     assert_eq!((events[0].request, events[0].by), (ENROL_PATH, None));
@@ -211,9 +210,9 @@ fn a_revoked_client_renews_nothing() {
     let peer = Peer::new();
     let response = port.client().enrol(&port.token(), &peer.request).unwrap();
     port.authority.revoke_client(response.client, "stolen", noon()).unwrap();
-    let present = (der(&response.certificate), &peer.pkcs8);
+    let present = der(&response.certificate);
     let root = der(&response.authorities);
-    let outcome = port.client().renew(&[root], present, &Peer::new().request);
+    let outcome = port.client().renew(&[root], present, &peer.pkcs8, &Peer::new().request);
     assert!(matches!(outcome, Err(ClientError::Tls { .. })), "{outcome:?}");
     // A refused handshake is put on record after the client has heard of it.
     port.finish();
@@ -252,7 +251,7 @@ fn who_has_a_certificate_is_served_whatever_others_do_at_its_address() {
     let (certificate, root) = (der(&enrolled.certificate), der(&enrolled.authorities));
     let renews = || {
         let roots = std::slice::from_ref(&root);
-        port.client().renew(roots, (certificate.clone(), &peer.pkcs8), &Peer::new().request).unwrap();
+        port.client().renew(roots, certificate.clone(), &peer.pkcs8, &Peer::new().request).unwrap();
     };
     // More noise than an address may make, until a stranger waits.
     while port.talk(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").starts_with("HTTP/1.1") {
@@ -327,6 +326,6 @@ fn whatever_comes_to_the_port_is_not_in_the_way_of_the_socket() {
         }
         done.store(true, Ordering::SeqCst);
     });
-    let events: Vec<_> = port.record.events.lock().unwrap().drain(..).collect();
+    let events: Vec<_> = port.record.events.lock().drain(..).collect();
     assert!(matches!(events[0].peer, server::Origin::Socket { .. }), "{events:?}");
 }
