@@ -109,8 +109,7 @@ fn a_panic_ends_the_released_program() {
 }
 
 /// Where std's locks are still taken.
-const STD_LOCKS: [&str; 3] =
-    ["control-plane/hostd/", "control-plane/hypervisor/src/monitor/", "key-custody/audit/"];
+const STD_LOCKS: [&str; 1] = ["control-plane/hostd/"];
 
 /// docs/decisions/0024-one-lock-without-poison.md.
 #[test]

@@ -18,7 +18,6 @@ pub mod firmware;
 pub mod kvm;
 pub mod launch;
 pub mod machine;
-#[expect(clippy::disallowed_types, reason = "its lock becomes parking_lot's with the next change to it")]
 pub mod monitor;
 pub mod network;
 mod packet;

@@ -10,10 +10,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use strongroom_audit::syslog::{Collector, ShipOptions, Shipper};
@@ -107,7 +108,7 @@ impl Receiver {
     }
 
     fn messages(&self) -> Vec<String> {
-        self.messages.lock().unwrap().clone()
+        self.messages.lock().clone()
     }
 }
 
@@ -124,7 +125,7 @@ fn serve(tcp: TcpStream, config: &Arc<ServerConfig>, manner: Manner, all: &Mutex
     let mut reader = BufReader::with_capacity(512, tls);
     let mut count = 0;
     while let Some(message) = message(&mut reader) {
-        all.lock().unwrap().push(message);
+        all.lock().push(message);
         count += 1;
         match manner {
             Manner::LeavesAfter(after) if count >= after => break,

@@ -31,10 +31,11 @@ mod start;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
@@ -113,7 +114,7 @@ impl Monitor {
     /// As [`Self::greet`]; the former stays then.
     pub fn replace(&self, socket: OwnedFd, within: Duration) -> Result<(), NotGreeted> {
         let other = Arc::new(Connection::greet(socket, within)?);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = other;
+        *self.0.lock() = other;
         Ok(())
     }
 
@@ -266,7 +267,7 @@ impl Monitor {
     }
 
     fn connection(&self) -> Arc<Connection> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.lock())
     }
 
     fn done(&self, request: Request, files: &[BorrowedFd<'_>]) -> Result<(), QmpError> {

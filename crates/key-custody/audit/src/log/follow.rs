@@ -1,12 +1,12 @@
 //! Reading on behind the writer: durable lines only, each once, in order.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::AuditError;
 use crate::read::Reader;
 
-use super::{Shared, lock};
+use super::Shared;
 
 /// What comes after the lines that have been read.
 pub(crate) struct Follower {
@@ -30,7 +30,7 @@ impl Follower {
     /// After the last line of a log that has ended, in whichever way, that is [`AuditError::Closed`].
     pub(crate) fn line(&mut self, wait: Duration) -> Result<Option<(u64, Vec<u8>)>, AuditError> {
         let deadline = Instant::now() + wait;
-        let mut state = lock(&self.shared.state);
+        let mut state = self.shared.state.lock();
         while state.durable < self.reader.next() {
             if state.ended.is_some() {
                 return Err(AuditError::Closed);
@@ -39,8 +39,7 @@ impl Follower {
             if left.is_zero() {
                 return Ok(None);
             }
-            let waited = self.shared.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.changed.wait_for(&mut state, left);
         }
         let durable = state.durable;
         drop(state);

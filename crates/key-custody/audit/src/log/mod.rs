@@ -14,11 +14,12 @@ mod writer;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use strongroom_types::Pending;
 
 use crate::counters::Counters;
@@ -142,12 +143,12 @@ impl AuditLog {
 
     /// The sequence of the last line that is durable; 0 for none.
     pub fn durable(&self) -> u64 {
-        lock(&self.shared.state).durable
+        self.shared.state.lock().durable
     }
 
     /// What it has done since it was opened.
     pub fn counters(&self) -> Counters {
-        *lock(&self.shared.counters)
+        *self.shared.counters.lock()
     }
 
     /// Where it lies.
@@ -165,12 +166,12 @@ impl Shared {
     /// Takes nothing from now on.
     fn end(&self, why: AuditError) {
         self.queue.close(&why);
-        lock(&self.state).ended.get_or_insert(why);
+        self.state.lock().ended.get_or_insert(why);
         self.changed.notify_all();
     }
 
     fn publish(&self, durable: u64) {
-        lock(&self.state).durable = durable;
+        self.state.lock().durable = durable;
         self.changed.notify_all();
     }
 }
@@ -246,9 +247,4 @@ fn unanswered() -> AuditError {
 fn body(content: &Content) -> Result<Vec<u8>, AuditError> {
     let failed = |error: serde_json::Error| AuditError::Failed { reason: error.to_string().into() };
     line::body(&line::now(), content).map_err(failed)
-}
-
-/// Nothing here panics while it holds a lock, so a poisoned one guards what is whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

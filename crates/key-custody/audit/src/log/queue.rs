@@ -6,9 +6,9 @@
 //! callers of the other work. Were it all of them, nobody would work during a sync. Who is alone never waits.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use strongroom_types::{Answerer, Pending, pending};
 
 use crate::error::AuditError;
@@ -19,7 +19,7 @@ use crate::limits::{
 use crate::line;
 use crate::record::Record;
 
-use super::{Receipt, lock};
+use super::Receipt;
 
 /// What a line has around its body: sequence, group, previous hash.
 const AROUND_BODY_BYTES: usize = 160;
@@ -97,7 +97,7 @@ impl Queue {
 
     fn push(&self, entry: Entry) {
         let bytes = entry.body.len();
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         if let Some(refused) = waiting.refusal(bytes) {
             drop(waiting);
             return entry.answer.answer(Err(refused));
@@ -113,7 +113,7 @@ impl Queue {
 
     pub(super) fn ask_for_head(&self) -> Pending<Result<SignedHead, AuditError>> {
         let (answer, pending) = pending();
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         match waiting.refusal(0) {
             Some(refused) => {
                 drop(waiting);
@@ -130,13 +130,13 @@ impl Queue {
 
     /// Takes no more; what waits is written still.
     pub(super) fn finish(&self) {
-        lock(&self.waiting).closed.get_or_insert(AuditError::Closed);
+        self.waiting.lock().closed.get_or_insert(AuditError::Closed);
         self.arrived.notify_one();
     }
 
     /// Takes no more, and refuses what waits.
     pub(super) fn close(&self, why: &AuditError) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         waiting.closed.get_or_insert_with(|| why.clone());
         let entries = std::mem::take(&mut waiting.entries).into();
         let heads = std::mem::take(&mut waiting.heads);
@@ -147,13 +147,13 @@ impl Queue {
     /// What is to be written together: nothing at `deadline`, `None` at the end of all. `answered` is how many records the group
     /// before had.
     pub(super) fn next_group(&self, answered: usize, deadline: Option<Instant>) -> Option<Group> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         // Who was answered in a group of one, with nobody beside it, is alone.
         let awaited = (answered + waiting.entries.len()).div_ceil(2).min(GROUP_MAX_RECORDS);
         if awaited > 1 {
-            waiting = self.wait_for(waiting, awaited, Some(Instant::now() + GATHER_TIME));
+            self.wait_for(&mut waiting, awaited, Some(Instant::now() + GATHER_TIME));
         }
-        waiting = self.wait_for(waiting, 1, deadline);
+        self.wait_for(&mut waiting, 1, deadline);
         if waiting.entries.is_empty() && waiting.heads.is_empty() {
             return waiting.closed.is_none().then(Group::default);
         }
@@ -169,24 +169,16 @@ impl Queue {
     }
 
     /// Waits for so many records, or for what cannot wait, until `deadline`.
-    fn wait_for<'a>(
-        &self,
-        mut waiting: MutexGuard<'a, Waiting>,
-        records: usize,
-        deadline: Option<Instant>,
-    ) -> MutexGuard<'a, Waiting> {
+    fn wait_for(&self, waiting: &mut MutexGuard<'_, Waiting>, records: usize, deadline: Option<Instant>) {
         while !waiting.is_due(records) {
             waiting.awaited = Some(records);
-            waiting = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
-                None => self.arrived.wait(waiting).unwrap_or_else(PoisonError::into_inner),
+            match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+                None => self.arrived.wait(waiting),
                 Some(left) if left.is_zero() => break,
-                Some(left) => {
-                    self.arrived.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+                Some(left) => drop(self.arrived.wait_for(waiting, left)),
+            }
         }
         waiting.awaited = None;
-        waiting
     }
 }
 

@@ -25,7 +25,7 @@ use crate::record::{Actor, Outcome, Record};
 use crate::syslog;
 use strongroom_types::hex;
 
-use super::{AuditLog, lock};
+use super::AuditLog;
 
 /// What the record of a removal is called.
 const ACTION: &str = "remove audit file";
@@ -81,7 +81,7 @@ impl AuditLog {
     /// [`AuditError::Damaged`] where a file does not follow from the one that is to go, and those of
     /// [`append`](Self::append); what was to go is there still.
     pub fn retain(&self, policy: &Retention) -> Result<u64, AuditError> {
-        let _alone = lock(&self.shared.retaining);
+        let _alone = self.shared.retaining.lock();
         let mut removed = 0;
         while let Some(leaving) = self.leaving(policy)? {
             self.remove(&leaving, policy)?;

@@ -16,7 +16,7 @@ use crate::storage::LogFile;
 
 use super::opening::{Current, Found};
 use super::queue::Group;
-use super::{Options, Receipt, Shared, body, lock};
+use super::{Options, Receipt, Shared, body};
 
 pub(super) fn start(
     shared: Arc<Shared>,
@@ -76,7 +76,7 @@ impl Writer {
             answered = group.entries.len();
             self.do_group(group, false);
         }
-        if self.unsigned > 0 && lock(&self.shared.state).ended.is_none() {
+        if self.unsigned > 0 && self.shared.state.lock().ended.is_none() {
             self.do_group(Group::default(), true);
         }
         self.tail = true;
@@ -105,7 +105,7 @@ impl Writer {
             }
             Err(error) => {
                 tracing::error!(%error, records = group.entries.len(), "records were refused");
-                lock(&self.shared.counters).refused += group.entries.len() as u64;
+                self.shared.counters.lock().refused += group.entries.len() as u64;
                 // Not to be tried again at once.
                 self.head_due = Instant::now() + self.options.head_interval;
                 if matches!(error, AuditError::Failed { .. }) {
@@ -234,7 +234,7 @@ impl Writer {
         let took = began.elapsed();
         let records = group.entries.len() as u64;
         self.unsigned += records;
-        let mut counters = lock(&self.shared.counters);
+        let mut counters = self.shared.counters.lock();
         match &draft.head {
             Some(Ok(_)) => {
                 counters.heads += 1;

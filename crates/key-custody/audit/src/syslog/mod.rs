@@ -14,10 +14,11 @@ mod connection;
 mod cursor;
 mod message;
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustls::ClientConfig;
 
 use crate::error::AuditError;
@@ -146,7 +147,7 @@ impl Shipper {
             if left.is_zero() {
                 return false;
             }
-            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.shared.changed.wait_for(&mut state, left);
         }
         true
     }
@@ -174,13 +175,14 @@ impl Drop for Shipper {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Pauses; says whether it is to end.
     fn pause(&self, pause: Duration) -> bool {
-        let waited = self.changed.wait_timeout_while(self.state(), pause, |state| !state.ending);
-        waited.unwrap_or_else(PoisonError::into_inner).0.ending
+        let mut state = self.state();
+        self.changed.wait_while_for(&mut state, |state| !state.ending, pause);
+        state.ending
     }
 
     fn is_ending(&self) -> bool {
