@@ -98,10 +98,10 @@ impl Context {
                 }
             }
         };
-        context.initialise((cipher, encrypting), ptr::null(), ptr::null())?;
+        context.initialise(cipher, encrypting, ptr::null(), ptr::null())?;
         // NONCE_BYTES fits.
         context.set_nonce_length(nonce.len() as c_int)?;
-        context.initialise((ptr::null(), encrypting), key.expose().as_ptr(), nonce.as_ptr())?;
+        context.initialise(ptr::null(), encrypting, key.expose().as_ptr(), nonce.as_ptr())?;
         Ok(context)
     }
 
@@ -124,7 +124,8 @@ impl Context {
 
     fn initialise(
         &self,
-        (cipher, encrypting): (*const lc::EVP_CIPHER, c_int),
+        cipher: *const lc::EVP_CIPHER,
+        encrypting: c_int,
         key: *const u8,
         nonce: *const u8,
     ) -> Result<(), CryptoError> {

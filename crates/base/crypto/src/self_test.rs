@@ -55,7 +55,8 @@ impl Comparison for CompareOnly {
 
 fn expect(
     comparison: &mut dyn Comparison,
-    (algorithm, what): (Algorithm, &'static str),
+    algorithm: Algorithm,
+    what: &'static str,
     answer: &[u8],
     known: &[u8],
 ) -> Result<(), CryptoError> {
@@ -69,26 +70,27 @@ fn expect(
 /// Changed input must be refused as not authentic; success and every other error fail the test.
 fn expect_refusal<T>(
     comparison: &mut dyn Comparison,
-    (algorithm, what): (Algorithm, &'static str),
+    algorithm: Algorithm,
+    what: &'static str,
     outcome: Result<T, CryptoError>,
 ) -> Result<(), CryptoError> {
     let refused = matches!(outcome, Err(CryptoError::Authentication { .. }));
-    expect(comparison, (algorithm, what), &[u8::from(refused)], &[1])
+    expect(comparison, algorithm, what, &[u8::from(refused)], &[1])
 }
 
 fn hashes(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
     // FIPS 180-4, example "abc".
     let known: [u8; 32] = hex("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    expect(comparison, (Algorithm::Sha256, "digest"), &mac::sha256(b"abc"), &known)?;
+    expect(comparison, Algorithm::Sha256, "digest", &mac::sha256(b"abc"), &known)?;
 
     // RFC 4231, test case 1.
     let key = secret(&[0x0b; 20])?;
     let known: [u8; 32] = hex("b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
     let tag = mac::hmac_sha256(&key, b"Hi There")?;
-    expect(comparison, (Algorithm::HmacSha256, "tag"), &tag, &known)?;
+    expect(comparison, Algorithm::HmacSha256, "tag", &tag, &known)?;
     mac::verify_hmac_sha256(&key, b"Hi There", &known)?;
     let outcome = mac::verify_hmac_sha256(&key, b"Hi there", &known);
-    expect_refusal(comparison, (Algorithm::HmacSha256, "refusal of a changed message"), outcome)?;
+    expect_refusal(comparison, Algorithm::HmacSha256, "refusal of a changed message", outcome)?;
 
     // RFC 5869, A.1.
     let secret = secret(&[0x0b; 22])?;
@@ -99,7 +101,7 @@ fn hashes(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
         "34007208d5b887185865"
     ));
     let derived = kdf::hkdf_sha256(&secret, &salt, &info, known.len())?;
-    expect(comparison, (Algorithm::HkdfSha256, "derived key"), derived.expose(), &known)
+    expect(comparison, Algorithm::HkdfSha256, "derived key", derived.expose(), &known)
 }
 
 /// The key of IEEE 1619-2007, vectors 10 to 14.
@@ -127,9 +129,9 @@ fn xts(comparison: &mut dyn Comparison, kernel: &'static dyn kernel::XtsKernel) 
             UnitSize::Bytes512 => ("encryption of 512-byte units", "decryption of 512-byte units"),
             UnitSize::Bytes4096 => ("encryption of 4096-byte units", "decryption of 4096-byte units"),
         };
-        expect(comparison, (Algorithm::Aes256Xts, encryption), &mac::sha256(&output), known)?;
+        expect(comparison, Algorithm::Aes256Xts, encryption, &mac::sha256(&output), known)?;
         session.decrypt(XTS_FIRST_UNIT, &output, &mut decrypted)?;
-        expect(comparison, (Algorithm::Aes256Xts, decryption), &decrypted, &plain)?;
+        expect(comparison, Algorithm::Aes256Xts, decryption, &decrypted, &plain)?;
     }
     Ok(())
 }
@@ -148,11 +150,11 @@ fn agreement(
         library.encrypt(XTS_FIRST_UNIT, &plain, &mut known)?;
         let mut session = Xts::with_kernel(&key, unit, kernel)?.session()?;
         session.encrypt(XTS_FIRST_UNIT, &plain, &mut output)?;
-        let name = (Algorithm::Aes256Xts, "encryption as the library does it");
-        expect(comparison, name, &output, &known)?;
+        let what = "encryption as the library does it";
+        expect(comparison, Algorithm::Aes256Xts, what, &output, &known)?;
         session.decrypt(XTS_FIRST_UNIT, &known, &mut output)?;
-        let name = (Algorithm::Aes256Xts, "decryption of what the library encrypted");
-        expect(comparison, name, &output, &plain)?;
+        let what = "decryption of what the library encrypted";
+        expect(comparison, Algorithm::Aes256Xts, what, &output, &plain)?;
     }
     Ok(())
 }
@@ -172,12 +174,12 @@ fn gcm(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
     ));
     let algorithm = Algorithm::Aes256Gcm;
     let sealed = aead::seal_with_nonce(&key, nonce, &associated_data, &secret(&plain)?)?;
-    expect(comparison, (algorithm, "sealing"), &sealed.ciphertext_and_tag, &known)?;
+    expect(comparison, algorithm, "sealing", &sealed.ciphertext_and_tag, &known)?;
     let sealed = Sealed { nonce, ciphertext_and_tag: known.to_vec() };
     let opened = aead::open(&key, &associated_data, &sealed)?;
-    expect(comparison, (algorithm, "opening"), opened.expose(), &plain)?;
+    expect(comparison, algorithm, "opening", opened.expose(), &plain)?;
     let outcome = aead::open(&key, &associated_data[1..], &sealed);
-    expect_refusal(comparison, (algorithm, "refusal of other associated data"), outcome)?;
+    expect_refusal(comparison, algorithm, "refusal of other associated data", outcome)?;
 
     // McGrew and Viega, The Galois/Counter Mode of Operation, appendix B, case 17.
     let algorithm = Algorithm::AesGcm;
@@ -191,11 +193,11 @@ fn gcm(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
     let known: [u8; 16] = hex("3a337dbf46a792c45e454913fe2ea8f2");
     let mut text = plain;
     let tag = gcm::seal(&key, &nonce, &associated_data, &mut text)?;
-    expect(comparison, (algorithm, "tag"), &tag, &known)?;
+    expect(comparison, algorithm, "tag", &tag, &known)?;
     gcm::open(&key, &nonce, &associated_data, &mut text, &known)?;
-    expect(comparison, (algorithm, "opening"), &text, &plain)?;
+    expect(comparison, algorithm, "opening", &text, &plain)?;
     let outcome = gcm::open(&key, &nonce, &associated_data[1..], &mut text, &known);
-    expect_refusal(comparison, (algorithm, "refusal of other associated data"), outcome)
+    expect_refusal(comparison, algorithm, "refusal of other associated data", outcome)
 }
 
 fn wrapping(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
@@ -205,20 +207,20 @@ fn wrapping(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
     let key: [u8; 32] = hex("00112233445566778899aabbccddeeff000102030405060708090a0b0c0d0e0f");
     let known: [u8; 40] =
         hex(concat!("28c9f404c4b810f4cbccb35cfb87f8263f5786e2d80ed326", "cbc7f0e71a99f43bfb988b9b7a02dd21"));
-    expect(comparison, (algorithm, "wrapping"), &key_wrap::wrap(&kek, &secret(&key)?)?, &known)?;
-    expect(comparison, (algorithm, "unwrapping"), key_wrap::unwrap(&kek, &known)?.expose(), &key)?;
+    expect(comparison, algorithm, "wrapping", &key_wrap::wrap(&kek, &secret(&key)?)?, &known)?;
+    expect(comparison, algorithm, "unwrapping", key_wrap::unwrap(&kek, &known)?.expose(), &key)?;
     let outcome = key_wrap::unwrap(&kek, &spoiled(known));
-    expect_refusal(comparison, (algorithm, "refusal of changed bytes"), outcome)?;
+    expect_refusal(comparison, algorithm, "refusal of changed bytes", outcome)?;
 
     // NIST CAVP KWP_AE_256, length 72, count 0.
     let algorithm = Algorithm::Aes256Kwp;
     let kek = secret(&hex::<32>("70da43aac823c6dd37d1109f5b18feb4503c973288989745e2cc1cc21d9570c6"))?;
     let key: [u8; 9] = hex("edf17d966ed896aee3");
     let known: [u8; 24] = hex("d67b5b2ad15c645450e23b5e7b6d682f8ae20e716d470db7");
-    expect(comparison, (algorithm, "wrapping"), &key_wrap::wrap_padded(&kek, &secret(&key)?)?, &known)?;
-    expect(comparison, (algorithm, "unwrapping"), key_wrap::unwrap_padded(&kek, &known)?.expose(), &key)?;
+    expect(comparison, algorithm, "wrapping", &key_wrap::wrap_padded(&kek, &secret(&key)?)?, &known)?;
+    expect(comparison, algorithm, "unwrapping", key_wrap::unwrap_padded(&kek, &known)?.expose(), &key)?;
     let outcome = key_wrap::unwrap_padded(&kek, &spoiled(known));
-    expect_refusal(comparison, (algorithm, "refusal of changed bytes"), outcome)
+    expect_refusal(comparison, algorithm, "refusal of changed bytes", outcome)
 }
 
 fn secret(bytes: &[u8]) -> Result<SecretBytes, CryptoError> {
@@ -298,8 +300,8 @@ mod tests {
 
     #[test]
     fn accepting_changed_data_is_reported() {
-        let name = (Algorithm::Aes256Gcm, "refusal");
-        let error = expect_refusal(&mut CompareOnly, name, Ok(())).unwrap_err();
+        let refusal = expect_refusal(&mut CompareOnly, Algorithm::Aes256Gcm, "refusal", Ok(()));
+        let error = refusal.unwrap_err();
         assert!(matches!(error, CryptoError::SelfTest { algorithm: Algorithm::Aes256Gcm, .. }), "{error}");
     }
 }

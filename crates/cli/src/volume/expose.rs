@@ -230,8 +230,7 @@ impl ExposeArguments {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let birth = StarterBirth { name, socket_file: listener.file().cloned() };
         let failed = |error| CliError::File { action: "start", path: "/proc/self/exe".into(), error };
-        let command = this_program(log, STARTER_COMMAND)?.command();
-        let starter = StarterProcess::start(command, &birth).map_err(failed)?;
+        let starter = StarterProcess::start(&this_program(log, STARTER_COMMAND)?, &birth).map_err(failed)?;
         let removes = Arc::clone(&starter);
         listener.remove_by(move || removes.remove_socket_file());
 

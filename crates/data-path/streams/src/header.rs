@@ -63,6 +63,15 @@ impl fmt::Display for StreamKind {
     }
 }
 
+/// How a stream's volume is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of a record.
+    pub slot_bytes: u32,
+    /// Of a log: how many records its ring has; 0 for a stream with an end.
+    pub ring_slots: u32,
+}
+
 /// A stream's identity, with the key of its records.
 #[derive(Debug)]
 pub struct Header {
@@ -76,9 +85,11 @@ impl Header {
     /// Makes a new stream with a secret of its own, and writes its first block.
     pub fn write(
         medium: &mut impl Medium,
-        (kind, volume): (StreamKind, VolumeId),
-        (slot_bytes, ring_slots): (u32, u32),
+        kind: StreamKind,
+        volume: VolumeId,
+        shape: Shape,
     ) -> Result<Self, StreamError> {
+        let Shape { slot_bytes, ring_slots } = shape;
         check_slot_bytes(slot_bytes)?;
         let mut block = Zeroizing::new([0; HEADER_BYTES]);
         block[0..8].copy_from_slice(MAGIC);
@@ -97,18 +108,19 @@ impl Header {
     }
 
     /// Reads the first block of a stream of this kind, in this volume.
-    pub fn read(medium: &mut impl Medium, wanted: (StreamKind, VolumeId)) -> Result<Self, StreamError> {
+    pub fn read(medium: &mut impl Medium, kind: StreamKind, volume: VolumeId) -> Result<Self, StreamError> {
         let mut block = Zeroizing::new([0; HEADER_BYTES]);
         if medium.size_bytes() < HEADER_BYTES as u64 {
             return Err(StreamError::NoStream);
         }
         medium.read_at(0, &mut *block)?;
-        Self::parse(&mut block, wanted)
+        Self::parse(&mut block, kind, volume)
     }
 
     fn parse(
         block: &mut [u8; HEADER_BYTES],
-        (kind, volume): (StreamKind, VolumeId),
+        kind: StreamKind,
+        volume: VolumeId,
     ) -> Result<Self, StreamError> {
         if block.iter().all(|byte| *byte == 0) {
             return Err(StreamError::NotThere);

@@ -31,7 +31,7 @@ mod tests;
 mod writer;
 
 pub use error::StreamError;
-pub use header::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, StreamKind};
+pub use header::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, Shape, StreamKind};
 pub use log::{Log, LogPiece, RING_SLOTS_MAX};
 pub use medium::Medium;
 pub use reader::StreamReader;

@@ -7,7 +7,7 @@ use strongroom_types::VolumeId;
 use zeroize::Zeroizing;
 
 use crate::error::StreamError;
-use crate::header::{HEADER_BYTES, Header, StreamKind};
+use crate::header::{HEADER_BYTES, Header, Shape, StreamKind};
 use crate::medium::Medium;
 use crate::record::{self, Found, HEAD_BYTES, Place, TAIL, content_bytes_max};
 
@@ -52,14 +52,15 @@ impl<M: Medium> Log<M> {
         mut medium: M,
         kind: StreamKind,
         volume: VolumeId,
-        (slot_bytes, ring_slots): (u32, u32),
+        shape: Shape,
     ) -> Result<Self, StreamError> {
+        let Shape { slot_bytes, ring_slots } = shape;
         check_ring(ring_slots)?;
         let bytes = (TAILS + u64::from(ring_slots)) * u64::from(slot_bytes) + HEADER_BYTES as u64;
         if bytes > medium.size_bytes() {
             return Err(StreamError::NoRoom { size_bytes: medium.size_bytes() });
         }
-        let header = Header::write(&mut medium, (kind, volume), (slot_bytes, ring_slots))?;
+        let header = Header::write(&mut medium, kind, volume, shape)?;
         medium.flush()?;
         Ok(Self::of(medium, header))
     }
@@ -69,7 +70,7 @@ impl<M: Medium> Log<M> {
     /// # Errors
     /// If there is none, its first block does not verify, or the volume fails. Damaged records are no error here.
     pub fn open(mut medium: M, kind: StreamKind, volume: VolumeId) -> Result<Self, StreamError> {
-        let header = Header::read(&mut medium, (kind, volume))?;
+        let header = Header::read(&mut medium, kind, volume)?;
         check_ring(header.ring_slots)?;
         let mut log = Self::of(medium, header);
         for slot in 0..u64::from(log.header.ring_slots) {

@@ -26,7 +26,7 @@ impl<M: Medium> StreamReader<M> {
     /// # Errors
     /// If there is none, or its first block or first record does not verify.
     pub fn open(mut medium: M, kind: StreamKind, volume: VolumeId) -> Result<Self, StreamError> {
-        let header = Header::read(&mut medium, (kind, volume))?;
+        let header = Header::read(&mut medium, kind, volume)?;
         let slot = Zeroizing::new(vec![0; header.slot_bytes as usize]);
         let mut reader = Self { medium, header, slot, description: Zeroizing::default() };
         let (length_bytes, _) = reader.read_record(0)?;

@@ -176,7 +176,7 @@ proptest! {
         torn in any::<prop::sample::Index>(),
     ) {
         let mut cuts = Cuts { medium: vec![0; 4096 * 8], left: None };
-        Log::begin(&mut cuts, StreamKind::Console, VOLUME, (SLOT, 4)).unwrap();
+        Log::begin(&mut cuts, StreamKind::Console, VOLUME, Shape { slot_bytes: SLOT, ring_slots: 4 }).unwrap();
         let mut persisted = 0;
         let mut all = Vec::new();
         let cut = cut.index(said.len());
@@ -206,7 +206,9 @@ proptest! {
 #[test]
 fn damage_to_a_log_is_named_and_the_rest_is_read() {
     let mut medium = vec![0; 4096 * 8];
-    let mut log = Log::begin(&mut medium, StreamKind::Console, VOLUME, (SLOT, 4)).unwrap();
+    let mut log =
+        Log::begin(&mut medium, StreamKind::Console, VOLUME, Shape { slot_bytes: SLOT, ring_slots: 4 })
+            .unwrap();
     let said = guest(9 * CONTENT_MAX + 10);
     log.say(&said).unwrap();
     log.persist().unwrap();
@@ -221,8 +223,20 @@ fn damage_to_a_log_is_named_and_the_rest_is_read() {
     let mut back = medium.clone();
     back.copy_within(place(5), place(6).start);
     assert_eq!(kept(&mut back).1, 1);
-    assert!(Log::begin(&mut medium, StreamKind::Console, VOLUME, (SLOT, RING_SLOTS_MAX + 1)).is_err());
-    assert!(Log::begin(&mut medium, StreamKind::Console, VOLUME, (SLOT, 6)).is_err(), "no room");
+    assert!(
+        Log::begin(
+            &mut medium,
+            StreamKind::Console,
+            VOLUME,
+            Shape { slot_bytes: SLOT, ring_slots: RING_SLOTS_MAX + 1 }
+        )
+        .is_err()
+    );
+    assert!(
+        Log::begin(&mut medium, StreamKind::Console, VOLUME, Shape { slot_bytes: SLOT, ring_slots: 6 })
+            .is_err(),
+        "no room"
+    );
     assert!(matches!(
         StreamReader::open(&mut medium, StreamKind::Console, VOLUME),
         Err(StreamError::Unfinished { .. } | StreamError::Damaged { .. } | StreamError::Misplaced { .. })

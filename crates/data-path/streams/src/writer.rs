@@ -6,7 +6,7 @@ use strongroom_types::VolumeId;
 use zeroize::Zeroizing;
 
 use crate::error::StreamError;
-use crate::header::{HEADER_BYTES, Header, StreamKind};
+use crate::header::{HEADER_BYTES, Header, Shape, StreamKind};
 use crate::medium::Medium;
 use crate::record::{self, FINAL, HEAD_BYTES, Place, content_bytes_max};
 
@@ -35,7 +35,7 @@ impl<M: Medium> StreamWriter<M> {
         slot_bytes: u32,
         description: &[u8],
     ) -> Result<Self, StreamError> {
-        let header = Header::write(&mut medium, (kind, volume), (slot_bytes, 0))?;
+        let header = Header::write(&mut medium, kind, volume, Shape { slot_bytes, ring_slots: 0 })?;
         let most = content_bytes_max(slot_bytes);
         if description.len() > most {
             let (actual, most) = (description.len() as u64, most as u64);

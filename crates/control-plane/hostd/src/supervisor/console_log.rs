@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use strongroom_datastore::file::describe;
 use strongroom_keys::Kek;
-use strongroom_streams::{Log, LogPiece, StreamError, StreamKind};
+use strongroom_streams::{Log, LogPiece, Shape, StreamError, StreamKind};
 use strongroom_types::VolumeSize;
 use zeroize::Zeroizing;
 
@@ -260,8 +260,8 @@ fn open(path: &Path, kek: Option<&Kek>) -> Result<Log<OpenOwnVolume>, Problem> {
     match Log::open(&mut medium, StreamKind::Console, volume) {
         Ok(log) => drop(log),
         Err(StreamError::NotThere) => {
-            let ring = (SLOT_BYTES, RING_SLOTS);
-            Log::begin(&mut medium, StreamKind::Console, volume, ring).map_err(stream_problem)?;
+            let shape = Shape { slot_bytes: SLOT_BYTES, ring_slots: RING_SLOTS };
+            Log::begin(&mut medium, StreamKind::Console, volume, shape).map_err(stream_problem)?;
         }
         Err(error) => return Err(stream_problem(error)),
     }

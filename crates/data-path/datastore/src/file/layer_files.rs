@@ -21,6 +21,7 @@ use super::error::DatastoreError;
 use super::open::{Deks, Protection};
 use super::open_files::open_envelopes;
 use super::storage::StoredFile;
+use super::tagging::Binding;
 use super::{discards, log, tags};
 
 /// The names of all files that a layer has.
@@ -161,7 +162,8 @@ fn say_nothing_is_there(
     let deks = open_envelopes(path, descriptor, layer, kek)?;
     let Some(keys) = tag_keys(&deks, path)? else { return Ok(()) };
     let new = from_bytes..descriptor.layer_size(layer).block_aligned_bytes();
-    let said = tags::say_nothing_is_there(tags, (descriptor.volume, layer.id), &keys, new);
+    let said =
+        tags::say_nothing_is_there(tags, &Binding { volume: descriptor.volume, layer: layer.id }, &keys, new);
     said.map_err(|error| no_room_for_tags(error, layer, path))
 }
 

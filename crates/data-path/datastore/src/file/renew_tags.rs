@@ -14,6 +14,7 @@ use super::directory::{VolumeDirectory, system, tags_name};
 use super::error::DatastoreError;
 use super::open::{Deks, Protection};
 use super::open_files::open_envelopes;
+use super::tagging::Binding;
 use super::{layer_files, tags};
 
 /// Gives the volume new tags, if it has former ones; whether it has new ones now. The caller has it alone, and knows
@@ -101,8 +102,8 @@ fn renew_layer(
     let deks: Deks = open_envelopes(path, descriptor, layer, kek)?;
     let Some(keys) = layer_files::tag_keys(&deks, path)? else { return Ok(()) };
     let layer_bytes = descriptor.layer_size(layer).block_aligned_bytes();
-    let binding = (descriptor.volume, layer.id);
-    tags::renew(&*from, &*to, binding, (&keys, epoch), layer_bytes)
+    let binding = Binding { volume: descriptor.volume, layer: layer.id };
+    tags::renew(&*from, &*to, &binding, &keys, epoch, layer_bytes)
         .map_err(|error| layer_files::no_room_for_tags(error, layer, path))?;
     to.sync().map_err(system("sync the tags of", path))
 }

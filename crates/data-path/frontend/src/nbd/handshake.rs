@@ -100,7 +100,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     ExportName,
-    Go { wants_name: bool, wants_description: bool },
+    Go(Wanted),
 }
 
 impl Handshake {
@@ -276,12 +276,11 @@ impl Handshake {
                 reply.ack();
             }
             ClientOption::Info(query) if self.export.is_called(query.name) => {
-                self.describe(&Geometry::new(limits), wants(&query), reply);
+                self.describe(&Geometry::new(limits), Wanted::by(&query), reply);
                 reply.ack();
             }
             ClientOption::Go(query) if self.export.is_called(query.name) => {
-                let (wants_name, wants_description) = wants(&query);
-                self.phase = Phase::Chosen(Choice::Go { wants_name, wants_description });
+                self.phase = Phase::Chosen(Choice::Go(Wanted::by(&query)));
             }
             ClientOption::Info(_) | ClientOption::Go(_) => reply.unknown_export(),
             ClientOption::StructuredReply => {
@@ -324,12 +323,7 @@ impl Handshake {
     }
 
     /// The information that INFO and GO give before their ACK.
-    fn describe(
-        &self,
-        geometry: &Geometry,
-        (wants_name, wants_description): (bool, bool),
-        reply: &mut OptionReply<'_>,
-    ) {
+    fn describe(&self, geometry: &Geometry, wanted: Wanted, reply: &mut OptionReply<'_>) {
         let flags = geometry.transmission_flags(self.structured_replies);
         reply.info(info::EXPORT, &[&geometry.size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
         reply.info(
@@ -340,10 +334,10 @@ impl Handshake {
                 &geometry.payload_bytes_max().to_be_bytes(),
             ],
         );
-        if wants_name {
+        if wanted.name {
             reply.info(info::NAME, &[self.export.name.as_bytes()]);
         }
-        if wants_description && !self.export.description.is_empty() {
+        if wanted.description && !self.export.description.is_empty() {
             reply.info(info::DESCRIPTION, &[self.export.description.as_bytes()]);
         }
     }
@@ -352,9 +346,9 @@ impl Handshake {
     pub fn accept(&mut self, limits: &Limits, output: &mut Vec<u8>) -> Agreement {
         let geometry = Geometry::new(limits);
         match self.phase {
-            Phase::Chosen(Choice::Go { wants_name, wants_description }) => {
+            Phase::Chosen(Choice::Go(wanted)) => {
                 let mut reply = OptionReply { number: option::GO, output };
-                self.describe(&geometry, (wants_name, wants_description), &mut reply);
+                self.describe(&geometry, wanted, &mut reply);
                 reply.ack();
             }
             // Of the other phases only EXPORT_NAME's is reached; its answer is a format of its own.
@@ -392,8 +386,17 @@ impl Handshake {
 const UNKNOWN_OPTION: (u32, &str) = (option_reply::ERR_UNSUP, "this option is not supported");
 const NEEDS_STRUCTURED_REPLIES: &str = "negotiate structured replies first";
 
-fn wants(query: &InfoQuery<'_>) -> (bool, bool) {
-    (query.wants_name, query.wants_description)
+/// What a client asked to be told of the export, beside what everybody is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    name: bool,
+    description: bool,
+}
+
+impl Wanted {
+    fn by(query: &InfoQuery<'_>) -> Self {
+        Self { name: query.wants_name, description: query.wants_description }
+    }
 }
 
 /// Writes replies to one option.

@@ -123,7 +123,7 @@ impl Transfers {
             None => answer(ring, head, place, 1, Status::Failed),
             Some(header) => {
                 let (kind, sector) = (header as u32, (header >> 64) as u64);
-                self.dispatch(ring, &mut chain, (head, place), kind, sector)
+                self.dispatch(ring, &mut chain, head, place, kind, sector)
             }
         };
         self.chain = chain;
@@ -134,7 +134,8 @@ impl Transfers {
         &mut self,
         ring: &mut SplitRing,
         chain: &mut Chain,
-        (head, place): (u16, GuestAddress),
+        head: u16,
+        place: GuestAddress,
         kind: u32,
         sector: u64,
     ) -> Result<(), RingError> {

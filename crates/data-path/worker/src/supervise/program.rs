@@ -43,7 +43,7 @@ impl Program {
 
     /// A command that runs it, in a process group of its own (a Control-C is for the supervisor) and with nothing of
     /// our environment.
-    pub fn command(&self) -> Command {
+    pub(super) fn command(&self) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         command.arg0(self.path.file_name().unwrap_or(self.path.as_os_str()));
         command.args(&self.arguments).env_clear().process_group(0);

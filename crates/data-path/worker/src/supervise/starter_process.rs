@@ -12,9 +12,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -92,14 +92,13 @@ pub struct StarterProcess {
 }
 
 impl StarterProcess {
-    /// Starts it by this command, which calls [`serve`].
+    /// Starts it: a program that calls [`serve`].
     ///
     /// # Errors
     /// If there is no process.
-    pub fn start(mut command: Command, birth: &StarterBirth) -> io::Result<Arc<Self>> {
+    pub fn start(program: &Program, birth: &StarterBirth) -> io::Result<Arc<Self>> {
         let (socket, theirs) = BirthSocket::pair().map_err(io::Error::other)?;
-        let command = command.env_clear().process_group(0).stdin(theirs).stdout(Stdio::null());
-        let child = command.spawn()?;
+        let child = program.command().stdin(theirs).stdout(Stdio::null()).spawn()?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         socket.send(birth, &[]).map_err(io::Error::other)?;
         Ok(Arc::new(Self { socket: Mutex::new(socket), pidfd, is_ending: Arc::default() }))

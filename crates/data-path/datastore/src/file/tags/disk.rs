@@ -468,7 +468,8 @@ fn extent_of(pages: &std::ops::Range<u64>) -> Extent {
 /// Reads sectors of bits: reports the bits of each, by the number of the first one, or that they say nothing.
 fn read_sectors(
     file: &dyn StoredFile,
-    (binding, keys): (&Binding, &TagKeys),
+    binding: &Binding,
+    keys: &TagKeys,
     sectors: Sectors,
     bytes: std::ops::Range<u64>,
     found: Found,
@@ -504,7 +505,7 @@ fn read_marks(
     let marks_pages = size_bytes.div_ceil(REGION_BYTES).div_ceil(REGIONS_PER_MARKS_PAGE);
     let bytes = marks_offset(0)..marks_offset(marks_pages);
     let (mut refused, mut report) = (0, report);
-    read_sectors(file, (binding, keys), Sectors::Marks, bytes, found, |first, bits| match bits {
+    read_sectors(file, binding, keys, Sectors::Marks, bytes, found, |first, bits| match bits {
         Some(bits) => set_bits(first, bits).for_each(&mut report),
         None => refused += 1,
     })?;
@@ -531,7 +532,7 @@ fn read_presence(
     let presence_pages = presence_pages(size_bytes);
     let bytes = presence_offset(0)..presence_offset(presence_pages);
     let mut verified = Bits::default();
-    read_sectors(file, (binding, keys), Sectors::Presence, bytes, found, |first, bits| {
+    read_sectors(file, binding, keys, Sectors::Presence, bytes, found, |first, bits| {
         if let Some(bits) = bits {
             verified.add(first / NUMBERS_PER_SECTOR);
             set_bits(first, bits).for_each(|page| presence.found(page));
@@ -556,14 +557,13 @@ fn read_presence(
 /// Says that nothing is there yet, in the part of a new sidecar by which a layer has grown from so many bytes.
 pub(in crate::file) fn say_nothing_is_there(
     file: &dyn StoredFile,
-    (volume, layer): (VolumeId, LayerId),
+    binding: &Binding,
     keys: &TagKeys,
     layer_bytes: std::ops::Range<u64>,
 ) -> Result<(), IoError> {
-    let binding = Binding { volume, layer };
     for number in presence_pages(layer_bytes.start)..presence_pages(layer_bytes.end) {
         let mut page = [0; PAGE_BYTES];
-        keys.tag_sectors(&binding, Sectors::Presence, number, &mut page).map_err(|_| IoError::Cipher)?;
+        keys.tag_sectors(binding, Sectors::Presence, number, &mut page).map_err(|_| IoError::Cipher)?;
         file.write_at(presence_offset(number), &page)?;
     }
     Ok(())

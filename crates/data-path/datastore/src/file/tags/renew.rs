@@ -5,7 +5,7 @@
 //! afterwards.
 
 use strongroom_io::IoError;
-use strongroom_types::{KeyEpoch, LayerId, VolumeId};
+use strongroom_types::KeyEpoch;
 
 use super::keys::{Sectors, TagKeys};
 use super::layout::{
@@ -20,11 +20,11 @@ use crate::file::tagging::{Binding, NOTHING, PAGE_BYTES};
 pub(in crate::file) fn renew(
     from: &dyn StoredFile,
     to: &dyn StoredFile,
-    (volume, layer): (VolumeId, LayerId),
-    (keys, epoch): (&TagKeys, KeyEpoch),
+    binding: &Binding,
+    keys: &TagKeys,
+    epoch: KeyEpoch,
     layer_bytes: u64,
 ) -> Result<(), IoError> {
-    let binding = Binding { volume, layer };
     let marks = MARKS_OFFSET..Layout::FORMER.page_offset(0);
     sidecar_pages::read(from, marks, Found::Durable, |number, page| {
         to.write_at(marks_offset(number), page).map_err(Into::into)
@@ -39,7 +39,7 @@ pub(in crate::file) fn renew(
         renewed.copy_from_slice(page);
         for at in 0..TAGS_PER_PAGE {
             if tag_at(page, at as usize) == NOTHING {
-                let tag = keys.nothing(&binding, epoch, number * TAGS_PER_PAGE + at);
+                let tag = keys.nothing(binding, epoch, number * TAGS_PER_PAGE + at);
                 let tag = tag.map_err(|_| IoError::Cipher)?.ok_or(IoError::Cipher)?;
                 set_tag_at(&mut renewed, at as usize, tag);
             }
@@ -50,7 +50,7 @@ pub(in crate::file) fn renew(
     (0..presence_pages(layer_bytes)).for_each(|number| presence.not_said(number));
     for said in presence.take_unsaid() {
         let mut page = *said.content;
-        let tagged = keys.tag_sectors(&binding, Sectors::Presence, said.number, &mut page);
+        let tagged = keys.tag_sectors(binding, Sectors::Presence, said.number, &mut page);
         tagged.map_err(|_| IoError::Cipher)?;
         to.write_at(presence_offset(said.number), &page)?;
     }
