@@ -2,8 +2,7 @@
 
 use strongroom_api::key::{KeyProvider, KeyStanding};
 use strongroom_hostd::protocol::{Grant, VmGeneration};
-use strongroom_keys::{ProviderKey, ProviderName};
-use strongroom_types::{KeyRequestId, VmId};
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId};
 
 /// Why there is no key or grant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

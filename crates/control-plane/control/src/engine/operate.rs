@@ -183,7 +183,7 @@ impl Control {
 }
 
 /// The keys that an operation takes.
-fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_keys::ProviderKey> {
+fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_types::ProviderKey> {
     match kind {
         OperationKind::Create { .. }
         | OperationKind::Start { .. }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use strongroom_api::key::{KeyStanding, KeyState};
-use strongroom_keys::ProviderKey;
+use strongroom_types::ProviderKey;
 
 use crate::keys::VmKeys;
 
@@ -66,8 +66,7 @@ mod tests {
 
     use strongroom_api::key::KeyProvider;
     use strongroom_hostd::protocol::{Grant, VmGeneration};
-    use strongroom_keys::ProviderName;
-    use strongroom_types::{KeyRequestId, VmId};
+    use strongroom_types::{KeyRequestId, ProviderName, VmId};
 
     use super::*;
     use crate::keys::KeyProblem;

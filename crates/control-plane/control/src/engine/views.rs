@@ -12,7 +12,7 @@ use strongroom_api::vm::{
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
 use strongroom_hostd::protocol;
-use strongroom_keys::ProviderKey;
+use strongroom_types::ProviderKey;
 use uuid::Uuid;
 
 use super::alarms::{datastore_object, host_object};

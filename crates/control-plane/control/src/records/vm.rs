@@ -9,8 +9,7 @@ use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_hostd::protocol::{
     Dump, ObservedVm, SuspendedMemory, VmGeneration, VmReason, VmSpec, WaitingFor,
 };
-use strongroom_keys::ProviderName;
-use strongroom_types::{DatastoreId, KeyRequestId, VmId};
+use strongroom_types::{DatastoreId, KeyRequestId, ProviderName, VmId};
 use uuid::Uuid;
 
 use super::hardware::Hardware;

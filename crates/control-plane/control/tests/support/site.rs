@@ -18,9 +18,8 @@ use strongroom_hostd::protocol::{
     OperationRequest, OperationState, PowerState, Problem, Programs, Ticket, TicketId, TicketRequest,
     Topology, VmGeneration, VmReason, VmSpec, VmStatistics, VolumeFacts, WaitingFor,
 };
-use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_store::{Engine, Store};
-use strongroom_types::{DatastoreId, KeyRequestId, VmId, VolumeId};
+use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId};
 use uuid::Uuid;
 
 use super::fuse::{Fuse, FusedStore};

@@ -1,7 +1,6 @@
-//! KEKs that key providers keep: how a descriptor names one, and what is asked of whoever reaches the providers.
+//! What a key that a provider keeps is called.
 //!
-//! This room has no network. What fetches keys implements [`Keyring`] elsewhere; what needs one takes a
-//! `&dyn Keyring`, and does not know a key server from a cluster or a test.
+//! Names only. They are here so that rooms which must hold no key can speak of one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::error::KeyError;
-use crate::kek::Kek;
-use strongroom_types::{KeyRequestId, hex};
+use crate::hex;
 
 /// The longest name of a provider, in bytes: it is a file's name too, with an ending.
 pub const PROVIDER_NAME_BYTES_MAX: usize = 64;
@@ -167,39 +164,6 @@ impl fmt::Display for ProviderKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "key provider {}, key {}", self.provider, self.key)
     }
-}
-
-/// Whoever reaches the key providers. Calls block, and end: each has a deadline of the provider's own.
-pub trait Keyring: Send + Sync + fmt::Debug {
-    /// The KEK that a provider keeps.
-    ///
-    /// # Errors
-    /// [`KeyError::Unavailable`] while it cannot be had, which damages nothing and may be over by itself.
-    fn fetch(&self, key: &ProviderKey) -> Result<Kek, KeyError>;
-
-    /// The KEK of a volume that is moved to another one: given also if it was revoked as compromised, which is when moving
-    /// matters most.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch).
-    fn fetch_to_leave(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        self.fetch(key)
-    }
-
-    /// The KEK that something new is to be sealed under: only while it may protect.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch), and for a key that was taken out of use: it opens what it sealed and seals nothing new.
-    fn fetch_to_seal(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
-        self.fetch(key)
-    }
-
-    /// Makes a KEK at a provider; its source says where it is. Asked twice with the same request, the provider has one
-    /// key and gives that one, where it can find keys by such a mark at all.
-    ///
-    /// # Errors
-    /// [`KeyError::NotMade`].
-    fn create(&self, provider: &ProviderName, request: KeyRequestId) -> Result<Kek, KeyError>;
 }
 
 #[cfg(test)]
