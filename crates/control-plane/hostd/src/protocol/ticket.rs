@@ -11,8 +11,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::CheckReport;
 use strongroom_types::hex;
-use strongroom_worker::check::CheckReport;
 
 use super::dump::{Dump, GuestEnd};
 use super::grant::Grant;

@@ -1,8 +1,8 @@
 //! The check of a disk of a VM that is off, for a client.
 
-use strongroom_datastore::file::{Finding, Severity, check, describe};
+use strongroom_datastore::file::{CheckReport, Finding, Severity, check, describe};
 use strongroom_worker::Progress;
-use strongroom_worker::check::{CheckReport, check_blocks};
+use strongroom_worker::check::check_blocks;
 
 use super::export::{data_disk, open_to_read};
 use super::guest_client::GuestClient;
