@@ -26,7 +26,7 @@ pub const CHALLENGE_DIGITS: usize = 2 * SECRET_BYTES;
 #[derive(Debug, Error)]
 pub enum PeerSecretError {
     /// Its file.
-    #[error("the secret of the VM's supervisor cannot be used: {0}")]
+    #[error("the secret that two processes share cannot be used: {0}")]
     File(#[from] io::Error),
     /// There is no memory for it, or no random numbers.
     #[error(transparent)]

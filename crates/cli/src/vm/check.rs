@@ -9,7 +9,7 @@ use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::vm::{DiskKind, Ticket, TicketUse, VmView};
 use strongroom_datastore::file::CheckReport;
-use strongroom_hostd::protocol::{CheckEnd, CheckNews, GuestWelcome};
+use strongroom_host::protocol::{CheckEnd, CheckNews, GuestWelcome};
 
 use super::console::GuestSocket;
 use super::guest_lines::{Ended, GuestLines};

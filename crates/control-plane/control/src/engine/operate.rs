@@ -4,7 +4,7 @@ use std::path::Path;
 
 use strongroom_api::Problem;
 use strongroom_api::task::{Progress, ProgressUnit};
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     self, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
 };
 

@@ -65,7 +65,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use strongroom_api::key::KeyProvider;
-    use strongroom_hostd::protocol::{Grant, VmGeneration};
+    use strongroom_host::protocol::{Grant, VmGeneration};
     use strongroom_types::{KeyRequestId, ProviderName, VmId};
 
     use super::*;

@@ -11,7 +11,7 @@ use strongroom_api::vm::{
     Disk, Dump, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
-use strongroom_hostd::protocol;
+use strongroom_host::protocol;
 use strongroom_types::ProviderKey;
 use uuid::Uuid;
 

@@ -11,7 +11,7 @@ use strongroom_api::vm::CreateVm;
 use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
     DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, JudgeRequest,
     Judgement, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
@@ -283,7 +283,7 @@ impl HostInside {
                         return Err(Problem::new("conflict", "the directory is taken"));
                     }
                     let volume =
-                        |disk: &strongroom_hostd::protocol::Disk| (disk.name.to_string(), VolumeId::random());
+                        |disk: &strongroom_host::protocol::Disk| (disk.name.to_string(), VolumeId::random());
                     let vm = FakeVm {
                         volumes: spec.disks.iter().map(volume).collect(),
                         spec: (**spec).clone(),
