@@ -9,6 +9,7 @@
 //! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
 //! This thread waits for nothing else.
 
+mod activity;
 mod disks;
 mod dump;
 mod news;
@@ -35,10 +36,8 @@ use strongroom_host::state_file::{Off, StateFile};
 use strongroom_hypervisor::launch::Kills;
 use strongroom_hypervisor::{QemuIdentity, QmpError};
 
-use self::disks::{Changing, DiskStep};
-use self::dump::DumpUnderWay;
-use self::rekey::Rekeying;
-use self::suspend::Suspension;
+use self::activity::Activity;
+use self::disks::DiskStep;
 use crate::console::Console;
 use crate::console_log::ConsoleLog;
 use crate::door::Connection;
@@ -137,13 +136,10 @@ pub struct Vm {
     console_log: Option<ConsoleLog>,
     state: StateFile,
     halted: Halted,
-    suspension: Option<Suspension>,
-    rekeying: Option<Rekeying>,
-    dump: Option<DumpUnderWay>,
+    activity: Activity,
     dumps: Vec<Dump>,
     /// Removes what never became a dump.
     tidying: Option<thread::JoinHandle<()>>,
-    changing: Option<Changing>,
     starter: Starter,
     /// Removes the volume of the memory with which it went on.
     removal: Option<thread::JoinHandle<()>>,
@@ -245,12 +241,9 @@ impl Vm {
             console_log: None,
             state,
             halted: Halted { by_request, for_room: false },
-            suspension: None,
-            rekeying: None,
-            dump: None,
+            activity: Activity::Idle,
             dumps,
             tidying: None,
-            changing: None,
             starter,
             removal: None,
             stop: None,
@@ -326,7 +319,7 @@ impl Vm {
             Event::Disk(step, done) => self.disk_step(step, done),
             Event::DiskChanged(changed) => self.disk_changed(changed),
             // What is being suspended ends anyway.
-            Event::HostEnds if self.suspension.is_some() => {}
+            Event::HostEnds if self.activity.suspension().is_some() => {}
             Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
         }
         None

@@ -19,6 +19,7 @@ use strongroom_hypervisor::QmpError;
 use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
 use strongroom_types::VolumeSize;
 
+use super::activity::Activity;
 use super::{Event, Vm, Volume};
 use crate::door::Connection;
 use crate::keys::VmKeys;
@@ -39,6 +40,18 @@ pub(super) struct Changing {
     asked_by: Connection,
     request: u64,
     woken: Sender<()>,
+}
+
+impl Changing {
+    /// The disk that is changed.
+    pub(super) fn disk(&self) -> &DiskName {
+        self.change.disk()
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests(asked_by: Connection, change: DiskChange) -> Self {
+        Self { change, asked_by, request: 1, woken: channel().0 }
+    }
 }
 
 /// What is to be written down before a change goes on.
@@ -84,18 +97,11 @@ impl Vm {
         known: &[KnownVolume],
     ) -> Result<(), Problem> {
         let machine = self.machine()?;
-        if let Some(changing) = self.changing.as_mut() {
-            if changing.change != change {
-                let message = format!("{} of the VM is being changed", changing.change.disk());
-                return Err(Problem::new("busy", message).with_next_step("wait for it"));
-            }
+        if let Some(changing) = self.activity.disk_change_mut().filter(|changing| changing.change == change) {
             (changing.asked_by, changing.request) = (asked_by.clone(), request);
             return Ok(());
         }
-        if self.rekeying.is_some() {
-            let problem = Problem::new("busy", "the VM is moving to another key");
-            return Err(problem.with_next_step("wait for it"));
-        }
+        self.activity.allow_another()?;
         self.learn(known)?;
         self.allow(&change)?;
         let (woken, wakes) = channel();
@@ -117,7 +123,7 @@ impl Vm {
                 let _ = work.events.send(Event::DiskChanged(changed));
             })
             .map_err(|error| Problem::new("system", error.to_string()))?;
-        self.changing = Some(Changing { change, asked_by: asked_by.clone(), request, woken });
+        self.activity = Activity::DiskChange(Changing { change, asked_by: asked_by.clone(), request, woken });
         Ok(())
     }
 
@@ -150,14 +156,14 @@ impl Vm {
 
     /// QEMU has let go of some device, or may have.
     pub(super) fn wake_change(&self) {
-        if let Some(changing) = &self.changing {
+        if let Some(changing) = self.activity.disk_change() {
             let _ = changing.woken.send(());
         }
     }
 
     /// Whether memory of it would fit what its next start makes of it.
     pub(super) fn is_as_started(&self) -> bool {
-        self.changing.is_none() && self.state.layout == Layout::of(&self.task.spec)
+        self.state.layout == Layout::of(&self.task.spec)
     }
 
     /// Writes a step down, and answers `done`.
@@ -221,7 +227,7 @@ impl Vm {
 
     /// A change is over.
     pub(super) fn disk_changed(&mut self, changed: Result<(), Problem>) {
-        let Some(changing) = self.changing.take() else { return };
+        let Some(changing) = self.activity.end_disk_change() else { return };
         let (vm, disk) = (&self.task.spec.name, changing.change.disk());
         match &changed {
             Ok(()) => tracing::info!("VM {vm}: {disk} is changed, as was asked for"),

@@ -14,6 +14,7 @@ use strongroom_host::protocol::{
 };
 use strongroom_types::display_bytes;
 
+use super::activity::Activity;
 use super::{Event, Vm};
 use crate::door::Connection;
 use crate::dump::{Dumping, GivenDump, await_none, give};
@@ -39,6 +40,15 @@ pub(super) struct DumpUnderWay {
     work: JoinHandle<()>,
 }
 
+#[cfg(test)]
+impl DumpUnderWay {
+    pub(super) fn for_tests(asked_by: Connection, operation: OperationId) -> Self {
+        let (nobody_since, qemu_said, before) = (None, None, (PowerState::Running, None));
+        let (asked_by, abandoned, work) = (Some((asked_by, 1)), Arc::default(), thread::spawn(|| {}));
+        Self { operation, asked_by, nobody_since, abandoned, before, qemu_said, work }
+    }
+}
+
 /// The VM's dumps.
 pub(super) fn found(spec: &VmSpec) -> Vec<Dump> {
     let found = dumps::settle(spec);
@@ -54,7 +64,7 @@ impl Vm {
         (operation, label): (OperationId, Option<String>),
     ) -> Result<(), Problem> {
         let asked_by = Some((asked_by.clone(), request));
-        if let Some(dump) = self.dump.as_mut().filter(|dump| dump.operation == operation) {
+        if let Some(dump) = self.activity.dump_mut().filter(|dump| dump.operation == operation) {
             // By a hostd that was killed.
             (dump.asked_by, dump.nobody_since) = (asked_by, None);
             return Ok(());
@@ -64,11 +74,7 @@ impl Vm {
             return Ok(());
         }
         let machine = self.machine()?;
-        if self.rekeying.is_some() {
-            return Err(
-                Problem::new("rekey", "the VM is moving to another key").with_next_step("wait for it")
-            );
-        }
+        self.activity.allow_another()?;
         if !matches!(self.power, PowerState::Running | PowerState::Paused) {
             return Err(self.not_running());
         }
@@ -99,14 +105,18 @@ impl Vm {
         let work = work.map_err(|error| Problem::new("system", error.to_string()))?;
         let before = (self.power, self.reason.clone());
         let (nobody_since, qemu_said) = (None, None);
-        self.dump =
-            Some(DumpUnderWay { operation, asked_by, nobody_since, abandoned, before, qemu_said, work });
+        let dump = DumpUnderWay { operation, asked_by, nobody_since, abandoned, before, qemu_said, work };
+        self.activity = Activity::Dump(dump);
         self.is(PowerState::Paused, Some(observe::dumping()));
         Ok(())
     }
 
     pub(super) fn dump_progress(&mut self, progress: Progress) {
-        if self.dump.as_ref().and_then(|dump| dump.nobody_since).is_some_and(|at| at.elapsed() > NOBODY_WAITS)
+        if self
+            .activity
+            .dump()
+            .and_then(|dump| dump.nobody_since)
+            .is_some_and(|at| at.elapsed() > NOBODY_WAITS)
         {
             self.abandon_dump();
         }
@@ -115,7 +125,7 @@ impl Vm {
 
     /// A hostd is gone. Its successor asks again for what is still wanted.
     pub(super) fn dump_is_nobodys(&mut self, connection: u64) {
-        if let Some(dump) = &mut self.dump
+        if let Some(dump) = self.activity.dump_mut()
             && dump.asked_by.take_if(|(asked_by, _)| asked_by.id == connection).is_some()
         {
             dump.nobody_since = Some(Instant::now());
@@ -123,23 +133,22 @@ impl Vm {
     }
 
     pub(super) fn dump_was_said_to_fail(&mut self, why: Option<String>) {
-        if let Some(dump) = &mut self.dump {
+        if let Some(dump) = self.activity.dump_mut() {
             dump.qemu_said = why;
         }
     }
 
     /// The guest goes on instead, unless it is too late.
     pub(super) fn abandon_dump(&self) {
-        if let Some(dump) = &self.dump {
+        if let Some(dump) = self.activity.dump() {
             dump.abandoned.store(true, Ordering::Relaxed);
         }
     }
 
     /// It is over: there is a dump, or there is none. The guest goes on either way, if it ran.
     pub(super) fn dumped(&mut self, dumped: Result<Dump, Problem>) {
-        let Some(DumpUnderWay { asked_by, before, qemu_said, abandoned, work, .. }) = self.dump.take() else {
-            return;
-        };
+        let Some(dump) = self.activity.end_dump() else { return };
+        let DumpUnderWay { asked_by, before, qemu_said, abandoned, work, .. } = dump;
         // It has said its last.
         let _ = work.join();
         let spec = self.task.spec.clone();
@@ -218,10 +227,7 @@ impl Vm {
         request: u64,
         number: u32,
     ) -> Result<(), Problem> {
-        if self.is_being_sealed() {
-            let problem = Problem::new("busy", "the VM's memory is being sealed");
-            return Err(problem.with_next_step("wait for that"));
-        }
+        self.activity.allow_use_of_guest()?;
         let (spec, events) = (self.task.spec.clone(), self.events.clone());
         let asked_by = (asked_by.clone(), request);
         let work = move || {
@@ -259,7 +265,7 @@ impl Vm {
     /// Before the process ends: what is under way is given up, and whoever waits for it hears that.
     pub(super) fn end_dump(&mut self) {
         self.abandon_dump();
-        if let Some(dump) = self.dump.take() {
+        if let Some(dump) = self.activity.end_dump() {
             let _ = dump.work.join();
             let problem = Problem::new("stopping", "the VM has ended, and what was dumped of it is gone");
             self.answer(dump.asked_by, Some(problem));

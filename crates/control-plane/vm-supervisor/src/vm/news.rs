@@ -90,7 +90,7 @@ impl Vm {
             return;
         }
         self.wake_change();
-        if self.is_being_sealed() {
+        if self.activity.is_sealing_memory() {
             return;
         }
         let halted = self.halted.reason();
@@ -159,7 +159,7 @@ impl Vm {
             return;
         }
         self.halted.for_room = parked;
-        if self.is_being_sealed() {
+        if self.activity.is_sealing_memory() {
             return;
         }
         if let Err(problem) = self.halt_or_go_on() {

@@ -9,6 +9,7 @@ use strongroom_host::protocol::{DiskKey, KnownVolume, Problem, VmSpec};
 use strongroom_host::served::served;
 use strongroom_keys::ProviderKey;
 
+use super::activity::Activity;
 use super::{Event, Vm};
 use crate::console_log::ConsoleLog;
 use crate::door::Connection;
@@ -21,6 +22,13 @@ pub(super) struct Rekeying {
     request: u64,
 }
 
+#[cfg(test)]
+impl Rekeying {
+    pub(super) fn for_tests(asked_by: Connection) -> Self {
+        Self { asked_by, request: 1 }
+    }
+}
+
 impl Vm {
     /// Begins, on a thread of its own: keys are fetched, and descriptors written. Whoever asks is answered when it is over.
     pub(super) fn rekey(
@@ -31,17 +39,7 @@ impl Vm {
         known: &[KnownVolume],
     ) -> Result<(), Problem> {
         self.machine()?;
-        if self.dump.is_some() {
-            return Err(Problem::new("dumping", "the VM is being dumped").with_next_step("wait for it"));
-        }
-        if self.rekeying.is_some() {
-            return Err(Problem::new("rekey", "the VM is moving to another key already"));
-        }
-        if self.changing.is_some() {
-            return Err(
-                Problem::new("busy", "a disk of the VM is being changed").with_next_step("wait for it")
-            );
-        }
+        self.activity.allow_another()?;
         let mut spec = self.task.spec.clone();
         spec.learn(known)?;
         spec.move_to(to);
@@ -59,13 +57,13 @@ impl Vm {
             .name("rekey".to_owned())
             .spawn(work)
             .map_err(|error| Problem::new("system", error.to_string()))?;
-        self.rekeying = Some(Rekeying { asked_by: asked_by.clone(), request });
+        self.activity = Activity::Rekey(Rekeying { asked_by: asked_by.clone(), request });
         Ok(())
     }
 
     /// It is over. Where it failed, both keys stay known, and volumes are under the one or the other.
     pub(super) fn rekeyed(&mut self, moved: Result<Box<VmSpec>, Problem>) {
-        let Some(rekeying) = self.rekeying.take() else { return };
+        let Some(rekeying) = self.activity.end_rekey() else { return };
         let moved = moved.and_then(|spec| self.configure(&spec));
         match &moved {
             Ok(()) => tracing::info!("VM {}: all of it is under another key now", self.task.spec.name),

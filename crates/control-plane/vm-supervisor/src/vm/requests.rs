@@ -115,13 +115,7 @@ impl Vm {
         if self.power == PowerState::Stopping {
             return Err(Problem::new("stopping", "the VM is stopping"));
         }
-        if self.suspension.is_some() {
-            return Err(Problem::new("suspending", "the VM is being suspended"));
-        }
-        if self.dump.is_some() {
-            let next = "wait for that, or cancel it (`strongroom task list`)";
-            return Err(Problem::new("dumping", "the VM's guest is being dumped").with_next_step(next));
-        }
+        self.activity.allow_use_of_guest()?;
         self.machine.clone().ok_or_else(|| self.not_running())
     }
 
@@ -132,11 +126,6 @@ impl Vm {
                 .with_next_step("try again in a moment"),
             None => Problem::new("not_running", "the VM does not run yet"),
         }
-    }
-
-    /// Whether it stands still for its memory, and goes on when that is over.
-    pub(super) fn is_being_sealed(&self) -> bool {
-        self.suspension.is_some() || self.dump.is_some()
     }
 
     fn console(&mut self) -> Result<&Console, Problem> {
@@ -184,10 +173,10 @@ impl Vm {
         self.stop = Some(Stop { reason, message: message.to_owned(), deadline, guest_ended: false });
         let is_awake = self.power != PowerState::Paused;
         self.is(PowerState::Stopping, None);
-        match force || self.suspension.is_some() {
+        match force || self.activity.suspension().is_some() {
             true => self.cut_off(),
             // As soon as that is over.
-            false if self.dump.is_some() => {}
+            false if self.activity.dump().is_some() => {}
             false => self.ask_guest_to_end(is_awake),
         }
     }

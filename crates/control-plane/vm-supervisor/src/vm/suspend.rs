@@ -10,6 +10,7 @@ use strongroom_host::protocol::{OffReason, PowerState, Problem, Progress, Suspen
 use strongroom_host::vm_directory::VmRecord;
 use strongroom_types::display_bytes;
 
+use super::activity::Activity;
 use super::{Event, Stop, Vm};
 use crate::door::Connection;
 use crate::memory::{self, Saving};
@@ -26,15 +27,18 @@ pub(super) struct Suspension {
     abandoned: Arc<AtomicBool>,
 }
 
+#[cfg(test)]
+impl Suspension {
+    pub(super) fn for_tests(asked_by: Connection) -> Self {
+        Self { asked_by, request: 1, abandoned: Arc::default() }
+    }
+}
+
 impl Vm {
     /// Begins, on a thread of its own. Whoever asks is answered when it is over.
     pub(super) fn suspend(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
         let machine = self.machine()?;
-        if self.rekeying.is_some() {
-            return Err(
-                Problem::new("rekey", "the VM is moving to another key").with_next_step("wait for it")
-            );
-        }
+        self.activity.allow_another()?;
         if !self.is_as_started() {
             let message = "disks were plugged in or out since the VM's start, and its next start would not fit its memory";
             let next = "shut it down and start it once, then suspend it";
@@ -74,7 +78,7 @@ impl Vm {
             .name("suspend".to_owned())
             .spawn(work)
             .map_err(|error| Problem::new("system", error.to_string()))?;
-        self.suspension = Some(Suspension { asked_by: asked_by.clone(), request, abandoned });
+        self.activity = Activity::Suspension(Suspension { asked_by: asked_by.clone(), request, abandoned });
         self.is(PowerState::Paused, Some(observe::suspending()));
         Ok(())
     }
@@ -89,7 +93,7 @@ impl Vm {
 
     /// The guest goes on instead, unless it is too late.
     pub(super) fn abandon_suspension(&self) {
-        let Some(suspension) = &self.suspension else { return };
+        let Some(suspension) = self.activity.suspension() else { return };
         suspension.abandoned.store(true, Ordering::Relaxed);
         if let Some(machine) = &self.machine {
             let _ = machine.qemu().monitor().end_saving();
@@ -98,7 +102,7 @@ impl Vm {
 
     /// It is over: the machine ends, or goes on.
     pub(super) fn suspended(&mut self, saved: Result<SuspendedMemory, Problem>) {
-        let Some(suspension) = self.suspension.take() else { return };
+        let Some(suspension) = self.activity.end_suspension() else { return };
         let problem = match saved {
             Ok(memory) => {
                 let message = format!(
