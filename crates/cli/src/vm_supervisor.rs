@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Args;
-use strongroom_hostd::supervisor::{self, Programs, SupervisorError};
+use strongroom_vm_supervisor::{self as supervisor, Programs, SupervisorError};
 
 use crate::error::CliError;
 use crate::worker::WORKER_COMMAND;

@@ -1,5 +1,5 @@
-//! The words of the house as types: ids, names, byte sizes, extents, key epochs and the limits they obey; bytes as text; and the one way
-//! in which a room promises an answer for later.
+//! The words of the house as types: ids, names, byte sizes, extents, key epochs and the limits they obey; what keys of providers are
+//! called and how they stand; bytes as text; and the one way in which a room promises an answer for later. None holds a key.
 //!
 //! Every room may use this one; it does no I/O and depends on no other room. A bare integer or string
 //! does not cross a room's door where one of these types says what it is.
@@ -9,8 +9,10 @@ mod count;
 mod extent;
 pub mod hex;
 mod id;
+mod lease_status;
 mod name;
 mod pending;
+mod provider_key;
 mod shell;
 mod size;
 
@@ -18,12 +20,20 @@ mod size;
 /// gets there, so a greater one was written by somebody else, and would overflow as it is counted on.
 pub const STORED_COUNT_MAX: u64 = u64::MAX / 2;
 
+/// Bytes of the tag over a volume's descriptor, or a VM's configuration: HMAC-SHA256, or SHA-256 for a volume without keys.
+pub const DESCRIPTOR_TAG_BYTES: usize = 32;
+
 pub use count::counted;
 pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
 pub use id::{
     ClientId, DatastoreId, GrantId, IdError, KekId, KeyEpoch, KeyRequestId, LayerId, VmId, VolumeId, parse_id,
 };
+pub use lease_status::{LeaseState, LeaseStatus, RevokedHow};
 pub use name::{NAME_BYTES_MAX, NameError, check_name};
 pub use pending::{Abandoned, Answerer, Pending, pending};
+pub use provider_key::{
+    PROVIDER_KEY_ID_BYTES_MAX, PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId, ProviderName,
+    ProviderNameError, WRAPPED_KEK_BYTES_MAX, WrappedKek,
+};
 pub use shell::shell_word;
 pub use size::{MAX_VOLUME_BYTES, MIN_VOLUME_BYTES, SizeError, VolumeSize, display_bytes, parse_bytes};

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use strongroom_api::Page;
 use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_host::state_file::StateFile;
 use strongroom_hostd::checks::{Finding, Verdict};
-use strongroom_hostd::run_directory::VmRunDirectory;
-use strongroom_hostd::supervisor::state_file::StateFile;
 use strongroom_keys::ProviderKey;
 use strongroom_keyserver::backup::BackupStatus;
 use strongroom_keyserver::management::protocol::{BrokeredAnswer, StatusAnswer};

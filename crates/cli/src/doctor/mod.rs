@@ -9,12 +9,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
+use strongroom_host::protocol::CryptoSafe;
 use strongroom_hostd::checks::crypto_safe::{self, CryptoSafeRule};
 use strongroom_hostd::checks::vms::{self, Stock};
 use strongroom_hostd::checks::{Finding, Root, Verdict, kernel, memory, place, programs};
 use strongroom_hostd::daemon::capacity;
 use strongroom_hostd::daemon::config::HostConfig;
-use strongroom_hostd::protocol::CryptoSafe;
 use strongroom_types::counted;
 
 use self::cold_start::Site;

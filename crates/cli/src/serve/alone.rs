@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::io::Errno;
-use strongroom_hostd::run_directory::HostRunDirectory;
+use strongroom_host::run_directory::HostRunDirectory;
 
 use super::{Places, ServeArguments};
 use crate::error::CliError;

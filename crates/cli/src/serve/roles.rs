@@ -13,11 +13,11 @@ use strongroom_api::{Name, ObjectKind, ObjectRef};
 use strongroom_control::engine::Control;
 use strongroom_control::host::{Host, LocalHostd};
 use strongroom_control::{ControlConfig, ControlProcess};
+use strongroom_host::client::Client;
+use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_hostd::checks::crypto_safe::CryptoSafeRule;
-use strongroom_hostd::client::Client;
 use strongroom_hostd::daemon::config::HostConfig;
 use strongroom_hostd::daemon::{self, DatastoreNotes, Options, SupervisorProgram};
-use strongroom_hostd::run_directory::HostRunDirectory;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 

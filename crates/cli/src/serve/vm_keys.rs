@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use strongroom_api::key::{KeyProvider, KeyStanding, KeyState};
 use strongroom_control::keys::{KeyProblem, VmKeys};
-use strongroom_hostd::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
+use strongroom_host::protocol::{Grant as HostGrant, VmGeneration as HostGeneration};
 use strongroom_keys::{KeyRequestId, ProviderKey, ProviderName};
 use strongroom_keyserver::access::{CertificateSha256, PublicKeySha256};
 use strongroom_keyserver::authority::enrol::Client;

@@ -8,8 +8,8 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::vm::{DiskKind, Ticket, TicketUse, VmView};
-use strongroom_hostd::protocol::{CheckEnd, CheckNews, GuestWelcome};
-use strongroom_worker::check::CheckReport;
+use strongroom_datastore::file::CheckReport;
+use strongroom_host::protocol::{CheckEnd, CheckNews, GuestWelcome};
 
 use super::console::GuestSocket;
 use super::guest_lines::{Ended, GuestLines};

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use strongroom_api::vm::{Ticket, TicketUse};
-use strongroom_hostd::protocol::{FORMAT, GuestHello, GuestWelcome, ProblemBody};
+use strongroom_host::protocol::{FORMAT, GuestHello, GuestWelcome, ProblemBody};
 
 use crate::api::{Api, ApiArguments, segment};
 use crate::error::CliError;

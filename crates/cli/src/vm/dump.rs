@@ -11,7 +11,7 @@ use serde::Serialize;
 use strongroom_api::task::Task;
 use strongroom_api::vm::{Dump, DumpVm, Ticket, TicketUse};
 use strongroom_api::{ListQuery, Page};
-use strongroom_hostd::protocol::{GuestEnd, GuestWelcome};
+use strongroom_host::protocol::{GuestEnd, GuestWelcome};
 use strongroom_streams::{Unpacked, Unpacker};
 use strongroom_types::display_bytes;
 use zeroize::Zeroizing;

@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use strongroom_api::Name;
 use strongroom_api::vm::{ImageFormat, Ticket, TicketUse};
-use strongroom_hostd::protocol::{ExportNews, GuestEnd, GuestWelcome};
+use strongroom_host::protocol::{ExportNews, GuestEnd, GuestWelcome};
 use strongroom_types::display_bytes;
 
 use super::console::GuestSocket;

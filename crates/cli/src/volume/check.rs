@@ -6,9 +6,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
-use strongroom_datastore::file::{Access, Finding, OpenOptions, Severity, check, describe, open};
+use strongroom_datastore::file::{
+    Access, CheckReport, DataFacts, Finding, OpenOptions, Severity, check, describe, open,
+};
 use strongroom_worker::Progress;
-use strongroom_worker::check::{CheckError, CheckReport, DataFacts, check_blocks};
+use strongroom_worker::check::{CheckError, check_blocks};
 use strongroom_worker::condition::{Condition, State};
 
 use super::describe::exposure_of;

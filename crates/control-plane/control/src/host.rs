@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use strongroom_hostd::client::{Client, ClientError};
-use strongroom_hostd::protocol::{
+use strongroom_host::client::{Client, ClientError};
+use strongroom_host::protocol::{
     Changes, Datastore, DatastoreRequest, DiskName, Host as HostState, JudgeRequest, Judgement, ObservedVm,
     ObservedVms, Operation, OperationId, OperationRequest, Problem, Ticket, TicketRequest, VmSpec,
     VmStatistics,

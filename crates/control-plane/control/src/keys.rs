@@ -1,9 +1,8 @@
 //! The seam to keys and grants. The control plane names keys, has them made and lets hosts fetch them; it never sees one.
 
 use strongroom_api::key::{KeyProvider, KeyStanding};
-use strongroom_hostd::protocol::{Grant, VmGeneration};
-use strongroom_keys::{ProviderKey, ProviderName};
-use strongroom_types::{KeyRequestId, VmId};
+use strongroom_host::protocol::{Grant, VmGeneration};
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId};
 
 /// Why there is no key or grant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! Problems in the words that callers get.
 
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
-use strongroom_hostd::protocol;
+use strongroom_host::protocol;
 use strongroom_store::StoreError;
 
 use crate::host::HostError;

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 use strongroom_api::{ErrorCode, OPERATIONS, TOUCHES_EXTENSION};
-use strongroom_hostd::protocol::{OffReason, PowerState};
+use strongroom_host::protocol::{OffReason, PowerState};
 use support::client::Client;
 use support::server::Server;
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use strongroom_api::alarm::AlarmKind;
 use strongroom_api::vm::StartVm;
 use strongroom_control::engine::Control;
-use strongroom_hostd::protocol::{DiskStatistics, VmStatistics};
+use strongroom_host::protocol::{DiskStatistics, VmStatistics};
 use strongroom_statistics::Snapshot;
 use strongroom_types::VmId;
 use support::server::Server;

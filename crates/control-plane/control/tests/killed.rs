@@ -11,7 +11,7 @@ use strongroom_api::task::{Task, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, StartVm, StopVm};
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::{Caller, Control};
-use strongroom_hostd::protocol::PowerState;
+use strongroom_host::protocol::PowerState;
 use strongroom_store::KeyRange;
 use support::{Site, caller, create, settle_down};
 
@@ -254,7 +254,7 @@ fn run(acts: &[Act], kills: Vec<u16>) -> usize {
         match act {
             Act::GuestShutsDown(vm) => site.host.guest(NAMES[*vm], |vm| {
                 if vm.power == PowerState::Running {
-                    let reason = Some(strongroom_hostd::protocol::OffReason::GuestShutdown);
+                    let reason = Some(strongroom_host::protocol::OffReason::GuestShutdown);
                     (vm.power, vm.reason) = (PowerState::Stopped, reason);
                 }
             }),

@@ -14,7 +14,7 @@ use strongroom_api::vm::{
 };
 use strongroom_api::{ErrorCode, Problem};
 use strongroom_control::engine::Control;
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     CryptoSafe, CryptoSafeState, DiskKey, OffReason, PowerState as HostPower, Programs,
 };
 use strongroom_types::{VmId, VolumeId};

@@ -3,15 +3,15 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use strongroom_host::orders::{Birth, Report, Request, Task};
+use strongroom_host::protocol::{Host, ObservedVms, PowerState, VmSpec};
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_host::state_file::StateFile;
+use strongroom_host::vm_directory::VmRecord;
+use strongroom_host::wire::FORMATS;
 
 use crate::checks::crypto_safe::CryptoSafeRule;
 use crate::daemon::config::HostConfig;
-use crate::protocol::{Host, ObservedVms, PowerState, VmSpec};
-use crate::run_directory::VmRunDirectory;
-use crate::supervisor::orders::{Birth, Report, Request, Task};
-use crate::supervisor::state_file::StateFile;
-use crate::vm_directory::VmRecord;
-use crate::wire::FORMATS;
 
 const MESSAGES: &str = include_str!("../tests/former/messages.json");
 

@@ -10,8 +10,8 @@ mod walls;
 
 use std::process::ExitCode;
 
-use strongroom_hostd::client::ClientError;
-use strongroom_hostd::protocol::{
+use strongroom_host::client::ClientError;
+use strongroom_host::protocol::{
     DiskKey, OperationKind, OperationOutcome, OperationState, PowerState, StartOptions, TicketRequest,
     VmSpec, VolumeState,
 };
@@ -188,9 +188,9 @@ fn everybody_is_killed() {
 fn no_cores() {
     let host = Host::start();
     let mut spec = host.spec("web1", 1);
-    spec.nics = vec![strongroom_hostd::protocol::Nic {
+    spec.nics = vec![strongroom_host::protocol::Nic {
         mac: "52:54:00:12:34:56".parse().unwrap(),
-        network: strongroom_hostd::protocol::Network::User,
+        network: strongroom_host::protocol::Network::User,
     }];
     host.done(&spec, 0, host.create(&spec));
     host.done(&spec, 1, OperationKind::Start { spec: Box::new(spec.clone()), how: StartOptions::default() });

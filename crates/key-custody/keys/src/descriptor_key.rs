@@ -3,13 +3,10 @@
 
 use strongroom_crypto::{kdf, mac};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_types::{VmId, VolumeId};
+use strongroom_types::{DESCRIPTOR_TAG_BYTES, VmId, VolumeId};
 
 use crate::error::KeyError;
 use crate::kek::Kek;
-
-/// Bytes of a descriptor's tag: HMAC-SHA256, or SHA-256 for a volume without keys.
-pub const DESCRIPTOR_TAG_BYTES: usize = 32;
 
 /// Authenticates one volume's descriptor: HMAC-SHA256 under a key derived from the volume's KEK and id.
 #[derive(Debug)]

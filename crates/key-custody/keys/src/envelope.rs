@@ -5,11 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::{aead, random};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_types::{BLOCK_BYTES, KekId, KeyEpoch, LayerId, VolumeId};
+use strongroom_types::{BLOCK_BYTES, KekId, KeyEpoch, LayerId, VolumeId, hex};
 
 use crate::error::KeyError;
 use crate::kek::Kek;
-use strongroom_types::hex;
 
 /// Bytes of a DEK: two AES-256 keys, as XTS takes them.
 pub const DEK_BYTES: usize = 64;

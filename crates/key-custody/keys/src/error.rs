@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use strongroom_crypto::CryptoError;
 use strongroom_memory::secret::SecretError;
-use strongroom_types::{KekId, KeyEpoch};
+use strongroom_types::{KekId, KeyEpoch, ProviderKey, ProviderName};
 use thiserror::Error;
-
-use crate::provider::{ProviderKey, ProviderName};
 
 /// Why a key cannot be had or used.
 #[derive(Debug, Error)]

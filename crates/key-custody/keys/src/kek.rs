@@ -5,11 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use strongroom_crypto::kdf::{self, Argon2idParams, NEW_PASSPHRASE_MIN_BYTES};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_types::KekId;
+use strongroom_types::{KekId, ProviderKey, hex};
 
 use crate::error::KeyError;
-use crate::provider::ProviderKey;
-use strongroom_types::hex;
 
 /// Bytes of a KEK: an AES-256 key.
 pub const KEK_BYTES: usize = 32;

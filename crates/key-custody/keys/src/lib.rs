@@ -20,17 +20,19 @@ mod error;
 mod handover;
 mod kek;
 mod key_file;
+mod keyring;
 mod lease;
-mod provider;
 
-pub use descriptor_key::{ConfigurationKey, DESCRIPTOR_TAG_BYTES, DescriptorKey};
+pub use descriptor_key::{ConfigurationKey, DescriptorKey};
 pub use envelope::{Cipher, DEK_BYTES, Envelope, EnvelopeContext, Purpose};
 pub use error::KeyError;
 pub use kek::{KEK_BYTES, Kek, KekSource, PASSPHRASE_BYTES_MAX, PassphraseParameters, check_new_passphrase};
 pub use key_file::read_key_file;
-pub use lease::{LeaseState, LeaseStatus, Leases, OnRevocation, RevokedHow};
-pub use provider::{
-    Keyring, PROVIDER_KEY_ID_BYTES_MAX, PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId, ProviderName,
-    ProviderNameError, WRAPPED_KEK_BYTES_MAX, WrappedKek,
+pub use keyring::Keyring;
+pub use lease::{Leases, OnRevocation};
+// What rooms without keys call keys, with the keys.
+pub use strongroom_types::{
+    DESCRIPTOR_TAG_BYTES, KeyRequestId, LeaseState, LeaseStatus, PROVIDER_KEY_ID_BYTES_MAX,
+    PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId, ProviderName, ProviderNameError, RevokedHow,
+    WRAPPED_KEK_BYTES_MAX, WrappedKek,
 };
-pub use strongroom_types::KeyRequestId;

@@ -12,10 +12,10 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use strongroom_datastore::file::describe;
+use strongroom_host::protocol::VmSpec;
+use strongroom_host::vm_directory::VmRecord;
 use strongroom_hostd::checks::Root;
 use strongroom_hostd::checks::storage::{Support, support};
-use strongroom_hostd::protocol::VmSpec;
-use strongroom_hostd::vm_directory::VmRecord;
 use strongroom_keys::{KekSource, ProviderKey};
 use strongroom_providers::{Registry, SourceConfig};
 

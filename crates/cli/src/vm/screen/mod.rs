@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use serde::Serialize;
 use strongroom_api::vm::{PowerState, Ticket, TicketUse, VmView};
-use strongroom_hostd::protocol::ProblemBody;
+use strongroom_host::protocol::ProblemBody;
 
 use self::door::{Door, Viewer};
 use super::console::GuestSocket;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use strongroom_api::task::{TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     DiskName, KnownVolume, OperationKind, OperationOutcome, StartOptions, VmSpec, VolumeFacts,
 };
 use strongroom_types::display_bytes;

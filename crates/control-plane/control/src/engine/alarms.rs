@@ -7,7 +7,7 @@ use strongroom_api::alarm::{Alarm, AlarmKind, Severity};
 use strongroom_api::key::{KeyProvider, KeyState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState};
 use strongroom_api::{ObjectKind, ObjectRef};
-use strongroom_hostd::protocol;
+use strongroom_host::protocol;
 use strongroom_statistics::display_latency;
 use strongroom_types::{counted, display_bytes};
 use uuid::Uuid;

@@ -14,7 +14,7 @@ use std::path::Path;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{AddDisk, PowerState, ResizeDisk};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_hostd::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VmSpec};
+use strongroom_host::protocol::{DiskChange, DiskName, OperationKind, OperationOutcome, VmSpec};
 use strongroom_types::VolumeSize;
 use strongroom_vm::MemorySize;
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{CreateVm, ImportDisk, Lifecycle, PowerState};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_hostd::protocol::{DiskName, ImageFormat, OperationKind, OperationOutcome, TicketId};
+use strongroom_host::protocol::{DiskName, ImageFormat, OperationKind, OperationOutcome, TicketId};
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use strongroom_api::vm::PowerState;
-use strongroom_hostd::protocol::{self, ChangedObject, Epoch, ObservedVm, VmSpec};
+use strongroom_host::protocol::{self, ChangedObject, Epoch, ObservedVm, VmSpec};
 use strongroom_types::VmId;
 use uuid::Uuid;
 

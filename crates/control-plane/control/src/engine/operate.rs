@@ -4,7 +4,7 @@ use std::path::Path;
 
 use strongroom_api::Problem;
 use strongroom_api::task::{Progress, ProgressUnit};
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     self, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
 };
 
@@ -183,7 +183,7 @@ impl Control {
 }
 
 /// The keys that an operation takes.
-fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_keys::ProviderKey> {
+fn keys_taken(kind: &OperationKind, vm: &VmRecord) -> Vec<strongroom_types::ProviderKey> {
     match kind {
         OperationKind::Create { .. }
         | OperationKind::Start { .. }

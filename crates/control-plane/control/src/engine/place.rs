@@ -3,9 +3,8 @@
 use strongroom_api::policy::PolicyRules;
 use strongroom_api::vm::{CreateVm, DesiredPower, EncryptionWish, Lifecycle, Nic, NicBackend};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
-use strongroom_hostd::protocol;
-use strongroom_keys::{ProviderKey, ProviderName};
-use strongroom_types::{KeyRequestId, VmId};
+use strongroom_host::protocol;
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId};
 use strongroom_vm::{DiskKind, Firmware, MacAddress};
 use uuid::Uuid;
 

@@ -10,10 +10,9 @@ use strongroom_api::datastore::{Found, RebuildDatastore, Standing};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{DesiredPower, Lifecycle, RegisterVm, RestartPolicy};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
-use strongroom_hostd::attestation;
-use strongroom_hostd::protocol::{self, DatastoreRequest, DiskName, JudgeRequest, VmGeneration, VolumeFacts};
-use strongroom_keys::ProviderKey;
-use strongroom_types::VmId;
+use strongroom_host::attestation;
+use strongroom_host::protocol::{self, DatastoreRequest, DiskName, JudgeRequest, VmGeneration, VolumeFacts};
+use strongroom_types::{ProviderKey, VmId};
 use uuid::Uuid;
 
 use super::advance::{keep_volumes, volume_known};

@@ -11,9 +11,8 @@
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::vm::{Lifecycle, PowerState, RotateKey};
 use strongroom_api::{ErrorCode, Problem};
-use strongroom_hostd::protocol::{OperationKind, OperationOutcome};
-use strongroom_keys::{ProviderKey, ProviderName};
-use strongroom_types::KeyRequestId;
+use strongroom_host::protocol::{OperationKind, OperationOutcome};
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName};
 
 use super::advance::{End, Next, Step, keep_volumes};
 use super::operate::Operated;

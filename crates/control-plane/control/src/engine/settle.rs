@@ -6,7 +6,7 @@
 
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
-use strongroom_hostd::protocol::{OperationId, OperationKind, OperationRequest};
+use strongroom_host::protocol::{OperationId, OperationKind, OperationRequest};
 use uuid::Uuid;
 
 use super::{Control, HostSeat};
@@ -182,7 +182,7 @@ impl Control {
         }
         let wanted = seen.waiting_for.iter().filter(|waiting| waiting.grant_wanted);
         let keys: Vec<_> = wanted.map(|waiting| waiting.key.clone()).collect();
-        let generation = strongroom_hostd::protocol::VmGeneration(seen.generation);
+        let generation = strongroom_host::protocol::VmGeneration(seen.generation);
         let grants = match self.keys.grant(vm.id, generation, seat.name.as_str(), &keys) {
             Ok(grants) if !grants.is_empty() => grants,
             // No leave is needed; hostd asks by itself.

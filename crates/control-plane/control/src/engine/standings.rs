@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use strongroom_api::key::{KeyStanding, KeyState};
-use strongroom_keys::ProviderKey;
+use strongroom_types::ProviderKey;
 
 use crate::keys::VmKeys;
 
@@ -65,9 +65,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use strongroom_api::key::KeyProvider;
-    use strongroom_hostd::protocol::{Grant, VmGeneration};
-    use strongroom_keys::ProviderName;
-    use strongroom_types::{KeyRequestId, VmId};
+    use strongroom_host::protocol::{Grant, VmGeneration};
+    use strongroom_types::{KeyRequestId, ProviderName, VmId};
 
     use super::*;
     use crate::keys::KeyProblem;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use strongroom_api::vm::{DiskErrors, DiskOperation, DiskStats, LatencyBucket, OperationStats, VmStats};
 use strongroom_api::{ErrorCode, ObjectKind, Problem};
-use strongroom_hostd::protocol::{DiskStatistics, VmStatistics};
+use strongroom_host::protocol::{DiskStatistics, VmStatistics};
 use strongroom_statistics::{Counters, Operation, Snapshot, upper_bound_ns};
 use strongroom_types::VmId;
 use uuid::Uuid;

@@ -5,7 +5,7 @@ use std::path::Path;
 use strongroom_api::key::{KeyStanding, KeyState, KeyStatus};
 use strongroom_api::vm::{DiskKind, ImageFormat, Ticket, TicketUse};
 use strongroom_api::{ErrorCode, Name, ObjectKind, Problem};
-use strongroom_hostd::protocol::{Grant, TicketRequest, VmSpec};
+use strongroom_host::protocol::{Grant, TicketRequest, VmSpec};
 use strongroom_vm::DiskName;
 
 use super::Control;

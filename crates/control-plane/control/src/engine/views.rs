@@ -11,8 +11,8 @@ use strongroom_api::vm::{
     Disk, Dump, PowerState, SuspendedMemory, VmKey, VmListQuery, VmSort, VmSummary, VmView, VolumeState,
 };
 use strongroom_api::{ListQuery, ObjectKind, ObjectRef, Page, Problem};
-use strongroom_hostd::protocol;
-use strongroom_keys::ProviderKey;
+use strongroom_host::protocol;
+use strongroom_types::ProviderKey;
 use uuid::Uuid;
 
 use super::alarms::{datastore_object, host_object};

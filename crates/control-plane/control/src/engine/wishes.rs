@@ -9,7 +9,7 @@ use strongroom_api::policy::CreatePolicy;
 use strongroom_api::task::{Task, TaskKind, TaskState};
 use strongroom_api::vm::{CreateVm, DesiredPower, DumpVm, Lifecycle, PatchVm, PowerState, StartVm, StopVm};
 use strongroom_api::{ErrorCode, Name, ObjectKind, ObjectRef, Problem};
-use strongroom_hostd::protocol::{DatastoreRequest, Dump, ImageFormat};
+use strongroom_host::protocol::{DatastoreRequest, Dump, ImageFormat};
 use strongroom_types::counted;
 use uuid::Uuid;
 

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use strongroom_api::vm::{Boot, Cdrom, Nic, NicBackend};
-use strongroom_hostd::protocol;
-use strongroom_hostd::protocol::{DiskKey, KnownVolume};
-use strongroom_keys::ProviderKey;
-use strongroom_types::{KekId, VolumeId, VolumeSize};
+use strongroom_host::protocol;
+use strongroom_host::protocol::{DiskKey, KnownVolume};
+use strongroom_types::{KekId, ProviderKey, VolumeId, VolumeSize};
 use strongroom_vm::{
     Cpus, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, VmName, rounded_memory,
 };

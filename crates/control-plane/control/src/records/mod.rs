@@ -22,18 +22,17 @@ mod hardware;
 mod task;
 mod vm;
 
+pub use hardware::{DiskRecord, DiskSealing, Hardware};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strongroom_api::Name;
 use strongroom_api::alarm::Alarm;
 use strongroom_api::event::Event;
 use strongroom_api::policy::PolicyRules;
-use strongroom_hostd::protocol::DiskName;
+use strongroom_host::protocol::DiskName;
 use strongroom_types::{DatastoreId, VmId, VolumeId};
-use uuid::Uuid;
-
-pub use hardware::{DiskRecord, DiskSealing, Hardware};
 pub use task::{AUTOMATIC, TaskRecord, Whole, Work};
+use uuid::Uuid;
 pub use vm::{KeyWish, ObservedRecord, VmRecord};
 
 /// The format of everything here.

@@ -3,9 +3,8 @@
 use serde::{Deserialize, Serialize};
 use strongroom_api::task::{Task, TaskKind};
 use strongroom_api::{Name, Problem};
-use strongroom_hostd::protocol::{DiskName, ImageFormat, OperationId, TicketId};
-use strongroom_keys::{ProviderKey, ProviderName};
-use strongroom_types::{KeyRequestId, VmId, VolumeSize};
+use strongroom_host::protocol::{DiskName, ImageFormat, OperationId, TicketId};
+use strongroom_types::{KeyRequestId, ProviderKey, ProviderName, VmId, VolumeSize};
 
 use super::hardware::{DiskRecord, Hardware};
 

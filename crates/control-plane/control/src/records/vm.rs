@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use strongroom_api::vm::{DesiredPower, Lifecycle, PowerState, RestartPolicy};
 use strongroom_api::{Name, ObjectKind, ObjectRef};
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     Dump, ObservedVm, SuspendedMemory, VmGeneration, VmReason, VmSpec, WaitingFor,
 };
-use strongroom_keys::ProviderName;
-use strongroom_types::{DatastoreId, KeyRequestId, VmId};
+use strongroom_types::{DatastoreId, KeyRequestId, ProviderName, VmId};
 use uuid::Uuid;
 
 use super::hardware::Hardware;
@@ -128,7 +127,7 @@ const fn is_none_yet(count: &u64) -> bool {
 impl ObservedRecord {
     /// What the host says, without what changes all the time.
     pub fn of(seen: &ObservedVm) -> Self {
-        use strongroom_hostd::protocol::PowerState as Told;
+        use strongroom_host::protocol::PowerState as Told;
         let power = match seen.power {
             Told::Stopped => PowerState::Stopped,
             Told::Starting => PowerState::Starting,

@@ -12,16 +12,15 @@ use strongroom_api::vm::CreateVm;
 use strongroom_control::engine::{Caller, Control, Next, RequestKey};
 use strongroom_control::host::{Host, HostError};
 use strongroom_control::keys::{KeyProblem, VmKeys};
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     Accelerator, Change, ChangedObject, Changes, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest,
     DatastoreState, DiskChange, DiskKey, DiskName, Dump, Epoch, Grant, Host as HostState, JudgeRequest,
     Judgement, ObservedVm, ObservedVms, OffReason, Operation, OperationId, OperationKind, OperationOutcome,
     OperationRequest, OperationState, PowerState, Problem, Programs, Ticket, TicketId, TicketRequest,
     Topology, VmGeneration, VmReason, VmSpec, VmStatistics, VolumeFacts, WaitingFor,
 };
-use strongroom_keys::{ProviderKey, ProviderName};
 use strongroom_store::{Engine, Store};
-use strongroom_types::{DatastoreId, KeyRequestId, VmId, VolumeId};
+use strongroom_types::{DatastoreId, KeyRequestId, ProviderKey, ProviderName, VmId, VolumeId};
 use uuid::Uuid;
 
 use super::fuse::{Fuse, FusedStore};
@@ -285,7 +284,7 @@ impl HostInside {
                         return Err(Problem::new("conflict", "the directory is taken"));
                     }
                     let volume =
-                        |disk: &strongroom_hostd::protocol::Disk| (disk.name.to_string(), VolumeId::random());
+                        |disk: &strongroom_host::protocol::Disk| (disk.name.to_string(), VolumeId::random());
                     let vm = FakeVm {
                         volumes: spec.disks.iter().map(volume).collect(),
                         spec: (**spec).clone(),

@@ -11,9 +11,9 @@
 //! with an encrypted disk while it has one; VMs that run are left alone, whatever happens to the host.
 
 use serde::{Deserialize, Serialize};
+use strongroom_host::protocol::{CryptoSafe, CryptoSafeState, Problem, VmSpec};
 
 use super::{Finding, Root, memory};
-use crate::protocol::{CryptoSafe, CryptoSafeState, Problem, VmSpec};
 
 /// What the host's owner asks of it: in `host.json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,7 +106,15 @@ mod tests {
     #[test]
     fn an_encrypted_vm_does_not_start_beside_clear_swap_and_the_refusal_says_what_to_do() {
         let (_kept, root) = tree(&[("/proc/swaps", "Filename\n/dev/sda2 partition 1 0 -2\n")]);
-        let spec = |sealed: bool| VmSpec::for_tests("web1", sealed);
+        let spec = |sealed: bool| -> VmSpec {
+            let key = r#"{"provider":{"key":{"provider":"local","key":"4711","wrapped":null}}}"#;
+            let key = if sealed { key } else { r#""unencrypted""# };
+            let text = format!(
+                r#"{{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"web1","datastore":"/srv/ds","memory_bytes":268435456,
+                "disks":[{{"name":"disk0","size_bytes":1048576,"key":{key}}}]}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
         let refused = may_start(&root, CryptoSafeRule::Required, &spec(true)).unwrap_err();
         assert_eq!(refused.code, "host_not_crypto_safe");
         assert!(refused.message.contains("/dev/sda2"), "{refused}");

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use strongroom_host::protocol::{Network, Problem};
+
 use super::Root;
-use crate::protocol::{Network, Problem};
 
 /// Whether a network card can be on this network of the host. `allowed` is what its configuration names, if it does.
 ///

@@ -3,9 +3,10 @@
 
 use std::path::PathBuf;
 
+use strongroom_host::protocol::{Firmware, Network, Programs, VmSpec};
+
 use super::{Finding, Root, interfaces};
 use crate::daemon::boot_files;
-use crate::protocol::{Firmware, Network, Programs, VmSpec};
 
 const CHECK: &str = "vms";
 

@@ -13,10 +13,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use strongroom_host::protocol::{DirectKernel, Problem};
+use strongroom_host::run_directory::VmRunDirectory;
 
 use super::config::HostConfig;
-use crate::protocol::{DirectKernel, Problem};
-use crate::run_directory::VmRunDirectory;
 
 /// QEMU, as another user, sees a copy alone, and not the directory that it is in.
 const COPY_MODE: u32 = 0o444;

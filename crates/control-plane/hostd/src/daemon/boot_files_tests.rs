@@ -1,10 +1,10 @@
 use std::os::unix::fs::symlink;
 
+use strongroom_host::run_directory::HostRunDirectory;
 use strongroom_types::VmId;
 use tempfile::TempDir;
 
 use super::*;
-use crate::run_directory::HostRunDirectory;
 
 /// A user without rights to what tests make.
 const OTHER_USER: u32 = 65534;

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use strongroom_datastore::file::identity;
+use strongroom_host::protocol::{
+    Accelerator, Datastore, DatastoreState, Problem, Programs, QemuFound, Topology,
+};
 use strongroom_hypervisor::firmware::Ovmf;
 use strongroom_hypervisor::network::passt;
 use strongroom_hypervisor::{QemuProgram, swtpm};
 
 use super::config::DatastoreConfig;
-use crate::protocol::{Accelerator, Datastore, DatastoreState, Problem, Programs, QemuFound, Topology};
 
 /// Below this, nothing new fits, in bytes: a volume's own files, and room for what is deleted.
 const FULL_BELOW_BYTES: u64 = 64 << 20;

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use strongroom_host::protocol::{Change, ChangedObject, Changes, Epoch};
 use tokio::sync::watch;
-
-use crate::protocol::{Change, ChangedObject, Changes, Epoch};
 
 /// Objects whose last change is known: more than a host has VMs, and its operations of the last while.
 const KNOWN_MAX: usize = 20_000;

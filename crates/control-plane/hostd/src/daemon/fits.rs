@@ -7,12 +7,12 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use strongroom_host::protocol::{DatastoreState, Disk, Problem, VmSpec};
 use strongroom_types::{VolumeSize, display_bytes};
 
 use super::capacity;
 use super::config::DatastoreConfig;
 use crate::checks::{Root, interfaces};
-use crate::protocol::{DatastoreState, Disk, Problem, VmSpec};
 
 /// Whether this host has what a VM takes.
 ///

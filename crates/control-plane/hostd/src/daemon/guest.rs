@@ -12,11 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use strongroom_host::orders::{RequestKind, Task};
+use strongroom_host::proof::check_peer;
+use strongroom_host::protocol::{FORMAT, GuestHello, GuestWelcome, Problem, ProblemBody, TicketRequest};
 
 use super::{Hostd, operations};
-use crate::proof::check_peer;
-use crate::protocol::{FORMAT, GuestHello, GuestWelcome, Problem, ProblemBody, TicketRequest};
-use crate::supervisor::orders::{RequestKind, Task};
 
 /// The longest line, in bytes.
 const LINE_BYTES_MAX: usize = 4096;

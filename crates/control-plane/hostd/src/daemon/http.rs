@@ -11,6 +11,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use strongroom_host::proof::check_peer;
+use strongroom_host::protocol::{
+    CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, JudgeRequest, Judgement, ObservedVm,
+    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, REQUEST_BYTES_MAX, Ticket,
+    TicketRequest, VmSpec, VmStatistics,
+};
 use strongroom_serving::{BodyError, Connections, HttpLimits, read_body, serve_http};
 use strongroom_types::VmId;
 use tokio::net::{UnixListener, UnixStream};
@@ -18,12 +24,6 @@ use tokio::sync::Semaphore;
 
 use super::vms::no_such_vm;
 use super::{Hostd, operations, statistics};
-use crate::proof::check_peer;
-use crate::protocol::{
-    CHANGES_WAIT_MAX_S, Changes, Datastore, DatastoreRequest, Host, JudgeRequest, Judgement, ObservedVm,
-    ObservedVms, Operation, OperationId, OperationRequest, Problem, ProblemBody, REQUEST_BYTES_MAX, Ticket,
-    TicketRequest, VmSpec, VmStatistics,
-};
 
 /// Connections at once: a control plane's, and a few people's.
 const CONNECTIONS_MAX: usize = 64;

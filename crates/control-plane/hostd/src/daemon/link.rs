@@ -15,23 +15,25 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use strongroom_host::layout::Layout;
+use strongroom_host::orders::{Birth, Orphan, Report, Request, RequestKind, RunTask, Task};
+use strongroom_host::process::ProcessIdentity;
+use strongroom_host::proof::{PeerSecret, ProofError, check_peer, prove_as_hostd};
+use strongroom_host::protocol::{
+    DiskName, Grant, KnownVolume, OffReason, Problem, StartOptions, VmGeneration, VmSpec,
+};
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_host::state_file::{Off, StateFile};
+use strongroom_host::vm_directory::VmRecord;
+use strongroom_host::wire::{Wire, WireError};
 use strongroom_statistics::Snapshot;
 use strongroom_types::VmId;
 use tokio::sync::oneshot;
 
 use super::Hostd;
 use super::boot_files;
+use super::unrecorded::kill_unrecorded;
 use super::vms::{Kept, now_unix_seconds};
-use crate::process::ProcessIdentity;
-use crate::proof::{Secret, check_peer};
-use crate::protocol::{DiskName, Grant, KnownVolume, OffReason, Problem, StartOptions, VmGeneration, VmSpec};
-use crate::run_directory::VmRunDirectory;
-use crate::supervisor::kill_unrecorded;
-use crate::supervisor::layout::Layout;
-use crate::supervisor::orders::{Birth, Orphan, Report, Request, RequestKind, RunTask, Task};
-use crate::supervisor::state_file::{Off, StateFile};
-use crate::vm_directory::VmRecord;
-use crate::wire::{Wire, WireError};
 
 /// Before a supervisor that hung up and lives is spoken to again, and before one that died at once is replaced again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -190,7 +192,7 @@ pub fn start(
     let system = |error: &dyn std::fmt::Display| Problem::new("system", error.to_string());
     // Nothing of a start before this one is of use.
     run.remove().and_then(|()| run.make()).map_err(|error| system(&error))?;
-    Secret::make(&run.secret()).map_err(|error| system(&error))?;
+    PeerSecret::make(&run.secret()).map_err(|error| system(&error))?;
     if let Some(kernel) = &spec.kernel {
         boot_files::copy(kernel, spec.memory_bytes.bytes(), &run, &hostd.config().boot_directories)
             .inspect_err(|_| drop(run.remove()))?;
@@ -296,7 +298,7 @@ impl Listener {
         link.is_gone();
     }
 
-    fn find(&self) -> Result<Wire, crate::proof::ProofError> {
+    fn find(&self) -> Result<Wire, ProofError> {
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(WireError::from)?;
@@ -304,7 +306,7 @@ impl Listener {
         rustix::net::connect(&socket, &address).map_err(WireError::from)?;
         check_peer(&socket)?;
         let wire = Wire::adopt(socket).ok_or(WireError::Gone)?;
-        Secret::read(&self.run.secret())?.prove_as_hostd(&wire, self.vm)?;
+        prove_as_hostd(&PeerSecret::read(&self.run.secret())?, &wire, self.vm)?;
         Ok(wire)
     }
 
@@ -373,7 +375,7 @@ impl Listener {
         let (spec, adopt, how) = (Box::new(spec), Some(orphan), StartOptions::default());
         let supervisor_deaths = supervisor_deaths + 1;
         let task = RunTask { spec, generation, adopt, layout, how, supervisor_deaths };
-        let begun = Secret::make(&self.run.secret())
+        let begun = PeerSecret::make(&self.run.secret())
             .map_err(|error| Problem::new("system", error.to_string()))
             .and_then(|_| self.hostd.supervisor.start(&birth(&self.hostd, &self.run, Vec::new(), task), &[]));
         match begun {

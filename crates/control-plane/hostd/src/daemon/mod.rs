@@ -17,6 +17,7 @@ mod operations;
 mod queue;
 mod statistics;
 mod tickets;
+mod unrecorded;
 mod vms;
 
 use std::fmt::Debug;
@@ -27,6 +28,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, Mode, flock};
+use strongroom_host::protocol::{
+    ChangedObject, Datastore, DatastoreRequest, DatastoreState, Host, ObservedVms, Operation,
+    OperationRequest, Problem, Ticket, TicketRequest,
+};
+use strongroom_host::run_directory::HostRunDirectory;
+use strongroom_host::served::fillable;
 use strongroom_hypervisor::QemuProgram;
 use thiserror::Error;
 use tokio::net::UnixListener;
@@ -40,12 +47,6 @@ use self::queue::Queue;
 use self::tickets::Tickets;
 use self::vms::{Vms, no_such_vm};
 use crate::checks::{Root, crypto_safe};
-use crate::protocol::{
-    ChangedObject, Datastore, DatastoreRequest, DatastoreState, Host, ObservedVms, Operation,
-    OperationRequest, Problem, Ticket, TicketRequest,
-};
-use crate::run_directory::HostRunDirectory;
-use crate::supervisor::fillable;
 
 /// Whoever has to know where volumes are: what needs a key is asked for before one is destroyed.
 pub trait DatastoreNotes: Debug + Send + Sync {

@@ -5,6 +5,16 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use strongroom_host::dumps;
+use strongroom_host::orders::{Birth, Report, RequestKind, Task};
+use strongroom_host::protocol::{
+    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm,
+    OperationKind, OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
+};
+use strongroom_host::vm_directory::{VmDirectoryError, VmRecord, delete_vm};
+use strongroom_host::vm_lock::VmLock;
+use strongroom_host::volume_facts::facts;
+use strongroom_host::wire::{Wire, WireError};
 use strongroom_types::VmId;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -13,16 +23,6 @@ use super::queue::{Failure, Job};
 use super::vms::{Kept, no_such_vm};
 use super::{Hostd, boot_files, capacity, fits, link};
 use crate::checks::{Root, crypto_safe};
-use crate::dumps;
-use crate::protocol::{
-    DUMP_LABEL_BYTES_MAX, DiskChange, Dump, Grant, JudgeRequest, Judgement, KnownVolume, ObservedVm,
-    OperationKind, OperationOutcome, PowerState, Problem, StartOptions, TicketRequest, VmSpec, VolumeFacts,
-};
-use crate::supervisor::job::facts;
-use crate::supervisor::orders::{Birth, Report, RequestKind, Task};
-use crate::vm_directory::{VmDirectoryError, VmRecord, delete_vm};
-use crate::vm_lock::VmLock;
-use crate::wire::{Wire, WireError};
 
 /// What of a suspended memory is verified and loaded in a second, at least, in bytes: a slow disk's speed.
 const MEMORY_BYTES_A_SECOND: u64 = 32 << 20;

@@ -3,14 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use strongroom_host::protocol::{
+    ChangedObject, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
+    Problem, Progress,
+};
 use strongroom_types::VmId;
 use tokio::sync::watch;
 
 use super::changes::ChangeLog;
-use crate::protocol::{
-    ChangedObject, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
-    Problem, Progress,
-};
 
 /// Operations at once.
 pub const RUNNING_MAX: usize = 16;
@@ -274,8 +274,9 @@ impl Lanes {
 
 #[cfg(test)]
 mod tests {
+    use strongroom_host::protocol::VmGeneration;
+
     use super::*;
-    use crate::protocol::VmGeneration;
 
     fn request(kind: OperationKind) -> OperationRequest {
         OperationRequest {

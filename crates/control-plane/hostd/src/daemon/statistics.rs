@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use strongroom_host::protocol::{DiskStatistics, Problem, VmStatistics};
 use strongroom_types::VmId;
 use tokio::task::JoinSet;
 
 use super::Hostd;
 use super::vms::no_such_vm;
-use crate::protocol::{DiskStatistics, Problem, VmStatistics};
 
 /// A supervisor's door answers at once; one that does not is left out.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);

@@ -5,11 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use strongroom_host::protocol::{Problem, TicketId, TicketRequest};
 use strongroom_types::VmId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-use crate::protocol::{Problem, TicketId, TicketRequest};
 
 /// How long a ticket is good.
 pub const GOOD_FOR: Duration = Duration::from_secs(30);

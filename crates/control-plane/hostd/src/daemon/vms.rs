@@ -5,17 +5,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use strongroom_host::protocol::{
+    ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
+    VmSpec,
+};
+use strongroom_host::state_file::Off;
+use strongroom_host::vm_directory::VmRecord;
 use strongroom_types::VmId;
 use tokio::sync::watch;
 
 use super::changes::ChangeLog;
 use super::link::Link;
-use crate::protocol::{
-    ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
-    VmSpec,
-};
-use crate::supervisor::state_file::Off;
-use crate::vm_directory::VmRecord;
 
 /// What a VM keeps of its guest while it is off, as its directory says.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! A datastore's writer against a host: what lies there decides nothing about what is opened, written or shown.
 
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, describe};
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     Disk, DiskChange, DiskKey, OperationKind, OperationOutcome, OperationState, PowerState, StartOptions,
     TicketRequest, VmSpec,
 };

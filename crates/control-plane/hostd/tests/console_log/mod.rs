@@ -1,6 +1,6 @@
 //! What a guest says on its console is kept, and is in no file in the clear.
 
-use strongroom_hostd::protocol::{DiskKey, OperationKind, OperationOutcome, PowerState, StartOptions};
+use strongroom_host::protocol::{DiskKey, OperationKind, OperationOutcome, PowerState, StartOptions};
 
 use super::FORCED;
 use crate::support::{Host, KeySite, boot_sector, kill, until};

@@ -11,10 +11,11 @@ use strongroom_datastore::file::{
     Access, AddLayerOptions, OpenOptions, Protection, RewrapOptions, add_layer, check, delete, describe,
     describe_log, key_needs, list, open, rewrap,
 };
-use strongroom_hostd::protocol::VmSpec;
-use strongroom_hostd::vm_directory::{StagedVm, VmRecord, delete_vm};
+use strongroom_host::protocol::VmSpec;
+use strongroom_host::vm_directory::{StagedVm, VmRecord, delete_vm};
 use strongroom_streams::{Log, LogPiece, Medium, StreamKind, StreamReader};
 use strongroom_types::VolumeSize;
+use strongroom_vm_supervisor::attestation::is_tag;
 use strongroom_worker::{DiskAccess, assemble, assemble_destaged};
 
 use super::Said;
@@ -291,7 +292,7 @@ impl<'a> Round<'a> {
             let keks = [("key-1", &self.site.kek), ("key-2", &self.site.other_kek)];
             let kek = keks.into_iter().find(|(name, _)| key.key.to_string() == *name);
             let (_, kek) = kek.ok_or_else(|| "there is no such key".to_owned())?;
-            what.verify(kek, tag).map_err(|error| error.to_string())
+            is_tag(what, kek, tag).map_err(|error| error.to_string())
         });
         if !doubts.is_empty() {
             self.came("a configuration is doubted");

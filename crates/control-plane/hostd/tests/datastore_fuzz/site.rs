@@ -12,13 +12,14 @@ use strongroom_datastore::file::{
     Access, AddLayerOptions, CreateOptions, OpenOptions, Protection, Provisioning, add_layer, create,
     describe, identify, open,
 };
-use strongroom_hostd::protocol::{DiskKey, VmGeneration, VmSpec, VolumeFacts};
-use strongroom_hostd::supervisor::own_volume::OpenOwnVolume;
-use strongroom_hostd::vm_directory::{StagedVm, VmRecord};
+use strongroom_host::protocol::{DiskKey, VmGeneration, VmSpec, VolumeFacts};
+use strongroom_host::vm_directory::{StagedVm, VmRecord};
 use strongroom_keys::{Kek, ProviderKey};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_streams::{Log, StreamKind, StreamWriter};
 use strongroom_types::{VolumeId, VolumeSize};
+use strongroom_vm_supervisor::attestation::tag;
+use strongroom_vm_supervisor::own_volume::OpenOwnVolume;
 use strongroom_worker::{DiskAccess, assemble, assemble_destaged};
 
 /// How every line of a guest's begins.
@@ -369,7 +370,7 @@ impl Site {
             }
             let mut record = VmRecord::new(spec.clone(), None);
             record.generation = VmGeneration(3);
-            record.become_attested(spec, |_, attested| attested.tag(&self.kek)).unwrap();
+            record.become_attested(spec, |_, attested| tag(attested, &self.kek)).unwrap();
             record.write(&spec.directory()).unwrap();
         }
     }

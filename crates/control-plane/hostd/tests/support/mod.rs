@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Trial};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create};
-use strongroom_hostd::client::{Client, ClientError};
-use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
-use strongroom_hostd::process::ProcessIdentity;
-use strongroom_hostd::protocol::{
+use strongroom_host::client::{Client, ClientError};
+use strongroom_host::process::ProcessIdentity;
+use strongroom_host::protocol::{
     Disk, DiskFrontend, DiskKey, DiskName, FORMAT, Firmware, GuestHello, GuestWelcome, ImageFormat,
     JudgeRequest, ObservedVm, ObservedVms, Operation, OperationId, OperationKind, OperationOutcome,
     OperationRequest, OperationState, Problem, Ticket, TicketRequest, VmGeneration, VmSpec,
 };
-use strongroom_hostd::supervisor::{self, Programs};
-use strongroom_hostd::vm_directory::{StagedVm, VmRecord};
+use strongroom_host::vm_directory::{StagedVm, VmRecord};
+use strongroom_hostd::daemon::{self, DatastoreNotes, SupervisorProgram};
 use strongroom_keys::{Kek, KeyRequestId, ProviderKey, ProviderName};
 use strongroom_memory::secret::SecretBytes;
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
 use strongroom_test_peers::{Pki, Server, ServerKind};
 use strongroom_types::{VmId, VolumeSize};
+use strongroom_vm_supervisor::{self as supervisor, Programs};
 use tokio::runtime::Runtime;
 
 /// Longer than anything takes on a busy machine.
@@ -147,13 +147,13 @@ impl Host {
 
     /// Has it use its datastore, and look through it.
     pub fn add_datastore(&self) {
-        let request = strongroom_hostd::protocol::DatastoreRequest { path: self.path("ds") };
+        let request = strongroom_host::protocol::DatastoreRequest { path: self.path("ds") };
         self.runtime.block_on(self.client.add_datastore(&request)).unwrap();
     }
 
     /// Has the datastore looked through for VMs that came or went.
     pub fn look_through(&self) {
-        let request = strongroom_hostd::protocol::DatastoreRequest { path: self.path("ds") };
+        let request = strongroom_host::protocol::DatastoreRequest { path: self.path("ds") };
         self.runtime.block_on(self.client.look_through(&request)).unwrap();
     }
 
@@ -287,7 +287,7 @@ impl Host {
         self.runtime.block_on(self.client.vms()).unwrap()
     }
 
-    pub fn host(&self) -> strongroom_hostd::protocol::Host {
+    pub fn host(&self) -> strongroom_host::protocol::Host {
         self.runtime.block_on(self.client.host()).unwrap()
     }
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     DiskFrontend, DiskKey, Network, Nic, ObservedVm, OperationKind, OperationOutcome, OperationState,
     PowerState, StartOptions, VmSpec,
 };
@@ -310,7 +310,7 @@ fn kill_one(host: &mut Host, vm: &ObservedVm, which: u32) -> bool {
         }
     };
     // It may have ended by itself.
-    match pid.and_then(strongroom_hostd::process::ProcessIdentity::of) {
+    match pid.and_then(strongroom_host::process::ProcessIdentity::of) {
         Some(_) => kill(pid.unwrap()),
         None => return false,
     }

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use strongroom_hostd::protocol::{
+use strongroom_host::protocol::{
     Disk, ImageFormat, Network, Nic, OperationId, OperationKind, OperationState, PowerState, StartOptions,
     VmSpec, VolumeState,
 };
-use strongroom_hostd::run_directory::HostRunDirectory;
-use strongroom_hostd::wire::Wire;
+use strongroom_host::run_directory::HostRunDirectory;
+use strongroom_host::wire::Wire;
 use strongroom_providers::{KmipConfig, ProviderConfig, Registry, SourceConfig};
 use strongroom_test_peers::Pki;
 

@@ -26,6 +26,7 @@ mod blocks;
 pub mod chain;
 mod channel;
 mod check;
+mod check_report;
 mod create;
 mod delete;
 mod descriptor;
@@ -57,6 +58,7 @@ mod turns;
 
 pub use add_layer::{AddLayerOptions, add_layer, add_layer_on};
 pub use check::{Finding, Severity, check, check_on};
+pub use check_report::{CheckReport, DataFacts, FailedRun};
 pub use create::{CreateOptions, create, create_on, rename, rename_on};
 pub use delete::{delete, delete_on};
 pub use descriptor::{

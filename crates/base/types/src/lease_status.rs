@@ -1,0 +1,77 @@
+//! How a provider's KEK stands with whoever holds it under a lease. The KEK itself is not here.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How a KEK stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseStatus {
+    /// Whether it is held.
+    #[serde(flatten)]
+    pub state: LeaseState,
+    /// Since when: seconds since 1970-01-01 00:00 UTC.
+    pub since_unix_seconds: u64,
+    /// Why it is not held, or not confirmed, where there is a reason.
+    pub reason: Option<String>,
+    /// Whether its time is over: it should be replaced.
+    pub expired: bool,
+}
+
+/// Whether a KEK is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum LeaseState {
+    /// Held, and its provider said so at the last renewal.
+    Held,
+    /// Held while its provider cannot be reached, or refuses to say.
+    Outage,
+    /// Not held: it cannot be had, and is asked for until it can.
+    Waiting,
+    /// Not to be used any more, and wiped.
+    Revoked {
+        /// How.
+        how: RevokedHow,
+    },
+}
+
+/// Why a key is not to be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RevokedHow {
+    /// Somebody may know it.
+    Compromised,
+    /// It is gone.
+    Destroyed,
+}
+
+/// "revoked as compromised", "destroyed".
+impl fmt::Display for RevokedHow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Compromised => "revoked as compromised",
+            Self::Destroyed => "destroyed",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_as_documented() {
+        let status = LeaseStatus {
+            state: LeaseState::Revoked { how: RevokedHow::Compromised },
+            since_unix_seconds: 7,
+            reason: None,
+            expired: false,
+        };
+        let text =
+            r#"{"state":"revoked","how":"compromised","since_unix_seconds":7,"reason":null,"expired":false}"#;
+        assert_eq!(serde_json::to_string(&status).unwrap(), text);
+        assert_eq!(serde_json::from_str::<LeaseStatus>(text).unwrap(), status);
+        let held: LeaseStatus = serde_json::from_str(&text.replace("revoked", "held")).unwrap();
+        assert_eq!(held.state, LeaseState::Held);
+    }
+}

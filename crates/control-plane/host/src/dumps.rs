@@ -1,0 +1,271 @@
+//! The dumps of a VM's guest in its directory: which there are, and what an interrupted one has left.
+//!
+//! ```text
+//! made      volume `dump-N.making` filled, its end marked > `vm.json` says so > it gets its name, `dump-N`
+//! deleted   volume gone > `vm.json` says so
+//! ```
+//!
+//! So what has the name of a dump is one, whole; what `vm.json` says is there gets its name, whoever was killed; and what was being
+//! made otherwise is nobody's, and is removed. None of it takes a key.
+
+use std::time::Duration;
+
+use strongroom_datastore::file::{DatastoreError, delete as delete_volume, rename};
+
+use crate::protocol::{DUMP_MAKING, DUMPS_MAX, Dump, FILLING, OwnVolume, Problem, VmSpec};
+use crate::vm_directory::{VmDirectoryError, VmRecord};
+
+/// How long whoever reads a dump that is to be deleted may take to let go of it.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+
+/// The number of the VM's next dump.
+///
+/// # Errors
+/// If it has too many.
+pub fn next_number(spec: &VmSpec) -> Result<u32, Problem> {
+    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    if record.dumps.len() >= DUMPS_MAX {
+        let message = format!("VM {} has {DUMPS_MAX} dumps", spec.name);
+        let next = format!("delete one that nobody needs: `strongroom vm dump list {}`", spec.name);
+        return Err(Problem::new("too_many_dumps", message).with_next_step(next));
+    }
+    let there = numbers(spec, "")?;
+    let told = record.dumps.iter().map(|dump| dump.number);
+    let last = told.chain(there).max().unwrap_or_default().max(record.last_dump);
+    last.checked_add(1).ok_or_else(|| Problem::new("too_many_dumps", "there are no numbers left for dumps"))
+}
+
+/// A dump is there whole, where it was made. From here on it is one.
+///
+/// # Errors
+/// If `vm.json` cannot be written: then it is none.
+pub fn publish(spec: &VmSpec, dump: Dump) -> Result<Vec<Dump>, Problem> {
+    let directory = spec.directory();
+    let mut record = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
+    record.last_dump = record.last_dump.max(dump.number);
+    record.dumps.push(dump);
+    record.write(&directory).map_err(directory_problem)?;
+    if let Err(problem) = finish_names(spec, &record) {
+        // It is there, and is looked for where it was made.
+        tracing::warn!("VM {}: {problem}", spec.name);
+    }
+    Ok(record.dumps)
+}
+
+/// The VM's dumps. One whose making was interrupted in its last moment gets its name.
+///
+/// # Errors
+/// If the VM's directory cannot be read or written.
+pub fn settle(spec: &VmSpec) -> Result<Vec<Dump>, Problem> {
+    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    finish_names(spec, &record)?;
+    Ok(record.dumps)
+}
+
+/// Removes what was being made and never was whole. Nobody makes one meanwhile.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn remove_unfinished(spec: &VmSpec) -> Result<(), Problem> {
+    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    finish_names(spec, &record)?;
+    for ending in [DUMP_MAKING, &format!("{DUMP_MAKING}{FILLING}")] {
+        for number in numbers(spec, ending)? {
+            let path = spec.directory().join(format!("{}{ending}", OwnVolume::Dump(number).name()));
+            tracing::info!("VM {}: {} never was whole, and is removed", spec.name, path.display());
+            delete_volume(&path, LOCK_WAIT).map_err(datastore_problem)?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes a dump; not an error if it is gone. Gives those that are left.
+///
+/// # Errors
+/// If it is being read, or cannot be deleted.
+pub fn delete(spec: &VmSpec, number: u32) -> Result<Vec<Dump>, Problem> {
+    delete_content(spec, number)?;
+    forget(spec, number)
+}
+
+/// The first half of that, which takes its time: its volume.
+///
+/// # Errors
+/// If it is being read, or cannot be deleted.
+pub fn delete_content(spec: &VmSpec, number: u32) -> Result<(), Problem> {
+    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    if !record.dumps.iter().any(|dump| dump.number == number) {
+        return Ok(());
+    }
+    finish_names(spec, &record)?;
+    let path = spec.own_volume_path(OwnVolume::Dump(number));
+    match path.symlink_metadata() {
+        Ok(_) => delete_volume(&path, LOCK_WAIT).map_err(datastore_problem),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The second half: that `vm.json` says so.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn forget(spec: &VmSpec, number: u32) -> Result<Vec<Dump>, Problem> {
+    let directory = spec.directory();
+    let mut record = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
+    let before = record.dumps.len();
+    record.dumps.retain(|dump| dump.number != number);
+    if record.dumps.len() != before {
+        record.last_dump = record.last_dump.max(number);
+        record.write(&directory).map_err(directory_problem)?;
+    }
+    Ok(record.dumps)
+}
+
+fn finish_names(spec: &VmSpec, record: &VmRecord) -> Result<(), Problem> {
+    for dump in &record.dumps {
+        let (made, place) =
+            (spec.dump_making_path(dump.number), spec.own_volume_path(OwnVolume::Dump(dump.number)));
+        if place.symlink_metadata().is_err() && made.symlink_metadata().is_ok() {
+            rename(&made, &place).map_err(datastore_problem)?;
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of what lies in the VM's directory under a dump's name with this ending.
+fn numbers(spec: &VmSpec, ending: &str) -> Result<Vec<u32>, Problem> {
+    let failed = |error: std::io::Error| {
+        Problem::new("system", format!("cannot read {}: {error}", spec.directory().display()))
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(spec.directory()).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let named = name.to_str().and_then(|name| name.strip_suffix(ending)).and_then(OwnVolume::named);
+        if let Some(OwnVolume::Dump(number)) = named {
+            found.push(number);
+        }
+    }
+    Ok(found)
+}
+
+fn directory_problem(error: VmDirectoryError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn datastore_problem(error: DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, describe};
+    use strongroom_types::{VmId, VolumeSize};
+
+    use super::*;
+    use crate::protocol::OperationId;
+    use crate::vm_directory::StagedVm;
+
+    fn vm(datastore: &Path) -> VmSpec {
+        let id = VmId::random();
+        let disk = r#"{"name":"disk0","size_bytes":1048576,"key":"unencrypted"}"#;
+        let datastore = serde_json::to_string(datastore).unwrap();
+        let text = format!(
+            r#"{{"id":"{id}","name":"web1","datastore":{datastore},"memory_bytes":33554432,"disks":[{disk}]}}"#
+        );
+        let spec: VmSpec = serde_json::from_str(&text).unwrap();
+        let staged = StagedVm::begin(&spec).unwrap().unwrap();
+        VmRecord::new(spec.clone(), None).write(staged.path()).unwrap();
+        staged.take_name().unwrap();
+        spec
+    }
+
+    /// What making one leaves before it is said to be there.
+    fn make(spec: &VmSpec, number: u32) -> Dump {
+        let options = CreateOptions {
+            size: VolumeSize::new(1 << 20).unwrap(),
+            provisioning: Provisioning::Thin,
+            protection: Protection::Unencrypted,
+            log_bytes: Some(0),
+            integrity: false,
+        };
+        let path = spec.dump_making_path(number);
+        create(&path, &options).unwrap();
+        Dump {
+            number,
+            volume: describe(&path).unwrap().descriptor.volume,
+            bytes: 1,
+            sealed_bytes: 1,
+            at_unix_seconds: 1,
+            label: None,
+            operation: OperationId::random(),
+        }
+    }
+
+    fn names(spec: &VmSpec) -> Vec<String> {
+        let entries = std::fs::read_dir(spec.directory()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.filter(|name| name.starts_with("dump")).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_dump_has_its_name_when_it_is_whole_and_no_other_one_gets_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let spec = vm(scratch.path());
+        assert_eq!(next_number(&spec).unwrap(), 1);
+        let first = make(&spec, 1);
+        assert_eq!(publish(&spec, first.clone()).unwrap(), std::slice::from_ref(&first));
+        assert_eq!(names(&spec), ["dump-1"]);
+        assert_eq!(next_number(&spec).unwrap(), 2);
+        let second = make(&spec, 2);
+        publish(&spec, second.clone()).unwrap();
+        assert_eq!(delete(&spec, 2).unwrap(), std::slice::from_ref(&first));
+        assert_eq!(delete(&spec, 2).unwrap(), [first]);
+        assert_eq!(names(&spec), ["dump-1"]);
+        assert_eq!(next_number(&spec).unwrap(), 3, "no number is given twice");
+        // One that somebody has put there is not written over.
+        create_directory(&spec, "dump-7");
+        assert_eq!(next_number(&spec).unwrap(), 8);
+    }
+
+    fn create_directory(spec: &VmSpec, name: &str) {
+        std::fs::create_dir(spec.directory().join(name)).unwrap();
+    }
+
+    #[test]
+    fn what_an_interrupted_one_leaves_is_named_or_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let spec = vm(scratch.path());
+        // Killed between the words of `vm.json` and the name.
+        let whole = make(&spec, 1);
+        let mut record = VmRecord::read_of(&spec.directory(), spec.id).unwrap();
+        record.dumps.push(whole.clone());
+        record.write(&spec.directory()).unwrap();
+        // And one before.
+        make(&spec, 2);
+        assert_eq!(names(&spec), ["dump-1.making", "dump-2.making"]);
+        assert_eq!(settle(&spec).unwrap(), [whole]);
+        assert_eq!(names(&spec), ["dump-1", "dump-2.making"]);
+        remove_unfinished(&spec).unwrap();
+        assert_eq!(names(&spec), ["dump-1"]);
+        // Killed between the volume's end and the words.
+        delete_volume(&spec.own_volume_path(OwnVolume::Dump(1)), LOCK_WAIT).unwrap();
+        assert_eq!(delete(&spec, 1).unwrap(), []);
+    }
+
+    #[test]
+    fn a_vm_has_so_many_dumps_and_no_more() {
+        let scratch = tempfile::tempdir().unwrap();
+        let spec = vm(scratch.path());
+        let one = make(&spec, 1);
+        let mut record = VmRecord::read_of(&spec.directory(), spec.id).unwrap();
+        record.dumps = vec![one; DUMPS_MAX];
+        record.write(&spec.directory()).unwrap();
+        let refused = next_number(&spec).unwrap_err();
+        assert_eq!(refused.code, "too_many_dumps");
+        assert!(refused.to_string().contains("vm dump list web1"), "{refused}");
+    }
+}

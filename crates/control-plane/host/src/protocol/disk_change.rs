@@ -1,0 +1,118 @@
+//! A disk of a VM that comes, goes or grows.
+
+use serde::{Deserialize, Serialize};
+use strongroom_types::VolumeSize;
+use strongroom_vm::DiskName;
+
+use super::problem::Problem;
+use super::spec::{Disk, VmSpec};
+
+/// What becomes of a disk, whether the VM runs or is off. What is so already is left as it is, so that it can be asked again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum DiskChange {
+    /// There is one more, after all others.
+    Add {
+        /// Which.
+        disk: Box<Disk>,
+    },
+    /// It is gone, and its volume with it.
+    Remove {
+        /// Which.
+        disk: DiskName,
+    },
+    /// It has this size, and no less.
+    Resize {
+        /// Which.
+        disk: DiskName,
+        /// Its new size, in bytes.
+        size_bytes: VolumeSize,
+    },
+}
+
+impl DiskChange {
+    /// Which disk.
+    pub fn disk(&self) -> &DiskName {
+        match self {
+            Self::Add { disk } => &disk.name,
+            Self::Remove { disk } | Self::Resize { disk, .. } => disk,
+        }
+    }
+
+    /// What the VM is with it.
+    ///
+    /// # Errors
+    /// If it is none then.
+    pub fn applied_to(&self, spec: &VmSpec) -> Result<VmSpec, Problem> {
+        let mut changed = spec.clone();
+        let at = changed.disks.iter().position(|disk| disk.name == *self.disk());
+        match (self, at) {
+            (Self::Add { disk }, Some(at)) => {
+                let there = &changed.disks[at];
+                if (there.size_bytes, there.kind) != (disk.size_bytes, disk.kind) {
+                    let message = format!("VM {} has another disk {}", spec.name, disk.name);
+                    return Err(Problem::new("disk_exists", message));
+                }
+            }
+            (Self::Add { disk }, None) => changed.disks.push(disk.as_ref().clone()),
+            (Self::Remove { .. }, None) => {}
+            (Self::Remove { disk }, Some(0)) => {
+                let message = format!("{disk} is the first disk of VM {}: it starts from it", spec.name);
+                return Err(Problem::new("disk_needed", message).with_next_step("delete the VM instead"));
+            }
+            (Self::Remove { disk }, Some(at)) => {
+                changed.disks.remove(at);
+                if changed.own_key().provider_key() != spec.own_key().provider_key() {
+                    let message =
+                        format!("what VM {} keeps beside its disks is under the key of {disk}", spec.name);
+                    return Err(Problem::new("disk_needed", message).with_next_step("delete the VM instead"));
+                }
+            }
+            (Self::Resize { disk, .. }, None) => {
+                return Err(Problem::new("no_such_disk", format!("VM {} has no disk {disk}", spec.name)));
+            }
+            (Self::Resize { disk, size_bytes }, Some(at)) => {
+                let has = changed.disks[at].size_bytes;
+                if *size_bytes < has {
+                    let message = format!("{disk} of VM {} has {has}, and a disk only grows", spec.name);
+                    return Err(Problem::new("bad_spec", message));
+                }
+                changed.disks[at].size_bytes = *size_bytes;
+            }
+        }
+        changed.check().map_err(|error| Problem::new("bad_spec", error.to_string()))?;
+        Ok(changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::DiskKey;
+
+    #[test]
+    fn disks_come_and_go_and_what_a_vm_needs_stays() {
+        let spec = VmSpec::for_tests("web1", true);
+        let size = |mebibytes: u64| VolumeSize::new(mebibytes << 20).unwrap();
+        let name = |name: &str| name.parse::<DiskName>().unwrap();
+        let disk = Disk { name: name("disk1"), ..spec.disks[0].clone() };
+        let add = DiskChange::Add { disk: Box::new(disk.clone()) };
+        let two = add.applied_to(&spec).unwrap();
+        assert_eq!(two.disks.len(), 2);
+        assert_eq!(add.applied_to(&two).unwrap(), two, "asked again");
+        let other = DiskChange::Add { disk: Box::new(Disk { size_bytes: size(2), ..disk }) };
+        assert_eq!(other.applied_to(&two).unwrap_err().code, "disk_exists");
+        let remove = |which: &str| DiskChange::Remove { disk: name(which) };
+        assert_eq!(remove("disk1").applied_to(&two).unwrap(), spec);
+        assert_eq!(remove("disk1").applied_to(&spec).unwrap(), spec, "asked again");
+        assert_eq!(remove("disk0").applied_to(&two).unwrap_err().code, "disk_needed");
+        let mut mixed = two.clone();
+        mixed.disks[0].key = DiskKey::Unencrypted;
+        assert_eq!(remove("disk1").applied_to(&mixed).unwrap_err().code, "disk_needed");
+        let resize = |which: &str, to| DiskChange::Resize { disk: name(which), size_bytes: size(to) };
+        assert_eq!(resize("disk1", 2).applied_to(&two).unwrap().disks[1].size_bytes, size(2));
+        let grown = resize("disk1", 2).applied_to(&two).unwrap();
+        assert_eq!(resize("disk1", 1).applied_to(&grown).unwrap_err().code, "bad_spec");
+        assert_eq!(resize("disk2", 2).applied_to(&two).unwrap_err().code, "no_such_disk");
+    }
+}

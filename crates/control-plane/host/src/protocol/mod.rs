@@ -1,0 +1,83 @@
+//! The protocol of hostd: HTTP/1.1 with JSON on a unix socket, asked by the control plane.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/host` | [`Host`] |
+//! | `GET /v1/vms` | [`ObservedVms`] |
+//! | `GET /v1/vms/{vm}` | [`ObservedVm`] |
+//! | `GET /v1/vms/{vm}/statistics` | [`VmStatistics`] |
+//! | `GET /v1/statistics` | [`VmStatistics`] of each VM that runs and answers |
+//! | `POST /v1/vms/{vm}/operations`, [`OperationRequest`] | 202 and [`Operation`] |
+//! | `POST /v1/vms/{vm}/check`, [`VmSpec`] | `null`: it can be made here as it is wanted |
+//! | `GET /v1/operations/{operation}` | [`Operation`] |
+//! | `DELETE /v1/operations/{operation}` | [`Operation`]: asked to end early |
+//! | `POST /v1/vms/{vm}/tickets`, [`TicketRequest`] | [`Ticket`] |
+//! | `GET /v1/changes?after=N&wait_s=S` | [`Changes`] |
+//! | `PUT /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: used from now on |
+//! | `POST /v1/datastores`, [`DatastoreRequest`] | [`Datastore`]: looked through once more |
+//!
+//! A refusal has a status of 400 and more, and a [`Problem`] as its body.
+//!
+//! - Either side may be killed at any moment, so everything can be asked again. An operation is known by its id for as long
+//!   as hostd runs, and by its effect afterwards: creating what is there as it should be, starting the generation that
+//!   runs, stopping what is stopped, dumping what this operation has dumped, deleting what is gone succeed.
+//! - Nothing here is secret. Grants are of no use but to this host, and are kept out of logs all the same.
+//! - What an answer has that a reader does not know is for a newer reader; what a request has so is refused.
+
+mod change;
+mod disk_change;
+mod dump;
+mod grant;
+mod host;
+mod judge;
+mod names;
+mod observed;
+mod operation;
+mod own_volume;
+mod problem;
+mod spec;
+mod statistics;
+mod ticket;
+
+pub use change::{Change, ChangedObject, Changes, Epoch};
+pub use disk_change::DiskChange;
+pub use dump::{DUMP_LABEL_BYTES_MAX, DUMPS_MAX, Dump, GuestEnd};
+pub use grant::Grant;
+pub use host::{
+    Accelerator, CryptoSafe, CryptoSafeState, Datastore, DatastoreRequest, DatastoreState, Host, Programs,
+    QemuFound, Topology,
+};
+pub use judge::{JudgeRequest, Judgement};
+pub use names::{OperationId, VmGeneration};
+pub use observed::{
+    ObservedVm, ObservedVms, ObservedVolume, OffReason, PowerState, SuspendedMemory, VmReason, VolumeState,
+    WaitingFor,
+};
+pub use operation::{
+    ImageFormat, Operation, OperationKind, OperationOutcome, OperationRequest, OperationState, Progress,
+    ProgressUnit, StartOptions, VolumeFacts,
+};
+pub use own_volume::{DUMP_MAKING, FILLING, OwnVolume, TPM_STATE};
+pub use problem::{Problem, ProblemBody};
+pub use spec::{Disk, DiskKey, KnownVolume, SpecError, VmSpec};
+pub use statistics::{DiskStatistics, VmStatistics};
+/// What VMs are made of, as `strongroom_vm` says it.
+pub use strongroom_vm::{
+    Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, Network, Nic,
+    VmName,
+};
+pub use ticket::{
+    CheckEnd, CheckNews, ExportNews, GuestHello, GuestWelcome, Ticket, TicketId, TicketRequest,
+};
+
+/// The format of everything here; a path's `v1`.
+pub const FORMAT: u32 = 1;
+
+/// The longest body of a request, in bytes: the longest VM with the longest grants is far below.
+pub const REQUEST_BYTES_MAX: usize = 128 << 10;
+
+/// The longest body of an answer, in bytes: all VMs of a full host.
+pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// The longest that a request for changes waits, in seconds.
+pub const CHANGES_WAIT_MAX_S: u64 = 60;

@@ -1,0 +1,424 @@
+//! What a VM is: its clear configuration, as the control plane decides it and its directory keeps it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use strongroom_types::{KekId, ProviderKey, VmId, VolumeId, VolumeSize};
+use strongroom_vm::limits::{DISKS_MAX, NICS_MAX};
+use strongroom_vm::{
+    Cpus, DirectKernel, DiskFrontend, DiskKind, DiskName, Firmware, MachineType, MemorySize, Nic, VmName,
+    check_host_path, check_initrd_beside_tpm, rounded_memory,
+};
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::operation::VolumeFacts;
+use super::own_volume::is_reserved;
+use super::problem::Problem;
+
+/// The configuration of a VM. Nothing here is secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmSpec {
+    /// The VM, for life.
+    pub id: VmId,
+    /// What people call it, and its directory in the datastore.
+    pub name: VmName,
+    /// The datastore's directory: an absolute path that hostd was told of before.
+    pub datastore: PathBuf,
+    /// The kind of machine.
+    #[serde(default)]
+    pub machine: MachineType,
+    /// Its processors.
+    #[serde(default)]
+    pub cpus: Cpus,
+    /// Its memory, in bytes.
+    #[serde(deserialize_with = "rounded_memory")]
+    pub memory_bytes: MemorySize,
+    /// What it starts with.
+    #[serde(default)]
+    pub firmware: Firmware,
+    /// Its disks, in the order of booting.
+    #[serde(default)]
+    pub disks: Vec<Disk>,
+    /// Its network interfaces.
+    #[serde(default)]
+    pub nics: Vec<Nic>,
+    /// A TPM 2.0 of its own, whose state is sealed under the key of the first disk.
+    #[serde(default)]
+    pub tpm: bool,
+    /// A disk for cloud-init (NoCloud) after all others, `seed`, which its guest can only read. It is filled like a disk
+    /// ([`ImportDisk`](super::OperationKind::ImportDisk)).
+    #[serde(default)]
+    pub seed: bool,
+    /// A screen, which is shown by VNC.
+    #[serde(default = "yes")]
+    pub vnc: bool,
+    /// The channel of the guest agent.
+    #[serde(default = "yes")]
+    pub guest_agent: bool,
+    /// Starts a kernel without firmware's boot loader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<DirectKernel>,
+    /// What is in its CD-ROM drive, from which it boots before its disks; no drive without. A file of the host's, taken as a kernel's is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cdrom: Option<PathBuf>,
+    /// The policy that it is under, which the control plane has. Here only so that it is known
+    /// again when the VM is registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Uuid>,
+    /// Those of its own volumes that are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own_volumes: Vec<KnownVolume>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A disk: a volume in the VM's directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Its name, and its volume's.
+    pub name: DiskName,
+    /// The size that the guest sees, in bytes.
+    pub size_bytes: VolumeSize,
+    /// Its key, or that it has none.
+    pub key: DiskKey,
+    /// What it is for.
+    #[serde(default)]
+    pub kind: DiskKind,
+    /// How QEMU reaches it.
+    #[serde(default)]
+    pub frontend: DiskFrontend,
+    /// Takes all its space at once.
+    #[serde(default)]
+    pub thick: bool,
+    /// Keeps a tag of every block, by which damage is noticed; encrypted disks only.
+    #[serde(default)]
+    pub integrity: bool,
+    /// The least generation of the volume's descriptor that the control plane knows of: an older one was put back.
+    #[serde(default)]
+    pub least_generation: u64,
+    /// Its volume, once it was made: no other one is opened in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<VolumeId>,
+}
+
+/// A volume of a VM's own that the control plane knows: no other one is opened in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownVolume {
+    /// Its name in the VM's directory.
+    pub name: DiskName,
+    /// It, for life.
+    pub volume: VolumeId,
+    /// The least generation of its descriptor.
+    pub least_generation: u64,
+}
+
+/// Under which key a disk is, which nothing in the datastore decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskKey {
+    /// Under a provider's. With `kek`, no other key than the one of this id will do, whatever the descriptor says.
+    Provider {
+        /// Where its provider has it.
+        key: ProviderKey,
+        /// The id that it has in descriptors; known once the volume was made ([`VolumeFacts`](super::VolumeFacts)).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kek: Option<KekId>,
+        /// The key that the VM is moving to ([`Rekey`](super::OperationKind::Rekey)). While it is said, the volume is under the
+        /// one, the other, or both, and what is new is under this one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<ProviderKey>,
+    },
+    /// Not encrypted, because a person said so.
+    Unencrypted,
+}
+
+impl DiskKey {
+    /// A provider's, which no volume is moving away from.
+    pub const fn provider(key: ProviderKey, kek: Option<KekId>) -> Self {
+        Self::Provider { key, kek, next: None }
+    }
+
+    /// What something new is sealed under.
+    pub fn for_new(&self) -> Option<&ProviderKey> {
+        match self {
+            Self::Provider { key, next, .. } => Some(next.as_ref().unwrap_or(key)),
+            Self::Unencrypted => None,
+        }
+    }
+
+    /// Where the key is, if there is one.
+    pub fn provider_key(&self) -> Option<&ProviderKey> {
+        match self {
+            Self::Provider { key, .. } => Some(key),
+            Self::Unencrypted => None,
+        }
+    }
+}
+
+/// Why a configuration is none.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{field}: {reason}")]
+pub struct SpecError {
+    /// Which part of it.
+    pub field: String,
+    /// What is wrong, and what would be right.
+    pub reason: String,
+}
+
+impl VmSpec {
+    /// The VM's directory.
+    pub fn directory(&self) -> PathBuf {
+        self.datastore.join(self.name.as_str())
+    }
+
+    /// The directory of a disk's volume.
+    pub fn volume_path(&self, disk: &DiskName) -> PathBuf {
+        self.directory().join(disk.as_str())
+    }
+
+    /// The files of the host that it starts from.
+    pub fn boot_files(&self) -> impl Iterator<Item = &Path> {
+        let kernel = self.kernel.iter().flat_map(|kernel| [Some(&kernel.kernel), kernel.initrd.as_ref()]);
+        kernel.flatten().chain(&self.cdrom).map(PathBuf::as_path)
+    }
+
+    /// The disk of that name.
+    pub fn disk(&self, name: &DiskName) -> Option<&Disk> {
+        self.disks.iter().find(|disk| disk.name == *name)
+    }
+
+    /// Says of each sealed disk that it is moving to this key, unless it is under it.
+    pub fn move_to(&mut self, to: &ProviderKey) {
+        for disk in &mut self.disks {
+            if let DiskKey::Provider { key, next, .. } = &mut disk.key {
+                *next = (key != to).then(|| to.clone());
+            }
+        }
+    }
+
+    /// The key that its volumes are moving to, and those that they come from; nothing if they stay.
+    pub fn moving(&self) -> Option<(&ProviderKey, Vec<&ProviderKey>)> {
+        let mut to = None;
+        let mut from: Vec<&ProviderKey> = Vec::new();
+        for disk in &self.disks {
+            if let DiskKey::Provider { key, next: Some(next), .. } = &disk.key {
+                to = Some(next);
+                if !from.contains(&key) {
+                    from.push(key);
+                }
+            }
+        }
+        Some((to?, from))
+    }
+
+    /// Whether something of it is sealed.
+    pub fn is_encrypted(&self) -> bool {
+        self.disks.iter().any(|disk| disk.key.provider_key().is_some())
+    }
+
+    /// With what is known of its volumes now, as the control plane keeps it.
+    #[must_use]
+    pub fn with_facts(mut self, facts: &[VolumeFacts]) -> Self {
+        for facts in facts {
+            let VolumeFacts { disk: name, volume, kek, generation } = facts.clone();
+            match self.disks.iter_mut().find(|disk| disk.name == name) {
+                Some(disk) => {
+                    (disk.volume, disk.least_generation) =
+                        (Some(volume), disk.least_generation.max(generation));
+                    // While it moves, which of its keys it is under is not to be relied on.
+                    if let DiskKey::Provider { kek: known, next: None, .. } = &mut disk.key {
+                        *known = kek.or(*known);
+                    }
+                }
+                None => {
+                    let before = self.own_volumes.iter().find(|own| own.name == name);
+                    let least_generation = before.map_or(0, |own| own.least_generation).max(generation);
+                    self.own_volumes.retain(|own| own.name != name);
+                    self.own_volumes.push(KnownVolume { name, volume, least_generation });
+                }
+            }
+        }
+        self
+    }
+
+    /// Which of its volumes are known, and how old their descriptors may be.
+    pub fn known_volumes(&self) -> Vec<KnownVolume> {
+        let disks = self.disks.iter().filter_map(|disk| {
+            let (name, least_generation) = (disk.name.clone(), disk.least_generation);
+            Some(KnownVolume { name, volume: disk.volume?, least_generation })
+        });
+        disks.chain(self.own_volumes.iter().cloned()).collect()
+    }
+
+    /// Notes that a disk's descriptor has reached this generation: no older one is accepted from now on.
+    pub fn raise_generation(&mut self, disk: &DiskName, generation: u64) {
+        for known in self.disks.iter_mut().filter(|known| known.name == *disk) {
+            known.least_generation = known.least_generation.max(generation);
+        }
+    }
+
+    /// Takes over what somebody else knows of its volumes. What is known already stays: a volume is the same for
+    /// life, and generations only rise. A disk that it does not have is left out.
+    ///
+    /// # Errors
+    /// If a volume is known as another one; then it is as it was.
+    pub fn learn(&mut self, known: &[KnownVolume]) -> Result<(), Problem> {
+        let mut learned = self.clone();
+        for known in known {
+            let KnownVolume { name, volume, least_generation } = known.clone();
+            let is_own = is_reserved(&name);
+            if is_own && !learned.own_volumes.iter().any(|own| own.name == name) {
+                learned.own_volumes.push(known.clone());
+                continue;
+            }
+            let disk = learned.disks.iter_mut().find(|disk| disk.name == name);
+            let own = learned.own_volumes.iter_mut().find(|own| own.name == name);
+            let (before, least) = match (disk, own) {
+                (Some(disk), _) => (*disk.volume.get_or_insert(volume), &mut disk.least_generation),
+                (None, Some(own)) => (own.volume, &mut own.least_generation),
+                (None, None) => continue,
+            };
+            if before != volume {
+                let message = format!("{name} of VM {} is volume {before}, and not {volume}", self.name);
+                return Err(Problem::new("other_volume", message));
+            }
+            *least = (*least).max(least_generation);
+        }
+        *self = learned;
+        Ok(())
+    }
+
+    /// Whether a VM can be made of it, as far as that can be told without looking at a host.
+    ///
+    /// # Errors
+    /// The first part that is wrong.
+    pub fn check(&self) -> Result<(), SpecError> {
+        in_field("datastore", check_host_path(&self.datastore))?;
+        in_field("cpus", self.cpus.check())?;
+        self.check_disks()?;
+        if self.disks.is_empty() && (self.tpm || self.seed || self.firmware == Firmware::Uefi) {
+            return wrong("disks", "a VM without a disk has no key for what its firmware, TPM or seed keeps");
+        }
+        if self.nics.len() > NICS_MAX {
+            return wrong("nics", format!("a VM has at most {NICS_MAX} network interfaces"));
+        }
+        in_field("cdrom", self.cdrom.as_deref().map_or(Ok(()), check_host_path))?;
+        let Some(kernel) = &self.kernel else { return Ok(()) };
+        in_field("kernel", kernel.check())?;
+        in_field("firmware", check_initrd_beside_tpm(kernel, self.tpm, self.firmware))
+    }
+
+    fn check_disks(&self) -> Result<(), SpecError> {
+        if self.disks.len() + usize::from(self.seed) > DISKS_MAX {
+            return wrong("disks", format!("a VM has at most {DISKS_MAX} disks"));
+        }
+        let names: BTreeSet<_> = self.disks.iter().map(|disk| disk.name.as_str()).collect();
+        if names.len() != self.disks.len() {
+            return wrong("disks", "two have the same name");
+        }
+        if let Some(taken) = self.disks.iter().map(|disk| &disk.name).find(|name| is_reserved(name)) {
+            return wrong("disks", format!("the name {taken} is a VM's own; choose another one"));
+        }
+        let next = |disk: &'_ Disk| match &disk.key {
+            DiskKey::Provider { next, .. } => next.clone(),
+            DiskKey::Unencrypted => None,
+        };
+        let moving: Vec<ProviderKey> = self.disks.iter().filter_map(next).collect();
+        if moving.windows(2).any(|pair| pair[0] != pair[1]) {
+            return wrong("disks", "they are moving to different keys; a VM moves to one");
+        }
+        match self.disks.iter().find(|disk| disk.integrity && disk.key == DiskKey::Unencrypted) {
+            Some(disk) => wrong("disks", format!("{} has no key that tags could be made with", disk.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn wrong(field: &str, reason: impl ToString) -> Result<(), SpecError> {
+    Err(SpecError { field: field.to_owned(), reason: reason.to_string() })
+}
+
+fn in_field<E: ToString>(field: &'static str, checked: Result<(), E>) -> Result<(), SpecError> {
+    checked.or_else(|error| wrong(field, error))
+}
+
+#[cfg(test)]
+impl VmSpec {
+    /// One with one disk.
+    pub(crate) fn for_tests(name: &str, sealed: bool) -> Self {
+        let key = r#"{"provider":{"key":{"provider":"local","key":"4711","wrapped":null}}}"#;
+        let key = if sealed { key } else { r#""unencrypted""# };
+        let text = format!(
+            r#"{{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"{name}","datastore":"/srv/ds","memory_bytes":268435456,
+            "disks":[{{"name":"disk0","size_bytes":1048576,"key":{key}}}]}}"#
+        );
+        serde_json::from_str(&text).expect("it is a configuration")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> VmSpec {
+        let text = r#"{"id":"6f1c5bde-8d09-4b4c-9f5f-3f0f8f0f0001","name":"web1","datastore":"/srv/ds","memory_bytes":268435456,
+            "disks":[{"name":"disk0","size_bytes":1048576,"key":"unencrypted"},
+                     {"name":"disk1","size_bytes":1048576,"key":{"provider":{"key":{"provider":"local","key":"4711","wrapped":null}}}}],
+            "nics":[{"mac":"52:54:00:12:34:56","network":"user"}]}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_small_configuration_is_completed_and_survives_its_text() {
+        let spec = spec();
+        spec.check().unwrap();
+        assert_eq!((spec.machine, spec.cpus.count(), spec.vnc), (MachineType::Q35, 1, true));
+        assert_eq!(spec.volume_path(&spec.disks[0].name), Path::new("/srv/ds/web1/disk0"));
+        let text = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<VmSpec>(&text).unwrap(), spec);
+    }
+
+    #[test]
+    fn what_makes_no_vm_is_refused() {
+        let refused = |change: &dyn Fn(&mut VmSpec)| {
+            let mut spec = spec();
+            change(&mut spec);
+            spec.check().unwrap_err().field
+        };
+        assert_eq!(refused(&|spec| spec.datastore = "ds".into()), "datastore");
+        assert_eq!(refused(&|spec| spec.datastore = "/srv/../etc".into()), "datastore");
+        assert_eq!(refused(&|spec| spec.datastore = "/srv/a,b".into()), "datastore");
+        assert_eq!(refused(&|spec| spec.cpus.threads = 0), "cpus");
+        assert_eq!(refused(&|spec| spec.cpus = Cpus { sockets: 65536, cores: 65536, threads: 1 }), "cpus");
+        assert_eq!(refused(&|spec| spec.disks[1].name = spec.disks[0].name.clone()), "disks");
+        for own in ["nvram", "dump-1"] {
+            assert_eq!(refused(&|spec| spec.disks[0].name = own.parse().unwrap()), "disks", "{own}");
+        }
+        assert_eq!(refused(&|spec| spec.disks[0].integrity = true), "disks");
+        let keyless = |spec: &mut VmSpec| (spec.disks, spec.firmware) = (Vec::new(), Firmware::Uefi);
+        assert_eq!(refused(&keyless), "disks");
+        let nic = spec().nics[0].clone();
+        assert_eq!(refused(&|spec| spec.nics = vec![nic.clone(); NICS_MAX + 1]), "nics");
+        let kernel = |arguments: &str| {
+            let kernel = "/boot/vmlinuz".into();
+            Some(DirectKernel { kernel, initrd: None, arguments: arguments.to_owned() })
+        };
+        assert_eq!(refused(&|spec| spec.cdrom = Some("../debian.iso".into())), "cdrom");
+        assert_eq!(refused(&|spec| spec.kernel = kernel("quiet\n")), "kernel");
+        assert_eq!(refused(&|spec| spec.kernel = kernel(&"x".repeat(4096))), "kernel");
+    }
+
+    #[test]
+    fn a_word_that_is_not_known_is_refused() {
+        let text =
+            serde_json::to_string(&spec()).unwrap().replace("\"name\":\"web1\"", "\"name\":\"web1\",\"x\":1");
+        assert!(serde_json::from_str::<VmSpec>(&text).is_err());
+    }
+}

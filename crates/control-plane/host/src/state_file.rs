@@ -1,0 +1,108 @@
+//! `state.json` in a VM's run directory: who runs, for a hostd or a supervisor that comes later.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+
+use serde::{Deserialize, Serialize};
+use strongroom_hypervisor::QemuIdentity;
+
+use crate::layout::Layout;
+use crate::process::ProcessIdentity;
+use crate::protocol::{OffReason, VmGeneration, VmSpec};
+use crate::run_directory::VmRunDirectory;
+
+/// The format of the file.
+const FORMAT: u32 = 1;
+/// The longest one, in bytes.
+const BYTES_MAX: u64 = 512 << 10;
+
+/// Who runs for a VM. Nothing here is secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateFile {
+    format: u32,
+    /// Which start it is.
+    pub generation: VmGeneration,
+    /// As what it was started.
+    pub spec: VmSpec,
+    /// Where its volumes are served; as its start made it, if nothing is said.
+    #[serde(default, skip_serializing_if = "Layout::is_empty")]
+    pub layout: Layout,
+    /// The supervisor.
+    pub supervisor: ProcessIdentity,
+    /// QEMU, once it runs.
+    pub qemu: Option<QemuIdentity>,
+    /// Its TPM's swtpm, once it runs.
+    #[serde(default)]
+    pub swtpm: Option<QemuIdentity>,
+    /// How many supervisors of this start have died.
+    #[serde(default)]
+    pub supervisor_deaths: u64,
+    /// Whether somebody has asked for its processors to be halted.
+    pub paused_by_request: bool,
+    /// How it ended, once it has.
+    pub off: Option<Off>,
+}
+
+/// How a VM ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Off {
+    /// Why.
+    pub reason: OffReason,
+    /// A sentence.
+    pub message: String,
+    /// When: seconds since 1970-01-01 00:00 UTC.
+    pub at_unix_seconds: u64,
+}
+
+impl StateFile {
+    /// Of a VM whose QEMU does not run yet.
+    pub fn new(generation: VmGeneration, spec: VmSpec, supervisor: ProcessIdentity) -> Self {
+        Self {
+            format: FORMAT,
+            generation,
+            spec,
+            layout: Layout::default(),
+            supervisor,
+            qemu: None,
+            swtpm: None,
+            supervisor_deaths: 0,
+            paused_by_request: false,
+            off: None,
+        }
+    }
+
+    /// What is there; nothing if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read or understood.
+    pub fn read(run: &VmRunDirectory) -> io::Result<Option<Self>> {
+        let file = match OpenOptions::new().read(true).open(run.state()) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut text = Vec::new();
+        file.take(BYTES_MAX).read_to_end(&mut text)?;
+        let state: Self = serde_json::from_slice(&text).map_err(io::Error::other)?;
+        if state.format != FORMAT {
+            return Err(io::Error::other(format!(
+                "it is of format {}, this program reads {FORMAT}",
+                state.format
+            )));
+        }
+        Ok(Some(state))
+    }
+
+    /// Writes it, in one step. It lasts as long as the processes that it names, so it need not outlast the host's power.
+    ///
+    /// # Errors
+    /// For want of room; what was there stays then.
+    pub fn write(&self, run: &VmRunDirectory) -> io::Result<()> {
+        let new = run.state().with_extension("json.new");
+        let text = serde_json::to_vec(self).map_err(io::Error::other)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&text)?;
+        std::fs::rename(&new, run.state())
+    }
+}

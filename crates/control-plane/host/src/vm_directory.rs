@@ -1,0 +1,604 @@
+//! A VM's directory in a datastore: its volumes, what swtpm keeps of its TPM, and `vm.json`, the clear configuration.
+//!
+//! - It gets its name when it is complete: a creation builds `.strongroom-vm-new-ID` beside its place. Whatever interrupts
+//!   it leaves only that, which the next creation of the same VM clears away.
+//! - A deletion first says so in `vm.json`, durably. What it leaves can only be deleted again.
+//! - `vm.json` is replaced in one step. Nothing in it is secret, and nothing in it is believed where it would weaken what the
+//!   control plane asks for.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat, renameat_with};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use strongroom_datastore::file::storage::HOST;
+use strongroom_datastore::file::{DatastoreError, delete};
+use strongroom_types::{DESCRIPTOR_TAG_BYTES, ProviderKey, STORED_COUNT_MAX, VmId};
+use thiserror::Error;
+
+use crate::attestation::{Attestation, Attested};
+use crate::protocol::{Dump, SpecError, SuspendedMemory, TPM_STATE, VmGeneration, VmSpec};
+
+/// The configuration's file.
+const CONFIGURATION: &str = "vm.json";
+/// The same, while it is written.
+const CONFIGURATION_NEW: &str = "vm.json.new";
+/// How the name of a VM's directory starts while it is made.
+const BUILDING_PREFIX: &str = ".strongroom-vm-new-";
+/// The format of the configuration's file.
+const FORMAT: u32 = 1;
+/// The longest configuration, in bytes: many times the largest VM's.
+const CONFIGURATION_BYTES_MAX: u64 = 256 << 10;
+/// How long the last I/O of a worker that was killed may take before its volume is deleted.
+const LET_GO_WITHIN: Duration = Duration::from_secs(3);
+
+/// What `vm.json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VmRecord {
+    format: u32,
+    /// The last start.
+    pub generation: VmGeneration,
+    /// Whether it is being deleted.
+    #[serde(default)]
+    pub deleting: bool,
+    /// The memory with which it goes on. Said when all of that is durable, and taken back, durably, before the guest does: what
+    /// is not said here is no memory of this VM's any more, whatever volume is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<SuspendedMemory>,
+    /// The dumps of its guest, all of each of which is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dumps: Vec<Dump>,
+    /// The greatest number that a dump of it ever had: none has it again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub last_dump: u32,
+    /// What it is.
+    pub spec: VmSpec,
+    /// Who says so, if it has encrypted disks: the supervisor that wrote it, under their keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<Attestation>,
+}
+
+/// Why a VM's directory is none.
+#[derive(Debug, Error)]
+pub enum VmDirectoryError {
+    /// Something else, or another VM, has its name.
+    #[error("{path} exists already, and is not this VM's; choose another name")]
+    Taken {
+        /// Where.
+        path: PathBuf,
+    },
+    /// There is none.
+    #[error("there is no VM in {path}")]
+    NoVm {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Another VM's.
+    #[error("{path} is the directory of VM {found}, not of VM {wanted}")]
+    OtherVm {
+        /// Where.
+        path: PathBuf,
+        /// Whose it is.
+        found: VmId,
+        /// Whose it was to be.
+        wanted: VmId,
+    },
+    /// It is being deleted.
+    #[error("the deletion of {path} has begun; delete it again")]
+    Deleting {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Its configuration cannot be understood.
+    #[error("the configuration in {path} cannot be used: {reason}")]
+    Configuration {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// What a program must not remove.
+    #[error("{path} holds something that is not the VM's ({stranger}); move it away first")]
+    Stranger {
+        /// Where.
+        path: PathBuf,
+        /// What.
+        stranger: String,
+    },
+    /// A volume.
+    #[error(transparent)]
+    Volume(#[from] DatastoreError),
+    /// The operating system.
+    #[error("cannot {action} {path}: {error}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+impl VmDirectoryError {
+    /// A stable name for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Taken { .. } => "name_taken",
+            Self::NoVm { .. } => "no_such_vm",
+            Self::OtherVm { .. } => "other_vm",
+            Self::Deleting { .. } => "deleting",
+            Self::Configuration { .. } => "bad_configuration",
+            Self::Stranger { .. } => "stranger",
+            Self::Volume(error) => error.code(),
+            Self::System { .. } => "system",
+        }
+    }
+}
+
+fn system(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VmDirectoryError {
+    move |error| VmDirectoryError::System { action, path: path.to_owned(), error }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl VmRecord {
+    /// Of a VM that was never started.
+    pub fn new(spec: VmSpec, attestation: Option<Attestation>) -> Self {
+        Self {
+            format: FORMAT,
+            generation: VmGeneration(0),
+            deleting: false,
+            suspended: None,
+            dumps: Vec::new(),
+            last_dump: 0,
+            spec,
+            attestation,
+        }
+    }
+
+    /// The VM is this from now on.
+    ///
+    /// # Errors
+    /// Those of `tag`, as [`Attestation::make`] has it.
+    pub fn become_attested<E>(
+        &mut self,
+        spec: &VmSpec,
+        tag: impl FnMut(&ProviderKey, &Attested<'_>) -> Result<[u8; DESCRIPTOR_TAG_BYTES], E>,
+    ) -> Result<(), E> {
+        self.attestation = Attestation::make(spec, self.generation, tag)?;
+        self.spec = spec.clone();
+        Ok(())
+    }
+
+    /// What the directory at `path` says; nothing if it is no VM's.
+    ///
+    /// # Errors
+    /// If it cannot be read or understood.
+    pub fn read(path: &Path) -> Result<Option<Self>, VmDirectoryError> {
+        // Neither the directory's name nor the file's is followed if it is a link.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = HOST
+            .open_directory(path)
+            .and_then(|directory| openat(&*directory, CONFIGURATION, flags, Mode::empty()));
+        let file = match file {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(Errno::LOOP) => return Err(DatastoreError::Link { path: path.to_owned() }.into()),
+            Err(errno) => return Err(system("read the configuration in", path)(errno.into())),
+        };
+        let mut text = Vec::new();
+        file.take(CONFIGURATION_BYTES_MAX + 1)
+            .read_to_end(&mut text)
+            .map_err(system("read the configuration in", path))?;
+        let unusable = |reason: String| VmDirectoryError::Configuration { path: path.to_owned(), reason };
+        if text.len() as u64 > CONFIGURATION_BYTES_MAX {
+            return Err(unusable("it is longer than a configuration is".to_owned()));
+        }
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let head: Head = serde_json::from_slice(&text).map_err(|error| unusable(error.to_string()))?;
+        if head.format != FORMAT {
+            return Err(unusable(format!(
+                "it is of format {}; this program reads format {FORMAT}",
+                head.format
+            )));
+        }
+        let record: Self = serde_json::from_slice(&text).map_err(|error| {
+            // What a newer version says is not for this one to lose.
+            let newer = error.to_string().starts_with("unknown");
+            let newer = if newer { "; a newer version has written it: upgrade the program" } else { "" };
+            unusable(format!("{error}{newer}"))
+        })?;
+        record.spec.check().map_err(|error: SpecError| unusable(error.to_string()))?;
+        if record.generation.0 > STORED_COUNT_MAX {
+            return Err(unusable(format!("no VM has had {} starts", record.generation)));
+        }
+        Ok(Some(record))
+    }
+
+    /// The same of a VM that must be there, and be this one.
+    ///
+    /// # Errors
+    /// Also if there is none, it is another one, or is being deleted.
+    pub fn read_of(path: &Path, vm: VmId) -> Result<Self, VmDirectoryError> {
+        let path = path.to_owned();
+        match Self::read(&path)? {
+            None => Err(VmDirectoryError::NoVm { path }),
+            Some(record) if record.spec.id != vm => {
+                Err(VmDirectoryError::OtherVm { path, found: record.spec.id, wanted: vm })
+            }
+            Some(record) if record.deleting => Err(VmDirectoryError::Deleting { path }),
+            Some(record) => Ok(record),
+        }
+    }
+
+    /// Writes it into the directory at `path`, durably, in one step.
+    ///
+    /// # Errors
+    /// For want of room or permission; what was there stays then.
+    pub fn write(&self, path: &Path) -> Result<(), VmDirectoryError> {
+        let write = || {
+            let text = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+            let new = path.join(CONFIGURATION_NEW);
+            // Whatever lies there is not written into: it may be another file's second name, or a FIFO, which nobody reads.
+            match std::fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .custom_flags(no_follow())
+                .open(&new)?;
+            file.write_all(&text)?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            std::fs::rename(&new, path.join(CONFIGURATION))?;
+            sync(path)
+        };
+        write().map_err(system("write the configuration in", path))
+    }
+}
+
+/// A VM's directory under construction.
+#[derive(Debug)]
+pub struct StagedVm {
+    building: PathBuf,
+    place: PathBuf,
+}
+
+impl StagedVm {
+    /// Begins, in place of whatever an earlier attempt left. Nothing if the VM is there already.
+    ///
+    /// # Errors
+    /// If its name is taken, or what is left cannot be removed.
+    pub fn begin(spec: &VmSpec) -> Result<Option<Self>, VmDirectoryError> {
+        let place = spec.directory();
+        match VmRecord::read(&place)? {
+            Some(record) if record.spec.id != spec.id => return Err(VmDirectoryError::Taken { path: place }),
+            Some(record) if record.deleting => return Err(VmDirectoryError::Deleting { path: place }),
+            Some(_) => {
+                // Whoever made it may have been killed before its name was durable.
+                sync(&spec.datastore).map_err(system("sync", &spec.datastore))?;
+                return Ok(None);
+            }
+            None if place.symlink_metadata().is_ok() => return Err(VmDirectoryError::Taken { path: place }),
+            None => {}
+        }
+        let building = building(&spec.datastore, spec.id);
+        clear(&building)?;
+        // What a VM has is nobody's business, not even by name.
+        DirBuilder::new().mode(0o700).create(&building).map_err(system("create", &building))?;
+        Ok(Some(Self { building, place }))
+    }
+
+    /// One that was begun, by this process or by another one.
+    pub fn of(spec: &VmSpec) -> Self {
+        Self { building: building(&spec.datastore, spec.id), place: spec.directory() }
+    }
+
+    /// Where it is until it is finished.
+    pub fn path(&self) -> &Path {
+        &self.building
+    }
+
+    /// Gives it its name, durably, when its configuration is in it.
+    ///
+    /// # Errors
+    /// If something else has its name now.
+    pub fn take_name(self) -> Result<(), VmDirectoryError> {
+        match renameat_with(CWD, &self.building, CWD, &self.place, RenameFlags::NOREPLACE) {
+            Err(rustix::io::Errno::EXIST) => return Err(VmDirectoryError::Taken { path: self.place }),
+            renamed => renamed.map_err(|errno| system("create", &self.place)(errno.into()))?,
+        }
+        let datastore = self.place.parent().unwrap_or(Path::new("/"));
+        sync(datastore).map_err(system("sync", datastore))
+    }
+}
+
+/// Deletes a VM's directory and all volumes in it, whatever an earlier attempt, or a creation, has left of it.
+///
+/// # Errors
+/// If a volume is in use; if something else is in the directory.
+pub fn delete_vm(datastore: &Path, place: &Path, vm: VmId) -> Result<(), VmDirectoryError> {
+    clear(&building(datastore, vm))?;
+    let Some(mut record) = VmRecord::read(place)? else { return Ok(()) };
+    if record.spec.id != vm {
+        // This one is gone already, and its name another's.
+        return Ok(());
+    }
+    refuse_strangers(place)?;
+    let was_deleting = record.deleting;
+    if !was_deleting {
+        record.deleting = true;
+        record.write(place)?;
+    }
+    let before = volumes(place)?.len();
+    if let Err(error) = delete_volumes(place) {
+        if volumes(place).is_ok_and(|left| left.len() == before) && !was_deleting {
+            // Nothing is lost yet, so nothing has begun.
+            record.deleting = false;
+            record.write(place)?;
+        }
+        return Err(error);
+    }
+    remove_rest(place)?;
+    sync(datastore).map_err(system("sync", datastore))
+}
+
+fn building(datastore: &Path, vm: VmId) -> PathBuf {
+    datastore.join(format!("{BUILDING_PREFIX}{vm}"))
+}
+
+/// Removes what a creation has left.
+fn clear(building: &Path) -> Result<(), VmDirectoryError> {
+    if building.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    refuse_strangers(building)?;
+    delete_volumes(building)?;
+    remove_rest(building)
+}
+
+/// The volumes in it: directories, but for the one that is swtpm's.
+fn volumes(directory: &Path) -> Result<Vec<PathBuf>, VmDirectoryError> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(system("read", directory))? {
+        let entry = entry.map_err(system("read", directory))?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && entry.file_name() != TPM_STATE {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn refuse_strangers(directory: &Path) -> Result<(), VmDirectoryError> {
+    for entry in std::fs::read_dir(directory).map_err(system("read", directory))? {
+        let entry = entry.map_err(system("read", directory))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_volume = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if !is_volume && ![CONFIGURATION, CONFIGURATION_NEW].contains(&name.as_str()) {
+            return Err(VmDirectoryError::Stranger { path: directory.to_owned(), stranger: name });
+        }
+    }
+    match tpm_state_files(directory)?.into_iter().find(|(_, is_file)| !is_file) {
+        Some((path, _)) => {
+            let stranger = path.display().to_string();
+            Err(VmDirectoryError::Stranger { path: directory.to_owned(), stranger })
+        }
+        None => Ok(()),
+    }
+}
+
+/// What is where swtpm keeps a TPM's state, and whether that is a file.
+fn tpm_state_files(directory: &Path) -> Result<Vec<(PathBuf, bool)>, VmDirectoryError> {
+    let state = directory.join(TPM_STATE);
+    if state.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink()) {
+        return Ok(vec![(state, false)]);
+    }
+    let entries = match std::fs::read_dir(&state) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(system("read", &state))?,
+    };
+    let file = |entry: io::Result<std::fs::DirEntry>| {
+        let entry = entry.map_err(system("read", &state))?;
+        Ok((entry.path(), entry.file_type().is_ok_and(|kind| kind.is_file())))
+    };
+    entries.map(file).collect()
+}
+
+fn delete_tpm_state(directory: &Path) -> Result<(), VmDirectoryError> {
+    for (file, _) in tpm_state_files(directory)? {
+        std::fs::remove_file(&file).map_err(system("delete", &file))?;
+    }
+    let state = directory.join(TPM_STATE);
+    match std::fs::remove_dir(&state) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(system("delete", &state)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn delete_volumes(directory: &Path) -> Result<(), VmDirectoryError> {
+    volumes(directory)?.iter().try_for_each(|volume| Ok(delete(volume, LET_GO_WITHIN)?))
+}
+
+/// The configuration goes last, so that until then it is known what this was.
+fn remove_rest(directory: &Path) -> Result<(), VmDirectoryError> {
+    delete_tpm_state(directory)?;
+    for name in [CONFIGURATION_NEW, CONFIGURATION] {
+        match std::fs::remove_file(directory.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(system("delete", directory)(error));
+            }
+            _ => {}
+        }
+    }
+    std::fs::remove_dir(directory).map_err(system("delete", directory))
+}
+
+fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn no_follow() -> i32 {
+    rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use strongroom_datastore::file::{CreateOptions, Protection, Provisioning, create, identify};
+    use strongroom_types::VolumeSize;
+
+    use super::*;
+
+    fn spec(datastore: &Path, name: &str) -> VmSpec {
+        let id = VmId::random();
+        let disk = r#"{"name":"disk0","size_bytes":1048576,"key":"unencrypted"}"#;
+        let datastore = serde_json::to_string(datastore).unwrap();
+        let text = format!(
+            r#"{{"id":"{id}","name":"{name}","datastore":{datastore},"memory_bytes":33554432,"disks":[{disk}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn add_volume(directory: &Path) {
+        let options = CreateOptions {
+            size: VolumeSize::new(1 << 20).unwrap(),
+            provisioning: Provisioning::Thin,
+            protection: Protection::Unencrypted,
+            log_bytes: None,
+            integrity: false,
+        };
+        create(&directory.join("disk0"), &options).unwrap();
+    }
+
+    fn entries(datastore: &Path) -> usize {
+        std::fs::read_dir(datastore).unwrap().count()
+    }
+
+    #[test]
+    fn a_vm_has_its_name_when_it_is_complete_and_a_rest_is_cleared_away() {
+        let scratch = tempfile::tempdir().unwrap();
+        let spec = spec(scratch.path(), "web1");
+        let killed = StagedVm::begin(&spec).unwrap().unwrap();
+        add_volume(killed.path());
+        assert!(!spec.directory().exists());
+        let staged = StagedVm::begin(&spec).unwrap().unwrap();
+        add_volume(staged.path());
+        VmRecord::new(spec.clone(), None).write(staged.path()).unwrap();
+        staged.take_name().unwrap();
+        assert!(StagedVm::begin(&spec).unwrap().is_none(), "it is there");
+        assert_eq!(VmRecord::read_of(&spec.directory(), spec.id).unwrap().spec, spec);
+        assert_eq!(entries(scratch.path()), 1);
+        let other = VmSpec { id: VmId::random(), ..spec.clone() };
+        assert_eq!(StagedVm::begin(&other).unwrap_err().code(), "name_taken");
+        delete_vm(&spec.datastore, &spec.directory(), other.id).unwrap();
+        assert!(spec.directory().exists(), "another VM's name");
+        delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap();
+        delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap();
+        assert_eq!(entries(scratch.path()), 0);
+    }
+
+    #[test]
+    fn what_is_not_the_vms_is_left_alone() {
+        let scratch = tempfile::tempdir().unwrap();
+        let spec = spec(scratch.path(), "web1");
+        let staged = StagedVm::begin(&spec).unwrap().unwrap();
+        add_volume(staged.path());
+        VmRecord::new(spec.clone(), None).write(staged.path()).unwrap();
+        staged.take_name().unwrap();
+        std::fs::write(spec.directory().join("notes.txt"), "mine").unwrap();
+        let error = delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap_err();
+        assert_eq!(error.code(), "stranger");
+        VmRecord::read_of(&spec.directory(), spec.id).unwrap();
+        std::fs::remove_file(spec.directory().join("notes.txt")).unwrap();
+        // What swtpm keeps is the VM's; what somebody else has put beside it is not.
+        let state = spec.tpm_state_path();
+        std::fs::create_dir_all(state.join("notes")).unwrap();
+        std::fs::write(state.join("tpm2-00.permall"), "sealed").unwrap();
+        let error = delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap_err();
+        assert_eq!(error.code(), "stranger");
+        std::fs::remove_dir(state.join("notes")).unwrap();
+        delete_vm(&spec.datastore, &spec.directory(), spec.id).unwrap();
+        assert_eq!(entries(scratch.path()), 0);
+        std::fs::create_dir(scratch.path().join("other")).unwrap();
+        let taken = VmSpec { name: "other".parse().unwrap(), ..spec };
+        assert_eq!(StagedVm::begin(&taken).unwrap_err().code(), "name_taken");
+    }
+
+    #[test]
+    fn a_link_is_neither_a_vms_directory_nor_its_configuration_nor_the_state_of_its_tpm() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (own, other) = (scratch.path().join("own"), scratch.path().join("other"));
+        for datastore in [&own, &other] {
+            std::fs::create_dir(datastore).unwrap();
+            identify(datastore).unwrap();
+        }
+        let (target, spec) = (spec(&other, "web1"), spec(&own, "web2"));
+        for spec in [&target, &spec] {
+            let staged = StagedVm::begin(spec).unwrap().unwrap();
+            add_volume(staged.path());
+            VmRecord::new(spec.clone(), None).write(staged.path()).unwrap();
+            staged.take_name().unwrap();
+        }
+        let (theirs, ours) = (target.directory(), spec.directory());
+        symlink(&theirs, own.join("web1")).unwrap();
+        assert_eq!(VmRecord::read(&own.join("web1")).unwrap_err().code(), "link");
+        assert_eq!(delete_vm(&own, &own.join("web1"), target.id).unwrap_err().code(), "link");
+        std::fs::create_dir(target.tpm_state_path()).unwrap();
+        std::fs::write(target.tpm_state_path().join("tpm2-00.permall"), "sealed").unwrap();
+        symlink(target.tpm_state_path(), spec.tpm_state_path()).unwrap();
+        assert_eq!(delete_vm(&own, &ours, spec.id).unwrap_err().code(), "stranger");
+        std::fs::remove_file(spec.tpm_state_path()).unwrap();
+        std::fs::remove_file(ours.join(CONFIGURATION)).unwrap();
+        symlink(theirs.join(CONFIGURATION), ours.join(CONFIGURATION)).unwrap();
+        assert_eq!(VmRecord::read(&ours).unwrap_err().code(), "link");
+        assert!(theirs.join("disk0").exists() && target.tpm_state_path().join("tpm2-00.permall").exists());
+    }
+
+    #[test]
+    fn what_lies_in_the_place_of_a_new_configuration_is_neither_written_nor_waited_for() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (new, other) = (scratch.path().join(CONFIGURATION_NEW), scratch.path().join("other"));
+        let record = VmRecord::new(spec(scratch.path(), "web1"), None);
+        std::fs::write(&other, "somebody's").unwrap();
+        std::fs::hard_link(&other, &new).unwrap();
+        record.write(scratch.path()).unwrap();
+        assert_eq!(std::fs::read(&other).unwrap(), b"somebody's");
+        rustix::fs::mknodat(CWD, &new, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let (done, written) = std::sync::mpsc::channel();
+        let path = scratch.path().to_owned();
+        std::thread::spawn(move || done.send(record.write(&path).is_ok()));
+        assert_eq!(written.recv_timeout(Duration::from_secs(60)), Ok(true), "nobody reads the FIFO");
+    }
+
+    #[test]
+    fn a_configuration_that_is_damaged_or_newer_is_told() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path().join("web1");
+        std::fs::create_dir(&directory).unwrap();
+        assert!(VmRecord::read(&directory).unwrap().is_none());
+        let spec = spec(scratch.path(), "web1");
+        let mut counted = VmRecord::new(spec, None);
+        counted.generation = VmGeneration(u64::MAX);
+        let counted = serde_json::to_string(&counted).unwrap();
+        for text in ["", "{}", r#"{"format":2}"#, r#"{"format":1}"#, &counted] {
+            std::fs::write(directory.join(CONFIGURATION), text).unwrap();
+            assert_eq!(VmRecord::read(&directory).unwrap_err().code(), "bad_configuration", "{text}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What the volumes of a VM are, as their descriptors say it. It takes no key.
+
+use std::path::Path;
+
+use strongroom_datastore::file::{DatastoreError, describe};
+
+use crate::protocol::{DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
+
+/// What the volumes of a VM are, but for those that are made anew at each start.
+///
+/// # Errors
+/// If a descriptor cannot be read, is another volume's, or is older than is known: whoever keeps what this says would
+/// accept what was put there meanwhile.
+pub fn facts(spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+    facts_in(&spec.directory(), spec)
+}
+
+/// The same of one whose directory is still being made.
+///
+/// # Errors
+/// As [`facts`].
+pub fn facts_in(directory: &Path, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+    let known = spec.known_volumes();
+    let facts = |name: DiskName| {
+        let path = directory.join(name.as_str());
+        let descriptor = describe(&path).map_err(datastore_problem)?.descriptor;
+        if let Some(known) = known.iter().find(|known| known.name == name) {
+            descriptor.expect_volume(&path, Some(known.volume)).map_err(datastore_problem)?;
+            descriptor.expect_generation(&path, known.least_generation).map_err(datastore_problem)?;
+        }
+        Ok(VolumeFacts {
+            disk: name,
+            volume: descriptor.volume,
+            kek: descriptor.encryption.as_ref().map(|encryption| encryption.kek.id),
+            generation: descriptor.generation,
+        })
+    };
+    let disks = spec.disks.iter().filter(|disk| disk.kind == DiskKind::Data).map(|disk| disk.name.clone());
+    let own = spec.lasting_volumes().filter_map(|which| which.name().parse().ok());
+    // One that a former version made lacks what only this one makes.
+    let own = own.filter(|name: &DiskName| directory.join(name.as_str()).symlink_metadata().is_ok());
+    disks.chain(own).map(facts).collect()
+}
+
+fn datastore_problem(error: DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}

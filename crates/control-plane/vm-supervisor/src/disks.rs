@@ -1,0 +1,185 @@
+//! Disks that come, go and grow: what is done in the VM's directory, whether it runs or is off.
+//!
+//! ```text
+//! add     vm.json names it -> its volume is made (-> it is plugged in) -> vm.json has its key
+//! remove  (the guest lets go -> its volume is closed) -> its volume is deleted -> vm.json without it
+//! resize  its volume grows (-> the guest is told) -> vm.json has its size
+//! ```
+//!
+//! So a volume that `vm.json` does not name is nobody's doing here, and is left alone; and whoever is killed, asking again goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use strongroom_datastore::file::{Access, DatastoreError, OpenOptions, Protection, delete, describe, open};
+use strongroom_host::protocol::{Disk, DiskChange, DiskKind, DiskName, Problem, VmSpec, VolumeFacts};
+use strongroom_host::vm_directory::{VmDirectoryError, VmRecord};
+use strongroom_host::volume_facts::facts;
+use strongroom_types::VolumeSize;
+use strongroom_worker::control::{Answer, Client, Request};
+
+use crate::job::{Makers, key_problem, staged_path};
+use crate::keys::VmKeys;
+use crate::volumes::VolumeError;
+
+/// How long the last I/O of whoever had a volume may take.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+/// For a thick volume's new space to be allocated, on a slow file system.
+const GROWS_WITHIN: Duration = Duration::from_secs(600);
+
+/// Changes a disk of a VM that is off. Says what its volumes are then.
+///
+/// # Errors
+/// Also of a VM that is suspended, and while a key cannot be had.
+pub fn change(keys: Arc<VmKeys>, vm: &VmSpec, change: &DiskChange) -> Result<Vec<VolumeFacts>, Problem> {
+    if record(vm)?.suspended.is_some() {
+        let message = format!("VM {} is suspended: its memory fits it as it is", vm.name);
+        let next = "start it and shut it down, or start it with --discard-memory";
+        return Err(Problem::new("suspended", message).with_next_step(next));
+    }
+    match change {
+        DiskChange::Add { disk } => drop(make(keys, vm, disk)?),
+        DiskChange::Remove { disk } => remove(&keys, vm, disk)?,
+        DiskChange::Resize { disk, size_bytes } => {
+            let found = vm.disk(disk).ok_or_else(|| no_such_disk(vm, disk))?;
+            // One for swap is made at the start.
+            let mut grown = vm.clone();
+            if found.kind == DiskKind::Data {
+                let generation = grow(&keys, vm, found, *size_bytes)?;
+                grown.raise_generation(disk, generation);
+            }
+            note_size(&keys, &grown, disk, *size_bytes)?;
+            return facts(&change.applied_to(&grown)?);
+        }
+    }
+    facts(&change.applied_to(vm)?)
+}
+
+/// Has `vm.json` name a disk, and makes its volume, unless it is there. Says what the disk is, with its key.
+///
+/// # Errors
+/// Also if a volume that is not the VM's has its name.
+pub fn make(keys: Arc<VmKeys>, vm: &VmSpec, disk: &Disk) -> Result<Disk, Problem> {
+    let path = vm.volume_path(&disk.name);
+    let mut record = record(vm)?;
+    if record.spec.disk(&disk.name).is_none() && path.symlink_metadata().is_ok() {
+        let message = format!("{} is there, and is no disk of VM {}", path.display(), vm.name);
+        let next = format!("see what it is and delete it: `strongroom volume delete {}`", path.display());
+        return Err(Problem::new("volume_exists", message).with_next_step(next));
+    }
+    // What `vm.json` says of the disk is replaced: it decides nothing about what is made.
+    let mut spec = DiskChange::Add { disk: Box::new(disk.clone()) }.applied_to(vm)?;
+    record.spec = spec.clone();
+    write(&record)?;
+    let mut makers = Makers::with(keys);
+    let named = spec.disks.iter_mut().find(|known| known.name == disk.name);
+    let named = named.ok_or_else(|| no_such_disk(vm, &disk.name))?;
+    if named.kind == DiskKind::Data && path.symlink_metadata().is_err() {
+        makers.make(&path, named)?;
+    }
+    let made = named.clone();
+    let facts = facts(&spec)?;
+    makers.attest(&mut record, spec.with_facts(&facts))?;
+    write(&record)?;
+    Ok(made)
+}
+
+/// Deletes a disk's volume, which nobody serves any more, and has `vm.json` forget it.
+///
+/// # Errors
+/// If the VM needs it, or the volume is in use.
+pub fn remove(keys: &VmKeys, vm: &VmSpec, disk: &DiskName) -> Result<(), Problem> {
+    let mut record = record(vm)?;
+    let without = DiskChange::Remove { disk: disk.clone() }.applied_to(vm)?;
+    if record.spec.disk(disk).is_none() && vm.disk(disk).is_none() {
+        return Ok(());
+    }
+    let place = vm.volume_path(disk);
+    for path in [staged_path(&place), place] {
+        if path.symlink_metadata().is_ok() {
+            delete(&path, LOCK_WAIT).map_err(|error| datastore_problem(&error))?;
+        }
+    }
+    attest(keys, &mut record, &without)?;
+    write(&record)
+}
+
+/// Has `vm.json` say that a disk has this size.
+///
+/// # Errors
+/// If it cannot be written, and while a key of the VM cannot be had.
+pub fn note_size(keys: &VmKeys, vm: &VmSpec, disk: &DiskName, size_bytes: VolumeSize) -> Result<(), Problem> {
+    let mut record = record(vm)?;
+    let larger = DiskChange::Resize { disk: disk.clone(), size_bytes }.applied_to(vm)?;
+    attest(keys, &mut record, &larger)?;
+    write(&record)
+}
+
+fn attest(keys: &VmKeys, record: &mut VmRecord, spec: &VmSpec) -> Result<(), Problem> {
+    let attested = record.become_attested(spec, |key, what| keys.attest(key, what));
+    attested.map_err(key_problem)
+}
+
+/// Makes a volume larger that nobody serves. Says which generation its descriptor is of then.
+fn grow(keys: &VmKeys, vm: &VmSpec, disk: &Disk, size: VolumeSize) -> Result<u64, Problem> {
+    let path = vm.volume_path(&disk.name);
+    let descriptor = describe(&path).map_err(|error| datastore_problem(&error))?.descriptor;
+    let kek = keys
+        .hold_for(&disk.key, Some(&descriptor))
+        .map_err(|error| VolumeError::Key { volume: path.clone(), error }.problem())?;
+    let protection = || kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted);
+    let options = OpenOptions {
+        protection: protection(),
+        access: Access::ReadWrite,
+        lock_wait: LOCK_WAIT,
+        least_generation: disk.least_generation,
+    };
+    let mut volume = open(&path, &options).map_err(|error| datastore_problem(&error))?;
+    let expected = volume.descriptor().expect_volume(&path, disk.volume);
+    expected.map_err(|error| datastore_problem(&error))?;
+    if volume.descriptor().size_bytes < size {
+        volume.grow(size, protection()).map_err(|error| datastore_problem(&error))?;
+    }
+    Ok(volume.descriptor().generation)
+}
+
+/// Has whoever serves a volume make it larger, and tell the guest. Says which generation its descriptor is of then:
+/// whoever serves it knows, whatever lies in the datastore meanwhile.
+///
+/// # Errors
+/// If that is not done.
+pub fn grow_served(vm: &VmSpec, disk: &Disk, size_bytes: VolumeSize) -> Result<u64, Problem> {
+    let path = vm.volume_path(&disk.name);
+    let failed = |error: &dyn std::fmt::Display| {
+        Problem::new("resize", format!("{} does not grow: {error}", path.display()))
+    };
+    let client = Client::connect(&path).map_err(|error| failed(&error))?;
+    let client = client.ok_or_else(|| failed(&"nobody serves it now"))?;
+    let request = Request::Resize { size_bytes, least_generation: disk.least_generation };
+    match client.ask(request, GROWS_WITHIN) {
+        Ok(Answer::Resized { generation, .. }) => Ok(generation),
+        Ok(Answer::Refused { code, message }) => Err(Problem::new(&code, message)),
+        Ok(other) => Err(failed(&format!("its supervisor answered {other:?}"))),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+fn record(vm: &VmSpec) -> Result<VmRecord, Problem> {
+    VmRecord::read_of(&vm.directory(), vm.id).map_err(|error| directory_problem(&error))
+}
+
+fn write(record: &VmRecord) -> Result<(), Problem> {
+    record.write(&record.spec.directory()).map_err(|error| directory_problem(&error))
+}
+
+fn no_such_disk(vm: &VmSpec, disk: &DiskName) -> Problem {
+    Problem::new("no_such_disk", format!("VM {} has no disk {disk}", vm.name))
+}
+
+fn directory_problem(error: &VmDirectoryError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn datastore_problem(error: &DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}

@@ -1,0 +1,137 @@
+//! From a guest that runs to a sealed dump.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use strongroom_datastore::file::{DatastoreError, delete, describe};
+use strongroom_host::dumps;
+use strongroom_host::protocol::{Dump, OperationId, Problem, Progress, ProgressUnit, VmSpec};
+use strongroom_hypervisor::Monitor;
+use strongroom_hypervisor::qmp::Transfer;
+use strongroom_keys::Kek;
+use strongroom_streams::{SLOT_BYTES_MAX, StreamError, StreamKind, StreamWriter};
+
+use super::{Description, FORMAT, PACKED, await_none, qmp_problem};
+use crate::keys::VmKeys;
+use crate::machine::Machine;
+use crate::own_volume::{OpenOwnVolume, OwnVolumeError, create_with};
+use crate::room;
+
+/// How long the last I/O of whoever had a volume may take.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+/// What QEMU buffers of a dump on its way, in bytes: fewer turns between two processes.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// Everything that it takes to dump a VM's guest.
+pub struct Dumping {
+    /// Which VM.
+    pub spec: Box<VmSpec>,
+    /// Its keys.
+    pub keys: Arc<VmKeys>,
+    /// Its machine.
+    pub machine: Machine,
+    /// Which operation wants it.
+    pub operation: OperationId,
+    /// What somebody calls it.
+    pub label: Option<String>,
+    /// Set when nobody wants it any more.
+    pub abandoned: Arc<AtomicBool>,
+}
+
+impl Dumping {
+    /// Dumps the memory. When it is done, all of it is durable where dumps are made, and only has to be
+    /// [published](dumps::publish). When it fails, nothing is left of it. Either way the machine stands still, and QEMU is done with it.
+    ///
+    /// # Errors
+    /// For want of room, of a number or of the VM's key; if QEMU cannot; if it was abandoned.
+    pub fn run(&self, tell: impl FnMut(Progress)) -> Result<Dump, Problem> {
+        let kek = self.keys.hold_for(self.spec.own_key(), None);
+        let kek = kek.map_err(|error| OwnVolumeError::from(error).problem())?;
+        dumps::remove_unfinished(&self.spec)?;
+        let number = dumps::next_number(&self.spec)?;
+        let size = room::for_memory(&self.spec, "a dump", "make room, or delete dumps that nobody needs")?;
+        let path = self.spec.dump_making_path(number);
+        create_with(&path, size, kek.as_deref(), &[]).map_err(|error| error.problem())?;
+        self.save(number, kek.as_deref(), tell).inspect_err(|_| {
+            // It has nobody to write to any more. A QEMU that is gone says nothing.
+            if let Err(problem) = await_none(self.monitor()) {
+                tracing::warn!("VM {}: {problem}", self.spec.name);
+            }
+            if let Err(error) = delete(&path, LOCK_WAIT) {
+                tracing::warn!("VM {}: what is left of a dump: {error}", self.spec.name);
+            }
+        })
+    }
+
+    fn monitor(&self) -> &Monitor {
+        self.machine.qemu().monitor()
+    }
+
+    fn save(&self, number: u32, kek: Option<&Kek>, mut tell: impl FnMut(Progress)) -> Result<Dump, Problem> {
+        let (monitor, path) = (self.monitor(), self.spec.dump_making_path(number));
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let description = Description {
+            format: FORMAT,
+            vm: self.spec.id,
+            number,
+            at_unix_seconds: now.map_or(0, |since| since.as_secs()),
+            qemu: monitor.version().to_string(),
+            content: PACKED.to_owned(),
+        };
+        let volume = describe(&path).map_err(datastore_problem)?.descriptor.volume;
+        let medium = OpenOwnVolume::open(&path, kek).map_err(|error| error.problem())?;
+        let said =
+            serde_json::to_vec(&description).map_err(|error| Problem::new("internal", error.to_string()))?;
+        let mut stream = StreamWriter::begin(medium, StreamKind::Dump, volume, SLOT_BYTES_MAX, &said)
+            .map_err(stream_problem)?;
+
+        self.still_wanted().map_err(system_problem("go on"))?;
+        monitor.stop().map_err(qmp_problem)?;
+        let (from_qemu, to_us) =
+            pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
+        // Without it the way is narrower, and right.
+        let _ = fcntl_setpipe_size(&from_qemu, PIPE_BYTES);
+        monitor.begin_dump(to_us.as_fd()).map_err(qmp_problem)?;
+        drop(to_us);
+        let total = self.spec.memory_bytes.bytes();
+        let wanted = |bytes: u64| {
+            tell(Progress { done: bytes.min(total), total, unit: ProgressUnit::Bytes });
+            self.still_wanted()
+        };
+        let bytes = stream.pack_from(File::from(from_qemu), wanted).map_err(stream_problem)?;
+        // QEMU has closed its end: because it is done, or because it is not.
+        if let Transfer::Failed(why) = await_none(monitor)? {
+            return Err(Problem::new("qemu", format!("QEMU does not dump its memory: {why}")));
+        }
+        self.still_wanted().map_err(system_problem("go on"))?;
+        let (sealed_bytes, medium) = stream.finish().map_err(stream_problem)?;
+        medium.close().map_err(|error| error.problem())?;
+        let Description { at_unix_seconds, .. } = description;
+        let (label, operation) = (self.label.clone(), self.operation);
+        Ok(Dump { number, volume, bytes, sealed_bytes, at_unix_seconds, label, operation })
+    }
+
+    fn still_wanted(&self) -> io::Result<()> {
+        match self.abandoned.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("it was abandoned")),
+            false => Ok(()),
+        }
+    }
+}
+
+fn datastore_problem(error: DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn stream_problem(error: StreamError) -> Problem {
+    Problem::new("dump", error.to_string())
+}
+
+fn system_problem(action: &str) -> impl FnOnce(io::Error) -> Problem {
+    move |error| Problem::new("system", format!("cannot {action}: {error}"))
+}

@@ -1,0 +1,122 @@
+//! From a disk of a VM that is off into a file that a client has opened.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use strongroom_datastore::file::{Access, DatastoreError, OpenOptions, OpenVolume, describe, open};
+use strongroom_host::protocol::{
+    Disk, DiskKind, DiskName, ExportNews, GuestEnd, GuestWelcome, Problem, VmSpec,
+};
+use strongroom_images::{ImageError, Stop};
+use strongroom_io::{Disk as Stage, Plain};
+use strongroom_worker::{Progress, TransferError, assemble, export_file};
+
+use crate::guest_client::GuestClient;
+use crate::hand::Converter;
+use crate::keys::VmKeys;
+use crate::own_volume::protection;
+
+/// How long the last I/O of whoever had the volume may take.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+
+/// The disk of this name, if it keeps data.
+///
+/// # Errors
+/// If the VM has none.
+pub fn data_disk<'a>(spec: &'a VmSpec, name: &DiskName) -> Result<&'a Disk, Problem> {
+    let is_meant = |disk: &&Disk| disk.name == *name && disk.kind == DiskKind::Data;
+    let none =
+        || Problem::new("no_such_disk", format!("VM {} has no disk {name} that keeps data", spec.name));
+    spec.disks.iter().find(is_meant).ok_or_else(none)
+}
+
+/// Opens a disk of a VM that is off, for reading. It must be the VM's own, encrypted as the VM has it, and no older than it was.
+///
+/// # Errors
+/// If its key cannot be had; if its volume is another one, damaged or in use.
+pub fn open_to_read(spec: &VmSpec, disk: &Disk, keys: &VmKeys) -> Result<OpenVolume, Problem> {
+    let path = spec.volume_path(&disk.name);
+    let of_volume = |error: DatastoreError| Problem::new(error.code(), error.to_string());
+    let descriptor = describe(&path).map_err(of_volume)?.descriptor;
+    let kek = keys.hold_for(&disk.key, Some(&descriptor));
+    let kek = kek.map_err(|error| Problem::new(error.code(), error.to_string()))?;
+    let options = OpenOptions {
+        protection: protection(kek.as_deref()),
+        access: Access::ReadOnly,
+        lock_wait: LOCK_WAIT,
+        least_generation: disk.least_generation,
+    };
+    let volume = open(&path, &options).map_err(of_volume)?;
+    volume.descriptor().expect_volume(&path, disk.volume).map_err(of_volume)?;
+    Ok(volume)
+}
+
+/// A disk that is open to be copied out; nobody can write to it meanwhile.
+pub struct ExportedDisk {
+    stage: Arc<dyn Stage<Plain>>,
+    path: PathBuf,
+}
+
+impl ExportedDisk {
+    /// Opens a disk that keeps data, for reading.
+    ///
+    /// # Errors
+    /// If there is none; if its key cannot be had; if its volume is damaged or in use.
+    pub fn open(spec: &VmSpec, name: &DiskName, keys: &VmKeys) -> Result<Self, Problem> {
+        let disk = data_disk(spec, name)?;
+        let volume = open_to_read(spec, disk, keys)?;
+        let stage = assemble(volume).map_err(|error| Problem::new("export", error.to_string()))?;
+        Ok(Self { stage, path: spec.volume_path(name) })
+    }
+
+    fn copy_into(
+        &self,
+        file: &File,
+        converter: Option<Converter>,
+        stop: Stop<'_>,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<(), Problem> {
+        match converter {
+            None => export_file(&*self.stage, file, &mut Progress { stop: stop.flag, report })
+                .map_err(|error| self.failed(error)),
+            Some(converter) => converter.copy(Arc::clone(&self.stage), stop, report).map_err(|problem| {
+                match problem.code == ImageError::NoSpace.code() {
+                    true => no_space(),
+                    false => problem,
+                }
+            }),
+        }
+    }
+
+    fn failed(&self, error: TransferError) -> Problem {
+        match error {
+            TransferError::File(error) if error.kind() == io::ErrorKind::StorageFull => no_space(),
+            TransferError::File(error) => {
+                Problem::new("export", format!("the image cannot be written: {error}"))
+            }
+            error => Problem::new("export", format!("{} cannot be read: {error}", self.path.display())),
+        }
+    }
+}
+
+fn no_space() -> Problem {
+    Problem::new("no_space", "the image cannot be written: its file system has no space left")
+}
+
+/// Copies the disk into a client's file, after a welcome, and tells it how far it is until all of it is durable, or why not.
+pub fn give(client: &GuestClient, file: &File, disk: &ExportedDisk, converter: Option<Converter>) {
+    let size_bytes = disk.stage.limits().size_bytes;
+    // Who does not hear it has no use for the image.
+    if client.say(&GuestWelcome::Export { size_bytes }).is_err() {
+        return;
+    }
+    let mut report = |bytes| client.report(&ExportNews::Copied { bytes });
+    let end = match disk.copy_into(file, converter, client.stop(), &mut report) {
+        Ok(()) => GuestEnd::Done,
+        Err(problem) => GuestEnd::Error(problem),
+    };
+    let _ = client.say(&ExportNews::End(end));
+}

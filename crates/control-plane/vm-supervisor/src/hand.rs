@@ -1,0 +1,249 @@
+//! Who does for a job what takes rights, or another program.
+//!
+//! A job has a VM's keys, so it is confined ([`crate::walls`]). Before that it starts this second process, as a VM's
+//! supervisor starts its starter: it has no key and gets no grant, does the one thing that it was told at its birth, and
+//! ends with its job.
+//!
+//! ```text
+//! hostd -> job    keys; the VM's directory; no right, few system calls
+//!            -> hand   root's rights; gives a VM's directory its name, or has qemu-img copy
+//!                 -> qemu-img, in its sandbox: has the image, and a socket at which the job serves the disk
+//! ```
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use strongroom_host::orders::{Birth, HandTask, Task, Way};
+use strongroom_host::protocol::{ImageFormat, Problem, VmSpec};
+use strongroom_host::vm_directory::StagedVm;
+use strongroom_host::vm_lock::VmLock;
+use strongroom_host::wire::{Wire, WireError};
+use strongroom_images::qemu_img::Conversion;
+use strongroom_images::{Format, ImageError, ServedDisk, Stop};
+use strongroom_io::{Disk, Plain};
+use strongroom_types::VolumeSize;
+
+use crate::SupervisorError;
+use crate::job::{image_problem, said_format};
+use crate::starter::start_this_program;
+
+/// The longest that giving a name, or getting ready to copy, takes on a busy host.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+/// How often it tells how far it is.
+const TELLS_EVERY: Duration = Duration::from_millis(100);
+
+/// The directory is complete.
+#[derive(Serialize, Deserialize)]
+struct Complete {}
+
+#[derive(Serialize, Deserialize)]
+struct Answered {
+    answer: Answer,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    /// The socket at which the disk is to be served comes beside.
+    Listens,
+    Copied {
+        bytes: u64,
+    },
+    Done,
+    Failed(Problem),
+}
+
+fn start(home: &Path, task: HandTask, file: impl AsFd) -> Result<Wire, Problem> {
+    let nothing = Path::new("").to_owned();
+    let task = Task::Hand(task);
+    let birth =
+        Birth { home: home.to_owned(), run: nothing.clone(), qemu: nothing, grants: Vec::new(), task };
+    start_this_program(&birth, &[file.as_fd()]).map_err(|error| Problem::new("system", error.to_string()))
+}
+
+fn away(error: WireError) -> Problem {
+    Problem::new("hand", format!("the process that helps with this does not answer: {error}"))
+}
+
+/// Gives a VM's directory its name, for a job that has no right to.
+pub struct NameGiver(Wire);
+
+impl NameGiver {
+    /// Starts it. The VM stays locked as long as it lives, whatever becomes of the job.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(home: &Path, spec: &VmSpec, lock: &VmLock) -> Result<Self, Problem> {
+        start(home, HandTask::Name(Box::new(spec.clone())), lock).map(Self)
+    }
+
+    /// The directory is complete: gives it its name, durably.
+    ///
+    /// # Errors
+    /// Also if something else has the name by now.
+    pub fn give(self) -> Result<(), Problem> {
+        self.0.send(&Complete {}, &[]).map_err(away)?;
+        match self.0.receive_within::<Answered>(ANSWERS_WITHIN).map_err(away)?.0.answer {
+            Answer::Done => Ok(()),
+            Answer::Failed(problem) => Err(problem),
+            Answer::Listens | Answer::Copied { .. } => Err(unexpected()),
+        }
+    }
+}
+
+/// Has qemu-img copy between an image and a disk of the job's.
+pub struct Converter {
+    wire: Wire,
+    listener: OwnedFd,
+}
+
+impl Converter {
+    /// Starts it, unless the job copies such an image itself.
+    ///
+    /// # Errors
+    /// If it, or a sandbox for qemu-img, cannot be had.
+    pub fn for_image(
+        home: &Path,
+        image: &File,
+        format: ImageFormat,
+        size_bytes: VolumeSize,
+        way: Way,
+    ) -> Result<Option<Self>, Problem> {
+        if format == ImageFormat::Raw {
+            return Ok(None);
+        }
+        let wire = start(home, HandTask::Convert { format, size_bytes, way }, image)?;
+        let (Answered { answer }, files) = wire.receive_within(ANSWERS_WITHIN).map_err(away)?;
+        match (answer, files.into_iter().next()) {
+            (Answer::Listens, Some(listener)) => Ok(Some(Self { wire, listener })),
+            (Answer::Failed(problem), _) => Err(problem),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Serves the disk to it until all is copied, and durable. `report` is told how many bytes are behind.
+    ///
+    /// # Errors
+    /// [`ImageError::Interrupted`], and whatever is wrong with the image or the disk.
+    pub fn copy(
+        self,
+        disk: Arc<dyn Disk<Plain>>,
+        stop: Stop<'_>,
+        report: &mut dyn FnMut(u64),
+    ) -> Result<(), Problem> {
+        let Self { wire, listener } = self;
+        let served = ServedDisk::start(listener, disk).map_err(image_problem)?;
+        let copied = hear(&wire, stop, report);
+        // Ends qemu-img, where it has not ended.
+        drop(wire);
+        // Also after a failure: the disk must be let go of before the volume can be deleted.
+        let stopped = served.stop().map_err(image_problem);
+        copied?;
+        stopped
+    }
+}
+
+/// Hears how far it is, to the end or until it is to stop.
+fn hear(wire: &Wire, stop: Stop<'_>, report: &mut dyn FnMut(u64)) -> Result<(), Problem> {
+    loop {
+        let mut watched =
+            [PollFd::from_borrowed_fd(wire.as_fd(), PollFlags::IN), PollFd::new(&stop.wake, PollFlags::IN)];
+        match poll(&mut watched, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Problem::new("system", errno.to_string())),
+        }
+        if stop.flag.load(Ordering::Relaxed) {
+            return Err(image_problem(ImageError::Interrupted));
+        }
+        if watched[0].revents().is_empty() {
+            continue;
+        }
+        match wire.receive::<Answered>().map_err(away)?.0.answer {
+            Answer::Copied { bytes } => report(bytes),
+            Answer::Done => return Ok(()),
+            Answer::Failed(problem) => return Err(problem),
+            Answer::Listens => return Err(unexpected()),
+        }
+    }
+}
+
+fn unexpected() -> Problem {
+    Problem::new("hand", "the process that helps with this answered what was not asked for")
+}
+
+/// Does its task for the job at the other end.
+///
+/// # Errors
+/// If the job is gone.
+pub fn serve(task: HandTask, files: Vec<OwnedFd>, wire: Wire) -> Result<(), SupervisorError> {
+    let _ = rustix::thread::set_name(c"strongroom-hand");
+    let file = files.into_iter().next();
+    let wire = Arc::new(wire);
+    let done = match task {
+        HandTask::Name(spec) => {
+            // What came beside is the VM's lock, which ends with this process.
+            match wire.receive::<Complete>() {
+                Err(WireError::Gone) => return Ok(()),
+                complete => complete?,
+            };
+            let named = StagedVm::of(&spec).take_name();
+            named.map_err(|error| Problem::new(error.code(), error.to_string()))
+        }
+        HandTask::Convert { format, size_bytes, way } => {
+            let without = || Problem::new("no_file", "no image came");
+            let image = file.ok_or_else(without).map(File::from);
+            image.and_then(|image| convert(&image, format, size_bytes, way, &wire))
+        }
+    };
+    let answer = done.map_or_else(Answer::Failed, |()| Answer::Done);
+    match wire.send(&Answered { answer }, &[]) {
+        Err(WireError::Gone) => Ok(()),
+        sent => Ok(sent?),
+    }
+}
+
+fn convert(
+    image: &File,
+    format: ImageFormat,
+    size_bytes: VolumeSize,
+    way: Way,
+    wire: &Arc<Wire>,
+) -> Result<(), Problem> {
+    let Some(format) = said_format(format).filter(|format| *format != Format::Raw) else {
+        return Err(Problem::new("internal", "qemu-img is not needed, or the format is not said"));
+    };
+    let conversion = match way {
+        Way::Import => Conversion::of_image(format, image, Path::new("the image"), size_bytes.bytes()),
+        Way::Export => Conversion::into_image(format, image, size_bytes.bytes()),
+    };
+    let conversion = conversion.map_err(image_problem)?;
+    wire.send(&Answered { answer: Answer::Listens }, &[conversion.listener()]).map_err(away)?;
+    let system = |error: &dyn std::fmt::Display| Problem::new("system", error.to_string());
+    let wake = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| system(&errno))?;
+    let gone = Arc::new(AtomicBool::new(false));
+    let (theirs, flag, job) =
+        (wake.try_clone().map_err(|error| system(&error))?, Arc::clone(&gone), Arc::clone(wire));
+    let watch = move || {
+        // It says nothing more.
+        let _ = job.receive::<Answered>();
+        flag.store(true, Ordering::Relaxed);
+        let _ = rustix::io::write(&theirs, &1_u64.to_ne_bytes());
+    };
+    thread::Builder::new().name("job".to_owned()).spawn(watch).map_err(|error| system(&error))?;
+    let mut told = Instant::now();
+    let mut report = |bytes| {
+        if told.elapsed() >= TELLS_EVERY {
+            told = Instant::now();
+            // One that is gone is noticed elsewhere.
+            let _ = wire.send(&Answered { answer: Answer::Copied { bytes } }, &[]);
+        }
+    };
+    conversion.run(Stop { flag: &gone, wake: wake.as_fd() }, &mut report).map_err(image_problem)
+}

@@ -1,0 +1,554 @@
+//! Jobs that need a VM's keys while it is off: making its volumes, and filling them.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use strongroom_datastore::file::{
+    Access, CreateOptions, DatastoreError, OpenOptions, Protection, Provisioning, create as make_volume,
+    delete, open, rename,
+};
+use strongroom_host::attestation::Attested;
+use strongroom_host::orders::{Report, Task, Way};
+use strongroom_host::protocol::{
+    Disk, DiskKey, DiskKind, DiskName, Firmware, Grant, ImageFormat, OwnVolume, Problem, Progress,
+    ProgressUnit, VmSpec, VolumeFacts,
+};
+use strongroom_host::run_directory::HostRunDirectory;
+use strongroom_host::served::fillable;
+use strongroom_host::vm_directory::{StagedVm, VmDirectoryError, VmRecord};
+use strongroom_host::vm_lock::VmLock;
+use strongroom_host::volume_facts::{facts, facts_in};
+use strongroom_host::wire::Wire;
+use strongroom_hypervisor::firmware::Ovmf;
+use strongroom_images::{Format, FormatChoice, ImageError, ImageSource, Stop};
+use strongroom_keys::{Kek, KeyError, ProviderKey};
+use strongroom_types::VolumeSize;
+use strongroom_worker::assemble_destaged;
+
+use crate::attestation::{is_tag, tag};
+use crate::check::DiskCheck;
+use crate::dump::GivenDump;
+use crate::export::ExportedDisk;
+use crate::guest_client::GuestClient;
+use crate::hand::{Converter, NameGiver};
+use crate::keys::VmKeys;
+use crate::own_volume::create_with;
+use crate::rekey::rekey;
+use crate::{console_log, disks, dump, export, own_volume, vtpm, walls};
+
+/// How often it is told how far a job is.
+const TELLS_EVERY: Duration = Duration::from_millis(500);
+/// How long the last I/O of whoever had a volume may take.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How the name ends of a volume that is being filled.
+const IMPORTING: &str = ".importing";
+
+/// How long a job of a hostd that was killed may take to notice.
+const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+/// Does a job, when nobody else is at work on the VM's directory.
+pub fn run(
+    home: &Path,
+    run: &Path,
+    grants: Vec<Grant>,
+    task: Task,
+    files: Vec<OwnedFd>,
+    wire: &Wire,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let (Task::Create(spec)
+    | Task::Configure(spec)
+    | Task::Import { spec, .. }
+    | Task::Rekey(spec)
+    | Task::ChangeDisk { spec, .. }
+    | Task::ConsoleLog(spec)
+    | Task::Check { spec, .. }
+    | Task::Export { spec, .. }
+    | Task::Dump { spec, .. }) = &task
+    else {
+        return Err(Problem::new("internal", "that is no job"));
+    };
+    let system = |error: std::io::Error| Problem::new("system", error.to_string());
+    let run = HostRunDirectory::at(run).map_err(system)?;
+    let lock = VmLock::take(&run, spec.id, PREDECESSOR_ENDS_WITHIN).map_err(system)?;
+    // The others first start who does what takes rights.
+    if needs_no_hand(&task) {
+        confine(home, vec![spec.directory()])?;
+    }
+    match &task {
+        Task::Create(spec) => create(home, grants, spec, wire, &lock),
+        Task::Configure(spec) => configure(home, grants, spec, wire),
+        Task::Import { spec, disk, format } => import(home, grants, (spec, disk, *format), files, wire),
+        Task::Rekey(spec) => move_to_other_key(home, grants, spec, wire),
+        Task::ChangeDisk { spec, change } => disks::change(granted(home, grants, spec)?, spec, change),
+        Task::ConsoleLog(spec) => give_console_log(home, grants, spec, files),
+        Task::Check { spec, disk, reads_blocks } => {
+            check_disk(granted(home, grants, spec)?, (spec, disk, *reads_blocks), files, lock)
+        }
+        Task::Export { spec, disk, format } => export_disk(home, grants, (spec, disk, *format), files, lock),
+        Task::Dump { spec, number } => give_dump(home, grants, (spec, *number), files, lock),
+        Task::Run(_) | Task::StartProcesses(_) | Task::Hand(_) | Task::Judge(_) => {
+            Err(Problem::new("internal", "that is no job"))
+        }
+    }
+}
+
+/// Leaves this process what is in these directories and files. It has no key yet.
+fn confine(home: &Path, directories: Vec<PathBuf>) -> Result<(), Problem> {
+    walls::confine(home, directories).map_err(|error| Problem::new("confine", error.to_string()))
+}
+
+/// Whether a job reads and writes in the VM's directory alone. Others make that directory, in a datastore that may be
+/// another user's, or need qemu-img.
+fn needs_no_hand(task: &Task) -> bool {
+    match task {
+        Task::Configure(_)
+        | Task::Rekey(_)
+        | Task::ChangeDisk { .. }
+        | Task::Check { .. }
+        | Task::ConsoleLog(_)
+        | Task::Judge(_)
+        | Task::Dump { .. } => true,
+        Task::Run(_)
+        | Task::StartProcesses(_)
+        | Task::Hand(_)
+        | Task::Create(_)
+        | Task::Import { .. }
+        | Task::Export { .. } => false,
+    }
+}
+
+/// Makes a VM's directory with its volumes; does nothing if it is there.
+fn create(
+    home: &Path,
+    grants: Vec<Grant>,
+    spec: &VmSpec,
+    wire: &Wire,
+    lock: &VmLock,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let Some(staged) = StagedVm::begin(spec).map_err(directory_problem)? else {
+        return facts(spec);
+    };
+    let name_giver = NameGiver::start(home, spec, lock)?;
+    confine(home, vec![staged.path().to_owned()])?;
+    let mut makers = Makers::new(home, grants, spec)?;
+    let mut spec = spec.clone();
+    let total = spec.disks.len();
+    for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
+        tell(wire, done, total)?;
+        makers.make(&staged.path().join(disk.name.as_str()), disk)?;
+    }
+    makers.make_own(staged.path(), &spec)?;
+    let made = facts_in(staged.path(), &spec)?;
+    let mut record = VmRecord::new(spec.clone(), None);
+    makers.attest(&mut record, spec.with_facts(&made))?;
+    record.write(staged.path()).map_err(directory_problem)?;
+    name_giver.give()?;
+    Ok(made)
+}
+
+/// Writes another configuration into a VM's directory, and makes the volumes that it names and that are not there.
+fn configure(
+    home: &Path,
+    grants: Vec<Grant>,
+    spec: &VmSpec,
+    wire: &Wire,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let directory = spec.directory();
+    let before = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
+    let mut makers = Makers::new(home, grants, spec)?;
+    let mut spec = spec.clone();
+    let total = spec.disks.len();
+    for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
+        tell(wire, done, total)?;
+        let path = directory.join(disk.name.as_str());
+        if path.symlink_metadata().is_err() {
+            makers.make(&path, disk)?;
+        }
+    }
+    makers.make_own(&directory, &spec)?;
+    let made = facts(&spec)?;
+    let mut record = before;
+    makers.attest(&mut record, spec.with_facts(&made))?;
+    record.write(&directory).map_err(directory_problem)?;
+    Ok(made)
+}
+
+/// Fills a disk with an image. It is filled beside its place, so that what it held is there until the image is complete.
+fn import(
+    home: &Path,
+    grants: Vec<Grant>,
+    (spec, disk, format): (&VmSpec, &DiskName, ImageFormat),
+    files: Vec<OwnedFd>,
+    wire: &Wire,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let no_disk =
+        || Problem::new("no_such_disk", format!("VM {} has no disk {disk} that keeps data", spec.name));
+    let mut wanted = fillable(spec, disk).ok_or_else(no_disk)?;
+    let image = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no image came"))?;
+    let image = File::from(image);
+    let handed = image.try_clone().map_err(|error| Problem::new("system", error.to_string()))?;
+    let image = examine(image, format)?;
+    if image.size() > wanted.size_bytes {
+        let message =
+            format!("the image's disk has {}, and disk {disk} has {}", image.size(), wanted.size_bytes);
+        return Err(Problem::new("image_too_large", message).with_next_step("make the disk larger"));
+    }
+    let format = image_format(image.format());
+    let converter = Converter::for_image(home, &handed, format, wanted.size_bytes, Way::Import)?;
+    confine(home, vec![spec.directory()])?;
+    let place = spec.volume_path(disk);
+    let staged = staged_path(&place);
+    if staged.symlink_metadata().is_ok() {
+        delete(&staged, LOCK_WAIT).map_err(datastore_problem)?;
+    }
+    let mut makers = Makers::new(home, grants, spec)?;
+    makers.make(&staged, &mut wanted)?;
+    let filled = makers.fill(&staged, &wanted, &image, converter, wire);
+    if let Err(problem) = filled {
+        let _ = delete(&staged, LOCK_WAIT);
+        return Err(problem);
+    }
+    // From here on only the image counts: what is interrupted now is done again, and finds no disk or the new one.
+    if place.symlink_metadata().is_ok() {
+        delete(&place, LOCK_WAIT).map_err(datastore_problem)?;
+    }
+    rename(&staged, &place).map_err(datastore_problem)?;
+    // The one that was there is not to be found any more.
+    let mut filled = spec.clone();
+    filled.own_volumes.retain(|own| own.name != *disk);
+    filled.disks.iter_mut().filter(|known| known.name == *disk).for_each(|known| *known = wanted.clone());
+    let facts = facts(&filled)?.into_iter().filter(|facts| facts.disk == *disk).collect::<Vec<_>>();
+    let mut record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    makers.attest(&mut record, spec.clone().with_facts(&facts))?;
+    record.write(&spec.directory()).map_err(directory_problem)?;
+    Ok(facts)
+}
+
+/// What speaks against a configuration of a VM with encrypted disks being what its supervisor
+/// attested last. Nothing is changed, and the VM may run meanwhile.
+pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<String>, Problem> {
+    let record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+    let Some(attestation) = record.attestation else {
+        return Ok(vec![
+            "its configuration bears no attestation: a former release wrote it, or somebody took it away"
+                .to_owned(),
+        ]);
+    };
+    let keys = granted(home, grants, spec)?;
+    Ok(attestation.doubts(spec, record.generation, |key, what, tag| {
+        let kek = keys.hold(key).map_err(|error| error.to_string())?;
+        is_tag(what, &kek, tag).map_err(|error| error.to_string())
+    }))
+}
+
+/// Moves all volumes of a VM that is off to another key.
+fn move_to_other_key(
+    home: &Path,
+    grants: Vec<Grant>,
+    spec: &VmSpec,
+    wire: &Wire,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let keys = granted(home, grants, spec)?;
+    let tell = |progress| {
+        let told = wire.send(&Report::Progress(progress), &[]);
+        told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
+    };
+    facts(&rekey(spec, &keys, None, tell)?)
+}
+
+/// Gives what the guest has said to a client.
+fn give_console_log(
+    home: &Path,
+    grants: Vec<Grant>,
+    spec: &VmSpec,
+    files: Vec<OwnedFd>,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+    let keys = granted(home, grants, spec)?;
+    let kek = own_volume::hold_key(&keys, spec, OwnVolume::Console).map_err(|error| error.problem())?;
+    let said = console_log::read(spec, kek.as_deref())?;
+    console_log::give(client.into(), Ok(said));
+    Ok(Vec::new())
+}
+
+/// Gives a dump to a client. Once it is open nobody else has to wait: its volume is held, and the rest of the VM's is not touched.
+fn give_dump(
+    home: &Path,
+    grants: Vec<Grant>,
+    (spec, number): (&VmSpec, u32),
+    files: Vec<OwnedFd>,
+    lock: VmLock,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+    keys.add_grants(grants);
+    let kek = own_volume::hold_key(&keys, spec, OwnVolume::Dump(number)).map_err(|error| error.problem())?;
+    let opened = GivenDump::open(spec, number, kek.as_deref())?;
+    drop(lock);
+    dump::give(client.into(), Ok(opened));
+    Ok(Vec::new())
+}
+
+/// Copies a disk into a client's file. As with a dump, only its volume is held meanwhile.
+fn export_disk(
+    home: &Path,
+    grants: Vec<Grant>,
+    (spec, disk, format): (&VmSpec, &DiskName, ImageFormat),
+    files: Vec<OwnedFd>,
+    lock: VmLock,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let mut files = files.into_iter();
+    let (Some(client), Some(file)) = (files.next(), files.next()) else {
+        return Err(Problem::new("no_file", "no socket came, or no file to write to"));
+    };
+    if format == ImageFormat::Auto {
+        return Err(Problem::new("bad_request", "an image is written in a format that is said"));
+    }
+    let file = File::from(file);
+    let size_bytes = export::data_disk(spec, disk)?.size_bytes;
+    let converter = Converter::for_image(home, &file, format, size_bytes, Way::Export)?;
+    // A raw image is written past the page cache, for which it is opened once more.
+    let image = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    confine(home, vec![spec.directory(), image])?;
+    let opened = ExportedDisk::open(spec, disk, &*granted(home, grants, spec)?)?;
+    drop(lock);
+    export::give(&GuestClient::new(client.into())?, &file, &opened, converter);
+    Ok(Vec::new())
+}
+
+/// Checks a disk for a client. As with a copy, only its volume is held meanwhile.
+fn check_disk(
+    keys: Arc<VmKeys>,
+    (spec, disk, reads_blocks): (&VmSpec, &DiskName, bool),
+    files: Vec<OwnedFd>,
+    lock: VmLock,
+) -> Result<Vec<VolumeFacts>, Problem> {
+    let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+    let check = DiskCheck::new(spec, disk, reads_blocks, &keys)?;
+    let client = GuestClient::new(client.into())?;
+    drop(lock);
+    check.give(&client);
+    Ok(Vec::new())
+}
+
+/// The VM's keys, with this leave to fetch them.
+fn granted(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Arc<VmKeys>, Problem> {
+    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+    keys.add_grants(grants);
+    Ok(Arc::new(keys))
+}
+
+/// Where a volume is while it is filled.
+pub fn staged_path(place: &Path) -> PathBuf {
+    let mut name = place.to_owned().into_os_string();
+    name.push(IMPORTING);
+    name.into()
+}
+
+/// Makes volumes, with keys that are fetched once each.
+pub struct Makers {
+    keys: Arc<VmKeys>,
+    fetched: Vec<(ProviderKey, Kek)>,
+}
+
+impl Makers {
+    fn new(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Self, Problem> {
+        Ok(Self::with(granted(home, grants, spec)?))
+    }
+
+    /// None fetched yet.
+    pub fn with(keys: Arc<VmKeys>) -> Self {
+        Self { keys, fetched: Vec::new() }
+    }
+
+    fn kek(&mut self, key: &ProviderKey) -> Result<&Kek, KeyError> {
+        let found = match self.fetched.iter().position(|(fetched, _)| fetched == key) {
+            Some(found) => found,
+            None => {
+                self.fetched.push((key.clone(), self.keys.fetch_to_seal(key)?));
+                self.fetched.len() - 1
+            }
+        };
+        Ok(&self.fetched[found].1)
+    }
+
+    /// Has a record say that the VM is this, under its keys.
+    ///
+    /// # Errors
+    /// While a key cannot be had.
+    pub fn attest(&mut self, record: &mut VmRecord, spec: VmSpec) -> Result<(), Problem> {
+        let attest = |key: &ProviderKey, what: &Attested<'_>| {
+            // One that has been fetched is not fetched once more: that takes another leave.
+            match self.fetched.iter().find(|(fetched, _)| fetched == key) {
+                Some((_, kek)) => tag(what, kek),
+                None => self.keys.attest(key, what),
+            }
+        };
+        record.become_attested(&spec, attest).map_err(key_problem)
+    }
+
+    /// Makes the volume, and notes which it is, and under which key.
+    ///
+    /// # Errors
+    /// Also while the key cannot be had.
+    pub fn make(&mut self, path: &Path, disk: &mut Disk) -> Result<(), Problem> {
+        let (size, integrity) = (disk.size_bytes, disk.integrity);
+        let provisioning = if disk.thick { Provisioning::Thick } else { Provisioning::Thin };
+        let protection = self.protection(disk)?;
+        let options = CreateOptions { size, provisioning, protection, log_bytes: None, integrity };
+        let made = make_volume(path, &options).map_err(datastore_problem)?;
+        (disk.volume, disk.least_generation) = (Some(made.volume), made.generation);
+        if let DiskKey::Provider { key, kek, next: None } = &mut disk.key {
+            *kek = Some(self.kek(&key.clone()).map_err(key_problem)?.id());
+        }
+        Ok(())
+    }
+
+    fn protection(&mut self, disk: &Disk) -> Result<Protection<'_>, Problem> {
+        Ok(self.kek_of(&disk.key)?.map_or(Protection::Unencrypted, Protection::Encrypted))
+    }
+
+    /// What something new is sealed under.
+    fn kek_of(&mut self, wanted: &DiskKey) -> Result<Option<&Kek>, Problem> {
+        let Some(key) = wanted.for_new() else { return Ok(None) };
+        let kek = self.kek(key).map_err(key_problem)?;
+        if let DiskKey::Provider { kek: Some(expected), next: None, .. } = wanted {
+            kek.expect_id(*expected).map_err(key_problem)?;
+        }
+        Ok(Some(kek))
+    }
+
+    /// Makes those of the VM's own volumes in `directory` that it needs and that are not there.
+    fn make_own(&mut self, directory: &Path, spec: &VmSpec) -> Result<(), Problem> {
+        let place = |which: OwnVolume| directory.join(which.name());
+        let nvram = place(OwnVolume::Nvram);
+        if spec.firmware == Firmware::Uefi && nvram.symlink_metadata().is_err() {
+            let content = uefi_variables()?;
+            let size = VolumeSize::new(content.len() as u64).map_err(|error| no_firmware(&error))?;
+            create_with(&nvram, size, self.kek_of(spec.own_key())?, &content)
+                .map_err(|error| error.problem())?;
+        }
+        let seed = place(OwnVolume::Seed);
+        if spec.seed
+            && seed.symlink_metadata().is_err()
+            && let Ok(name) = OwnVolume::Seed.name().parse()
+            && let Some(disk) = fillable(spec, &name)
+        {
+            // Empty until it is filled.
+            let kek = self.kek_of(spec.own_key())?;
+            create_with(&seed, disk.size_bytes, kek, &[]).map_err(|error| error.problem())?;
+        }
+        let vtpm = place(OwnVolume::Vtpm);
+        if spec.tpm && vtpm.symlink_metadata().is_err() {
+            let failed = |error: &dyn std::fmt::Display| Problem::new("tpm", error.to_string());
+            let content = vtpm::new_content().map_err(|error| failed(&error))?;
+            let size = vtpm::volume_size().map_err(|error| failed(&error))?;
+            create_with(&vtpm, size, self.kek_of(spec.own_key())?, &content)
+                .map_err(|error| error.problem())?;
+        }
+        Ok(())
+    }
+
+    fn fill(
+        &mut self,
+        path: &Path,
+        disk: &Disk,
+        image: &ImageSource,
+        converter: Option<Converter>,
+        wire: &Wire,
+    ) -> Result<(), Problem> {
+        let protection = self.protection(disk)?;
+        let options =
+            OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation: 0 };
+        let volume = open(path, &options).map_err(datastore_problem)?;
+        let disk = assemble_destaged(volume).map_err(|error| Problem::new("import", error.to_string()))?;
+        let system = |errno: rustix::io::Errno| Problem::new("system", errno.to_string());
+        let (flag, wake) = (AtomicBool::new(false), eventfd(0, EventfdFlags::CLOEXEC).map_err(system)?);
+        let (total, mut told) = (image.size().bytes(), None::<Instant>);
+        let mut report = |done| {
+            if told.is_some_and(|told| told.elapsed() < TELLS_EVERY) {
+                return;
+            }
+            told = Some(Instant::now());
+            let progress = Progress { done, total, unit: ProgressUnit::Bytes };
+            if wire.send(&Report::Progress(progress), &[]).is_err() {
+                // Nobody waits for it any more.
+                flag.store(true, Ordering::Relaxed);
+                let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
+            }
+        };
+        let stop = Stop { flag: &flag, wake: wake.as_fd() };
+        match converter {
+            Some(converter) => converter.copy(disk, stop, &mut report),
+            None => image.copy_into(disk, stop, &mut report).map_err(image_problem),
+        }
+    }
+}
+
+/// The variables of UEFI that a new VM begins with, as its firmware brings them.
+fn uefi_variables() -> Result<Vec<u8>, Problem> {
+    let ovmf = Ovmf::find().map_err(|error| no_firmware(&error))?;
+    std::fs::read(&ovmf.variables)
+        .map_err(|error| no_firmware(&format!("cannot read {}: {error}", ovmf.variables.display())))
+}
+
+fn no_firmware(error: &dyn std::fmt::Display) -> Problem {
+    Problem::new("no_firmware", error.to_string())
+}
+
+/// The image, examined: nothing of it is believed but what a sandboxed qemu-img finds right.
+fn examine(image: File, format: ImageFormat) -> Result<ImageSource, Problem> {
+    let format = said_format(format).map_or(FormatChoice::Auto, FormatChoice::Said);
+    ImageSource::examine(image, Path::new("the image"), format).map_err(image_problem)
+}
+
+/// The format that was said; `None` if it is to be found out.
+pub(super) fn said_format(format: ImageFormat) -> Option<Format> {
+    match format {
+        ImageFormat::Auto => None,
+        ImageFormat::Raw => Some(Format::Raw),
+        ImageFormat::Qcow2 => Some(Format::Qcow2),
+        ImageFormat::Vmdk => Some(Format::Vmdk),
+        ImageFormat::Vhdx => Some(Format::Vhdx),
+    }
+}
+
+/// A format that was found or said.
+fn image_format(format: Format) -> ImageFormat {
+    match format {
+        Format::Raw => ImageFormat::Raw,
+        Format::Qcow2 => ImageFormat::Qcow2,
+        Format::Vmdk => ImageFormat::Vmdk,
+        Format::Vhdx => ImageFormat::Vhdx,
+    }
+}
+
+/// Says how far it is. When nobody hears it any more, the next hostd asks for all of it again.
+fn tell(wire: &Wire, done: usize, total: usize) -> Result<(), Problem> {
+    let progress = Progress { done: done as u64, total: total as u64, unit: ProgressUnit::Volumes };
+    let told = wire.send(&Report::Progress(progress), &[]);
+    told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
+}
+
+fn directory_problem(error: VmDirectoryError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn datastore_problem(error: DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+/// What is wrong with an image, or with copying it.
+pub fn image_problem(error: ImageError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+/// A key cannot be had, or is not the one that is meant.
+pub fn key_problem(error: KeyError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}

@@ -1,0 +1,308 @@
+//! The keys of one VM: fetched under its grants, once for all its volumes, and held under leases.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use rustix::event::{EventfdFlags, eventfd};
+use strongroom_datastore::file::Descriptor;
+use strongroom_host::attestation::Attested;
+use strongroom_host::protocol::{DiskKey, Grant, VmName, WaitingFor};
+use strongroom_keys::{
+    DESCRIPTOR_TAG_BYTES, Kek, KekSource, KeyError, Keyring, LeaseState, LeaseStatus, Leases, OnRevocation,
+    ProviderKey,
+};
+use strongroom_providers::{
+    GrantSource, GrantWallet, HolderEvent, KeyGrant, ProviderKeyring, ProviderLeases, SourceConfig,
+};
+
+use crate::attestation::tag;
+
+/// The keys of a VM.
+pub struct VmKeys {
+    keyring: Arc<ProviderKeyring>,
+    leases: Arc<ProviderLeases>,
+    wallet: Arc<GrantWallet>,
+    readers: Arc<Mutex<Vec<Weak<OwnedFd>>>>,
+    /// Held while a key is fetched: a grant is good once, and two who want the same key take turns.
+    fetching: Mutex<()>,
+    moves: Arc<Mutex<Moves>>,
+}
+
+/// Keys that the VM has left, or is leaving.
+#[derive(Debug, Default)]
+struct Moves {
+    /// Each with its successor. What was told of a volume's key before a move is not wrong afterwards.
+    successors: Vec<(ProviderKey, ProviderKey)>,
+    /// Those of volumes that have not moved yet, whatever those do that have.
+    needed: Vec<ProviderKey>,
+}
+
+impl VmKeys {
+    /// No keys yet. What becomes of leases is logged as the VM's of this name.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn new(home: &Path, name: &VmName) -> io::Result<Self> {
+        let wallet = Arc::new(GrantWallet::new());
+        let grants = Arc::clone(&wallet) as Arc<dyn GrantSource>;
+        let keyring = Arc::new(ProviderKeyring::of_home(home).with_grants(Some(grants)));
+        let readers: Arc<Mutex<Vec<Weak<OwnedFd>>>> = Arc::default();
+        let (told, name) = (Arc::clone(&readers), name.clone());
+        let leases = ProviderLeases::new(Arc::clone(&keyring), move |event| {
+            tell(&name, event);
+            for reader in lock(&told).iter().filter_map(Weak::upgrade) {
+                // Full of changes that nobody has looked at, it is readable already.
+                let _ = rustix::io::write(&reader, &1_u64.to_ne_bytes());
+            }
+        })?;
+        let (leases, fetching, moves) = (Arc::new(leases), Mutex::default(), Arc::default());
+        Ok(Self { keyring, leases, wallet, readers, fetching, moves })
+    }
+
+    /// Adds leave to fetch keys.
+    pub fn add_grants(&self, grants: Vec<Grant>) {
+        for grant in grants {
+            let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(grant.expires_unix_seconds));
+            let expires = expires.unwrap_or(SystemTime::UNIX_EPOCH);
+            self.wallet.add(KeyGrant::new(grant.bytes.to_vec(), grant.keys, expires));
+        }
+    }
+
+    /// Whatever reaches the providers.
+    pub fn keyring(&self) -> Arc<dyn Keyring> {
+        Arc::clone(&self.keyring) as _
+    }
+
+    /// The key, held from now on. It waits for the provider unless it is held already.
+    ///
+    /// # Errors
+    /// [`KeyError::Unavailable`] while it cannot be had.
+    pub fn hold(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
+        let _turn = lock(&self.fetching);
+        if let Some(kek) = self.leases.kek(key) {
+            return Ok(kek);
+        }
+        self.leases.hold(self.keyring.fetch(key)?)?;
+        self.leases.kek(key).ok_or_else(|| KeyError::Unavailable {
+            key: Box::new(key.clone()),
+            reason: "it was revoked as it came".to_owned(),
+            may_come_back: false,
+        })
+    }
+
+    /// The VM's tag of its configuration under one of its keys, which is held from now on.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold).
+    pub fn attest(
+        &self,
+        key: &ProviderKey,
+        what: &Attested<'_>,
+    ) -> Result<[u8; DESCRIPTOR_TAG_BYTES], KeyError> {
+        tag(what, &*self.hold(key)?)
+    }
+
+    /// The key that opens a volume, held from now on; of a volume that is not there yet, the one that it is to be made under.
+    /// While a VM moves from one key to another, the volume's descriptor says which it is. None of a clear one.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold), and if it is another key than was recorded.
+    pub fn hold_for(
+        &self,
+        wanted: &DiskKey,
+        volume: Option<&Descriptor>,
+    ) -> Result<Option<Arc<Kek>>, KeyError> {
+        let DiskKey::Provider { key, kek: expected, next } = wanted else { return Ok(None) };
+        let is_under = |key: &ProviderKey| {
+            let encryption = volume.and_then(|descriptor| descriptor.encryption.as_ref());
+            let is = |source: &KekSource| matches!(source, KekSource::Provider(found) if found == key);
+            encryption.is_some_and(|encryption| encryption.keks().any(|record| is(&record.source)))
+        };
+        match next.clone().or_else(|| self.successor(key)) {
+            Some(next) if volume.is_none() || (!is_under(key) && is_under(&next)) => {
+                self.hold(&next).map(Some)
+            }
+            _ => {
+                let kek = self.hold(key)?;
+                if let Some(expected) = expected {
+                    kek.expect_id(*expected)?;
+                }
+                Ok(Some(kek))
+            }
+        }
+    }
+
+    /// The key in the place of `key`, if the VM has left that.
+    fn successor(&self, key: &ProviderKey) -> Option<ProviderKey> {
+        let moves = lock(&self.moves);
+        moves.successors.iter().find(|(left, _)| left == key).map(|(_, next)| next.clone())
+    }
+
+    /// The VM's volumes begin to move: `from` stay at hand, and what is new is sealed under `to`, which is had from its provider
+    /// now, for nothing may be sealed under what nobody gets back.
+    ///
+    /// # Errors
+    /// [`KeyError`]: nothing has begun.
+    pub fn begin_move(&self, from: &[ProviderKey], to: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
+        let kek = {
+            let _turn = lock(&self.fetching);
+            self.leases.hold(self.keyring.fetch_to_seal(to)?)?;
+            self.leases.kek(to)
+        };
+        let mut moves = lock(&self.moves);
+        moves.needed = from.to_vec();
+        // What was left for one of these has come further; and nothing is the successor of what the VM is under.
+        moves.successors.retain(|(left, _)| left != to && !from.contains(left));
+        moves.successors.iter_mut().for_each(|(_, next)| *next = to.clone());
+        moves.successors.extend(from.iter().map(|left| (left.clone(), to.clone())));
+        drop(moves);
+        kek.ok_or_else(|| KeyError::Unavailable {
+            key: Box::new(to.clone()),
+            reason: "it was revoked as it came".to_owned(),
+            may_come_back: false,
+        })
+    }
+
+    /// A key that volumes leave, given also if it was revoked as compromised.
+    ///
+    /// # Errors
+    /// While it cannot be had.
+    pub fn hold_to_leave(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
+        let _turn = lock(&self.fetching);
+        match self.leases.kek(key) {
+            Some(kek) => Ok(kek),
+            None => self.keyring.fetch_to_leave(key).map(Arc::new),
+        }
+    }
+
+    /// The move is over: with `done`, no volume needs what it left, and that is wiped.
+    pub fn end_move(&self, done: bool) {
+        let left = std::mem::take(&mut lock(&self.moves).needed);
+        if done {
+            left.iter().for_each(|key| self.leases.forget(key));
+        }
+    }
+
+    /// The key for something new; held by nobody.
+    ///
+    /// # Errors
+    /// Also if the key seals nothing new.
+    pub fn fetch_to_seal(&self, key: &ProviderKey) -> Result<Kek, KeyError> {
+        self.keyring.fetch_to_seal(key)
+    }
+
+    /// The leases as one of several users sees them: each hears of every change.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn leases(&self) -> io::Result<Arc<dyn Leases>> {
+        let changed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        lock(&self.readers).push(Arc::downgrade(&changed));
+        let (leases, moves) = (Arc::clone(&self.leases), Arc::clone(&self.moves));
+        Ok(Arc::new(OneOfSeveral { leases, moves, changed }))
+    }
+
+    /// What is missing, as the control plane is told.
+    pub fn waiting_for(&self, key: &ProviderKey, reason: &str) -> WaitingFor {
+        WaitingFor { key: key.clone(), reason: reason.to_owned(), grant_wanted: self.wants_grant(key) }
+    }
+
+    /// The same of a key that was held: nothing if it is.
+    pub fn missing(&self, key: &ProviderKey) -> Option<WaitingFor> {
+        let status = self.leases.status(key)?;
+        let reason = status.reason.unwrap_or_else(|| "it is being asked for".to_owned());
+        (status.state == LeaseState::Waiting).then(|| self.waiting_for(key, &reason))
+    }
+
+    /// The embedded key server gives a host its keys under grants alone; other providers know none.
+    fn wants_grant(&self, key: &ProviderKey) -> bool {
+        let config = self.keyring.config(&key.provider);
+        if !config.is_ok_and(|config| matches!(config.source, SourceConfig::Embedded(_))) {
+            return false;
+        }
+        match self.wallet.take(&key.key) {
+            Some(grant) => {
+                self.wallet.put_back(grant);
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+impl fmt::Debug for VmKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VmKeys({:?})", self.leases)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug)]
+struct OneOfSeveral {
+    leases: Arc<ProviderLeases>,
+    moves: Arc<Mutex<Moves>>,
+    changed: Arc<OwnedFd>,
+}
+
+impl Leases for OneOfSeveral {
+    fn hold(&self, kek: Kek) -> Result<(), KeyError> {
+        self.leases.hold(kek)
+    }
+
+    fn hold_when_back(&self, key: &ProviderKey) {
+        self.leases.hold_when_back(key);
+    }
+
+    fn kek(&self, key: &ProviderKey) -> Option<Arc<Kek>> {
+        self.leases.kek(key)
+    }
+
+    fn forget(&self, key: &ProviderKey) {
+        // The volume that has moved does not need it. Others do.
+        if !lock(&self.moves).needed.contains(key) {
+            self.leases.forget(key);
+        }
+    }
+
+    fn status(&self, key: &ProviderKey) -> Option<LeaseStatus> {
+        self.leases.status(key)
+    }
+
+    fn on_revocation(&self, key: &ProviderKey) -> OnRevocation {
+        self.leases.on_revocation(key)
+    }
+
+    fn changed(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.changed.as_fd())
+    }
+
+    fn take_changes(&self) -> bool {
+        rustix::io::read(&self.changed, &mut [0; 8]).is_ok()
+    }
+}
+
+fn tell(name: &VmName, event: &HolderEvent) {
+    match event {
+        HolderEvent::Outage { key, reason } => {
+            tracing::warn!("VM {name}: the {key}, cannot be confirmed: {reason}. The VM runs on");
+        }
+        HolderEvent::Back { key } => tracing::warn!("VM {name}: the {key}, is held and confirmed again"),
+        HolderEvent::LeaseEnded { key } => tracing::error!(
+            "VM {name}: the lease of the {key}, has ended, and the key was wiped. The VM runs on; what needs the key, such as \
+             another worker, waits until the provider answers"
+        ),
+        HolderEvent::Expired { key, .. } => {
+            tracing::warn!("VM {name}: the {key}, is out of its time; replace it");
+        }
+        HolderEvent::Revoked { key, how } => {
+            tracing::error!("VM {name}: the {key}, was {how}, and was wiped here");
+        }
+    }
+}

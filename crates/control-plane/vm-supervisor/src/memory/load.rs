@@ -1,0 +1,139 @@
+//! From a sealed memory to a guest that goes on.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use strongroom_datastore::file::describe;
+use strongroom_host::orders::RunTask;
+use strongroom_host::protocol::{OwnVolume, Problem, SuspendedMemory, VmSpec};
+use strongroom_host::vm_directory::VmRecord;
+use strongroom_hypervisor::qmp::Transfer;
+use strongroom_hypervisor::{Qemu, QemuProgram};
+use strongroom_streams::{StreamKind, StreamReader};
+use uuid::Uuid;
+
+use super::{ASK_AGAIN, Needs, PIPE_BYTES, SAYS_WITHIN, qmp_problem, remove, system_problem};
+use crate::keys::VmKeys;
+use crate::own_volume::{OpenOwnVolume, hold_key};
+
+/// A memory that fits, all of which was verified.
+pub struct Resuming {
+    stream: StreamReader<OpenOwnVolume>,
+    needs: Needs,
+    /// As what it is refused, should it be.
+    place: String,
+}
+
+/// The memory with which a VM is to go on, verified; nothing if it is to boot. What is left of another one is removed. The
+/// disks must be open: what they are is compared.
+///
+/// # Errors
+/// If there is a memory that does not verify or does not fit: the VM stays suspended. If `abandoned` was set.
+pub fn to_take_up(
+    task: &RunTask,
+    keys: &VmKeys,
+    program: &QemuProgram,
+    abandoned: &AtomicBool,
+) -> Result<Option<Resuming>, Problem> {
+    let (spec, directory) = (&task.spec, task.spec.directory());
+    let failed = |error: strongroom_host::vm_directory::VmDirectoryError| {
+        Problem::new(error.code(), error.to_string())
+    };
+    let mut record = VmRecord::read_of(&directory, spec.id).map_err(failed)?;
+    if task.how.discard_memory && record.suspended.take().is_some() {
+        tracing::info!("VM {}: the memory that it was suspended with is lost, as was asked for", spec.name);
+        record.write(&directory).map_err(failed)?;
+    }
+    match record.suspended {
+        Some(memory) => Resuming::open(spec, keys, program, &memory, abandoned).map(Some),
+        None => remove(spec).map(|()| None),
+    }
+}
+
+impl Resuming {
+    fn open(
+        spec: &VmSpec,
+        keys: &VmKeys,
+        program: &QemuProgram,
+        memory: &SuspendedMemory,
+        abandoned: &AtomicBool,
+    ) -> Result<Self, Problem> {
+        let path = spec.own_volume_path(OwnVolume::Memory);
+        let place = format!("the memory that VM {} was suspended with ({})", spec.name, path.display());
+        let next = format!(
+            "put the volume back as it was, or lose it and boot: `strongroom vm start {} --discard-memory`",
+            spec.name
+        );
+        let refused = |why: String| {
+            Problem::new("memory_refused", format!("{place} is not taken up: {why}")).with_next_step(&*next)
+        };
+        let kek = hold_key(keys, spec, OwnVolume::Memory).map_err(|error| error.problem())?;
+        let volume = describe(&path).map_err(|error| refused(error.to_string()))?.descriptor.volume;
+        if volume != memory.volume {
+            return Err(refused(format!("it is volume {volume}, and should be {}", memory.volume)));
+        }
+        let medium =
+            OpenOwnVolume::open(&path, kek.as_deref()).map_err(|error| refused(error.to_string()))?;
+        let mut stream = StreamReader::open(medium, StreamKind::Memory, volume)
+            .map_err(|error| refused(error.to_string()))?;
+        let needs: Needs =
+            serde_json::from_slice(stream.description()).map_err(|error| refused(error.to_string()))?;
+        let now = Needs::of(spec, (program.version().to_string(), program.kvm().is_ok()), Uuid::nil())?;
+        needs.fit(&now).map_err(&refused)?;
+        stream.verify(|_| still_wanted(abandoned)).map_err(|error| refused(error.to_string()))?;
+        Ok(Self { stream, needs, place })
+    }
+
+    /// The id that the guest keeps (vmgenid): it is not a copy of another one.
+    pub fn generation_id(&self) -> Uuid {
+        self.needs.generation_id
+    }
+
+    /// Has a QEMU that waits for its memory load this one. It stands still afterwards.
+    ///
+    /// # Errors
+    /// If QEMU does not like it, or the volume has changed since it was verified. That QEMU is of no use any more.
+    pub fn load(mut self, qemu: &Qemu, abandoned: &AtomicBool) -> Result<(), Problem> {
+        let (from_us, to_qemu) =
+            pipe_with(PipeFlags::CLOEXEC).map_err(|errno| system_problem("make a pipe")(errno.into()))?;
+        // Without it the way is narrower, and right.
+        let _ = fcntl_setpipe_size(&to_qemu, PIPE_BYTES);
+        let monitor = qemu.monitor();
+        monitor.load_memory(from_us.as_fd()).map_err(qmp_problem)?;
+        // That QEMU is gone is seen by us alone having the other end.
+        drop(from_us);
+        let fed = self.stream.copy_to(File::from(to_qemu), |_| still_wanted(abandoned));
+        let until = Instant::now() + SAYS_WITHIN;
+        let why = loop {
+            match monitor.transfer() {
+                Ok(Transfer::Completed) if fed.is_ok() => return Ok(()),
+                Ok(Transfer::UnderWay) if fed.is_ok() && Instant::now() < until => thread::sleep(ASK_AGAIN),
+                Ok(Transfer::Failed(why)) => break why,
+                Err(_) => break said(qemu),
+                Ok(_) => break "QEMU has not loaded it".to_owned(),
+            }
+        };
+        let why = match fed {
+            Ok(_) => why,
+            Err(error) => format!("{error}; {why}"),
+        };
+        Err(Problem::new("memory_not_loaded", format!("{} is not taken up: {why}", self.place)))
+    }
+}
+
+fn said(qemu: &Qemu) -> String {
+    let said = qemu.said();
+    said.trim().lines().last().map_or("QEMU has ended".to_owned(), |last| format!("QEMU said: {last}"))
+}
+
+fn still_wanted(abandoned: &AtomicBool) -> io::Result<()> {
+    match abandoned.load(Ordering::Relaxed) {
+        true => Err(io::Error::other("it was stopped before it had started")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,244 @@
+//! A VM's memory while nothing of it runs: sealed in its own volume `memory`, as a stream that is verified whole before QEMU parses
+//! a byte of it.
+//!
+//! ```text
+//! suspend   guest stands still > disks durable > memory sealed, its end marked > `vm.json` says so > QEMU ends
+//! start     disks served > memory fits and is verified > QEMU loads it > `vm.json` says so no more > guest goes on > volume gone
+//! ```
+//!
+//! `vm.json` decides: from when it says that there is a memory until it says so no more, whoever is killed leaves the VM
+//! suspended; before and after, the volume is nobody's, and the next start removes it. It says so no more *before* the guest
+//! goes on: were it after, a crash between would have a guest go on a second time, over disks that are ahead of it.
+
+mod load;
+mod save;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+use strongroom_crypto::mac::sha256;
+use strongroom_datastore::file::{DatastoreError, delete, describe};
+use strongroom_host::protocol::{DiskKey, DiskName, OwnVolume, Problem, VmSpec};
+use strongroom_host::served::served;
+use strongroom_streams::{Medium, StreamError};
+use strongroom_types::{LayerId, VmId, VolumeId, hex};
+use uuid::Uuid;
+
+pub use self::load::to_take_up;
+pub use self::save::Saving;
+use super::own_volume::OpenOwnVolume;
+
+/// The format of what is said of a memory.
+const FORMAT: u32 = 1;
+/// How long the last I/O of whoever had the volume may take.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+/// What QEMU buffers of a memory on its way, in bytes: fewer turns between two processes.
+const PIPE_BYTES: usize = 1 << 20;
+/// Once all bytes are through, what QEMU may take to say so.
+const SAYS_WITHIN: Duration = Duration::from_secs(60);
+/// Before it is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+
+/// What a memory needs of its VM to be taken up again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Needs {
+    format: u32,
+    vm: VmId,
+    /// Another version may lay out a device's state in another way.
+    qemu: String,
+    /// Whether KVM ran the processors, which are others without it.
+    kvm: bool,
+    /// SHA-256 of the configuration, as far as it is the machine's.
+    machine_sha256: String,
+    /// The guest is the same one: it keeps its id.
+    generation_id: Uuid,
+    disks: Vec<DiskState>,
+}
+
+/// A disk, as the guest left it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct DiskState {
+    name: DiskName,
+    volume: VolumeId,
+    top: LayerId,
+    /// Of the descriptor. It may be higher, since keys are rotated; lower, it was put back.
+    generation: u64,
+}
+
+impl Needs {
+    fn of(spec: &VmSpec, (qemu, kvm): (String, bool), generation_id: Uuid) -> Result<Self, Problem> {
+        Ok(Self {
+            format: FORMAT,
+            vm: spec.id,
+            qemu,
+            kvm,
+            machine_sha256: machine_sha256(spec)?,
+            generation_id,
+            disks: disk_states(spec)?,
+        })
+    }
+
+    /// Whether the VM, as it is now, is the one that these are of; a sentence if not.
+    fn fit(&self, now: &Self) -> Result<(), String> {
+        if self.format != FORMAT {
+            return Err(format!("it is of format {}, and this program reads {FORMAT}", self.format));
+        }
+        if self.vm != now.vm {
+            return Err(format!("it is of VM {}", self.vm));
+        }
+        if (&self.qemu, self.kvm) != (&now.qemu, now.kvm) {
+            let with = |kvm| if kvm { "with KVM" } else { "without KVM" };
+            return Err(format!(
+                "it is of QEMU {} {}, and this host has {} {}",
+                self.qemu,
+                with(self.kvm),
+                now.qemu,
+                with(now.kvm)
+            ));
+        }
+        if self.machine_sha256 != now.machine_sha256 {
+            return Err("the VM's configuration was changed since".to_owned());
+        }
+        for (then, now) in self.disks.iter().zip(&now.disks) {
+            if (&then.name, then.volume, then.top) != (&now.name, now.volume, now.top) {
+                return Err(format!("disk {} is another one since", now.name));
+            }
+            if now.generation < then.generation {
+                return Err(format!("disk {} was put back to what it was before", now.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of what makes the machine; not of where it lies, nor of what the control plane learns of its keys and volumes.
+fn machine_sha256(spec: &VmSpec) -> Result<String, Problem> {
+    let mut spec = spec.clone();
+    spec.datastore = PathBuf::new();
+    for disk in &mut spec.disks {
+        (disk.key, disk.least_generation, disk.volume) = (DiskKey::Unencrypted, 0, None);
+    }
+    spec.own_volumes.clear();
+    let text = serde_json::to_vec(&spec).map_err(|error| Problem::new("internal", error.to_string()))?;
+    Ok(hex::encode(&sha256(&text)))
+}
+
+fn disk_states(spec: &VmSpec) -> Result<Vec<DiskState>, Problem> {
+    let state = |disk: &strongroom_host::protocol::Disk| {
+        let descriptor = describe(&spec.volume_path(&disk.name)).map_err(datastore_problem)?.descriptor;
+        let (volume, top, generation) = (descriptor.volume, descriptor.top, descriptor.generation);
+        Ok(DiskState { name: disk.name.clone(), volume, top, generation })
+    };
+    served(spec).iter().map(state).collect()
+}
+
+/// Removes the volume of a memory that is nobody's any more.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn remove(spec: &VmSpec) -> Result<(), Problem> {
+    let path = spec.own_volume_path(OwnVolume::Memory);
+    match path.symlink_metadata() {
+        Ok(_) => delete(&path, LOCK_WAIT).map_err(datastore_problem),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether there is a volume of a memory.
+pub fn is_there(spec: &VmSpec) -> bool {
+    spec.own_volume_path(OwnVolume::Memory).symlink_metadata().is_ok()
+}
+
+/// Has the device keep what the disks' workers were told that it has: a memory is of use only with the disks that it saw.
+fn make_disks_durable(spec: &VmSpec) -> io::Result<()> {
+    for disk in served(spec) {
+        for entry in std::fs::read_dir(spec.volume_path(&disk.name))? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                let flags = OFlags::NOFOLLOW.bits().cast_signed();
+                File::options().read(true).custom_flags(flags).open(entry.path())?.sync_all()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Medium for OpenOwnVolume {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes()
+    }
+
+    fn read_at(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.read_at(offset, into).map_err(io::Error::other)
+    }
+
+    fn write_at(&mut self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.write_at(offset, from).map_err(io::Error::other)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flush().map_err(io::Error::other)
+    }
+}
+
+fn datastore_problem(error: DatastoreError) -> Problem {
+    Problem::new(error.code(), error.to_string())
+}
+
+fn stream_problem(error: StreamError) -> Problem {
+    Problem::new("memory", error.to_string())
+}
+
+fn system_problem(action: &str) -> impl FnOnce(io::Error) -> Problem {
+    move |error| Problem::new("system", format!("cannot {action}: {error}"))
+}
+
+fn qmp_problem(error: strongroom_hypervisor::QmpError) -> Problem {
+    Problem::new("qemu", error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_is_taken_up_by_the_machine_that_it_is_of_alone() {
+        let disk = DiskState {
+            name: "disk0".parse().unwrap(),
+            volume: VolumeId::random(),
+            top: LayerId::random(),
+            generation: 4,
+        };
+        let now = Needs {
+            format: FORMAT,
+            vm: VmId::random(),
+            qemu: "7.2".to_owned(),
+            kvm: false,
+            machine_sha256: "00".to_owned(),
+            generation_id: Uuid::new_v4(),
+            disks: vec![disk.clone()],
+        };
+        let fit = |change: &dyn Fn(&mut Needs)| {
+            let mut then = now.clone();
+            change(&mut then);
+            then.fit(&now)
+        };
+        assert_eq!(fit(&|_| {}), Ok(()));
+        assert_eq!(fit(&|then| then.generation_id = Uuid::new_v4()), Ok(()), "it is what the guest keeps");
+        assert_eq!(fit(&|then| then.disks[0].generation = 3), Ok(()), "a key was rotated");
+        let refused = |change: &dyn Fn(&mut Needs)| fit(change).unwrap_err();
+        assert!(refused(&|then| then.format = 2).contains("format 2"));
+        assert!(refused(&|then| then.vm = VmId::random()).contains("it is of VM"));
+        assert!(refused(&|then| then.qemu = "8.0".to_owned()).contains("QEMU 8.0 without KVM"));
+        assert!(refused(&|then| then.kvm = true).contains("with KVM"));
+        assert!(refused(&|then| then.machine_sha256.push('0')).contains("configuration"));
+        assert!(refused(&|then| then.disks[0].volume = VolumeId::random()).contains("another one"));
+        assert!(refused(&|then| then.disks[0].top = LayerId::random()).contains("another one"));
+        assert!(refused(&|then| then.disks[0].generation = 5).contains("put back"));
+    }
+}

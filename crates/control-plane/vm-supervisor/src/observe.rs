@@ -1,0 +1,102 @@
+//! How volumes and VMs are put into words for the control plane.
+
+use strongroom_host::protocol::{Disk, DiskKey, ObservedVolume, VmReason, VolumeState, WaitingFor};
+use strongroom_keys::LeaseStatus;
+use strongroom_worker::condition::State;
+use strongroom_worker::control::Status;
+
+/// A volume that is not served yet.
+pub fn opening(disk: &Disk) -> ObservedVolume {
+    let kek = match &disk.key {
+        DiskKey::Provider { kek, .. } => *kek,
+        DiskKey::Unencrypted => None,
+    };
+    ObservedVolume {
+        disk: disk.name.clone(),
+        state: VolumeState::Opening,
+        worker_pid: None,
+        restarts: 0,
+        last_end: None,
+        device_errors: 0,
+        kek,
+        lease: None,
+    }
+}
+
+/// What a volume's supervisor says.
+pub fn learn(volume: &mut ObservedVolume, status: &Status) {
+    volume.state = match (status.condition.state, status.worker_pid) {
+        (State::KeyUnavailable, _) => VolumeState::KeyUnavailable,
+        (_, None) => VolumeState::Restarting,
+        (State::Running, Some(_)) => VolumeState::Serving,
+        (State::Parked, Some(_)) => VolumeState::Parked,
+        (State::FlushFailed, Some(_)) => VolumeState::FlushFailed,
+    };
+    volume.worker_pid = status.worker_pid;
+    volume.restarts = status.restarts;
+    volume.last_end.clone_from(&status.last_end);
+    volume.device_errors = status.condition.device_errors;
+    volume.lease = status.key.as_ref().map(|key| LeaseStatus::clone(&key.lease));
+}
+
+fn reason(code: &str, message: String) -> VmReason {
+    VmReason { code: code.to_owned(), message }
+}
+
+/// It waits for a key.
+pub fn waiting(waiting: &WaitingFor) -> VmReason {
+    reason("key_unavailable", format!("waiting for {}: {}", waiting.key, waiting.reason))
+}
+
+/// Its datastore is full.
+pub fn no_room() -> VmReason {
+    let message =
+        "its datastore is full: what its guest writes waits, and it goes on by itself when there is room";
+    reason("no_space", message.to_owned())
+}
+
+/// Somebody wants it so.
+pub fn paused_by_request() -> VmReason {
+    reason("paused_by_request", "it was paused, as was asked for".to_owned())
+}
+
+/// Its memory is being sealed.
+pub fn suspending() -> VmReason {
+    reason("suspending", "it stands still while its memory is sealed".to_owned())
+}
+
+/// Its memory is being dumped.
+pub fn dumping() -> VmReason {
+    reason("dumping", "it stands still while its memory is dumped, and goes on then".to_owned())
+}
+
+/// Its guest is of no use.
+pub fn panicked() -> VmReason {
+    reason("guest_panicked", "its guest's system has given up; reset or stop it".to_owned())
+}
+
+/// Its TPM has ended.
+pub fn tpm_lost() -> VmReason {
+    let message =
+        "its TPM has ended, and its guest sees one that fails; it has one again after a stop and a start";
+    reason("tpm_lost", message.to_owned())
+}
+
+/// What its network goes through has ended.
+pub fn network_lost() -> VmReason {
+    let message = "what its network goes through has ended, and its guest reaches nothing; it has a network again after a stop and a start";
+    reason("network_lost", message.to_owned())
+}
+
+/// A disk has failed.
+pub fn io_error(device: &str) -> VmReason {
+    reason("io_error", format!("disk {device} has failed; resume it when that is repaired"))
+}
+
+/// Its supervisor is a new one.
+pub fn adopting() -> VmReason {
+    reason(
+        "adopting",
+        "its supervisor died; another one takes it over, and its guest waits for its disks".to_owned(),
+    )
+}

@@ -1,0 +1,55 @@
+//! Room in a datastore for all that a machine has in its memory.
+
+use rustix::fs::statvfs;
+use strongroom_host::protocol::{Problem, VmSpec};
+use strongroom_streams::{SLOT_BYTES_MAX, stream_bytes};
+use strongroom_types::{VolumeSize, display_bytes};
+
+/// What a machine has beside its guest's memory, in bytes at most: a screen's memory, firmware, the devices' state.
+const BESIDES_BYTES: u64 = 256 << 20;
+/// One in so many bytes of memory says where the others belong: 8 for a page of 4096, and some.
+const HEADS_SHARE: u64 = 256;
+
+/// How large the volume is to be that takes a VM's memory, if there is room for all of it. Pages of zeroes take none, but nobody
+/// has counted them. `what` and `next_step` are for whoever is told that there is not.
+///
+/// # Errors
+/// `no_space`.
+pub fn for_memory(spec: &VmSpec, what: &str, next_step: &str) -> Result<VolumeSize, Problem> {
+    let memory_bytes = spec.memory_bytes.bytes();
+    let bytes = stream_bytes(memory_bytes + memory_bytes / HEADS_SHARE + BESIDES_BYTES, SLOT_BYTES_MAX);
+    let room = statvfs(&spec.datastore)
+        .map_err(|errno| Problem::new("system", format!("cannot look at the datastore: {errno}")))?;
+    check(room.f_bavail.saturating_mul(room.f_frsize), bytes, what, next_step)?;
+    VolumeSize::new(bytes).map_err(|error| Problem::new("bad_size", error.to_string()))
+}
+
+fn check(free_bytes: u64, bytes: u64, what: &str, next_step: &str) -> Result<(), Problem> {
+    if free_bytes >= bytes {
+        return Ok(());
+    }
+    let (free, wanted) = (display_bytes(free_bytes), display_bytes(bytes));
+    let message = format!("the datastore has {free} free, and {what} may take {wanted}");
+    Err(Problem::new("no_space", message).with_next_step(next_step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_memory_that_does_not_fit_is_refused_before_anything_is_done() {
+        let scratch = tempfile::tempdir().unwrap();
+        let datastore = serde_json::to_string(scratch.path()).unwrap();
+        let text = format!(
+            r#"{{"id":"{}","name":"web1","datastore":{datastore},"memory_bytes":1048576,"disks":[]}}"#,
+            strongroom_types::VmId::random()
+        );
+        let spec: VmSpec = serde_json::from_str(&text).unwrap();
+        let size = for_memory(&spec, "a dump", "make room").unwrap();
+        assert!(size.bytes() > BESIDES_BYTES);
+        let refused = check(size.bytes() - 1, size.bytes(), "a dump", "make room").unwrap_err();
+        assert_eq!((refused.code.as_str(), refused.next_step.as_deref()), ("no_space", Some("make room")));
+        assert!(refused.message.contains(&format!("a dump may take {size}")), "{}", refused.message);
+    }
+}

@@ -1,0 +1,393 @@
+//! Who starts the processes of a VM, for the supervisor that holds its keys.
+//!
+//! Starting a worker, QEMU or swtpm takes nearly every right of root's, and so does reaching them afterwards: each is another
+//! user. The supervisor has none of these rights. Before it confines itself it starts this second process, which knows no key,
+//! hears nobody but the supervisor, and does for it what [`Ask`] names and nothing else: what runs for a VM, and as
+//! whom, was told to it by the supervisor before there was anything to be taken over by, and is nothing that can be asked for.
+//! Nor is more of it than a VM needs at once: one QEMU, one swtpm if it has a TPM, and for each volume that a VM can have
+//! served a worker and its successor.
+//!
+//! ```text
+//! hostd -> supervisor   keys; talks with hostd, the monitor, workers, key servers; no right, few system calls
+//!            -> starter   root's rights; talks with the supervisor
+//!                 -> workers, QEMU, its monitor, swtpm, passt, filters: each a user of its own
+//! ```
+//!
+//! What QEMU says over QMP is JSON, which a captured one writes as it likes. It is heard by the
+//! *monitor* alone ([`strongroom_hypervisor::monitor`]): the starter gives QEMU's socket to that
+//! process as it starts it, and to the supervisor the other end of the monitor's.
+//!
+//! It lives as long as its supervisor, and a supervisor as long as it: one that is left without ends, and hostd starts another.
+
+mod server;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use strongroom_hypervisor::launch::{Kills, ProcessFiles, Shortfall};
+use strongroom_hypervisor::network::NetworkState;
+use strongroom_hypervisor::qemu::{Findings, MachineFiles, MachineProcess};
+use strongroom_hypervisor::{Qemu, QemuIdentity, QemuProgram, RunDirectory, Swtpm};
+use strongroom_worker::birth::Frontend;
+use strongroom_worker::placement::Placement;
+use strongroom_worker::supervise::{Born, NewWorker, ProgramNumber, StartsWorkers, Workers};
+use uuid::Uuid;
+
+pub(super) use self::server::serve;
+use strongroom_host::orders::{Birth, RunTask, Task};
+use strongroom_host::protocol::Problem;
+use strongroom_host::wire::{Wire, WireError};
+
+use super::SupervisorError;
+
+/// The longest that anything takes: QEMU on a busy host.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+
+/// What a supervisor asks for. Beside each comes a socket, over which it is answered.
+#[derive(Debug, Serialize, Deserialize)]
+enum Ask {
+    /// Open the program of workers that is installed now.
+    InstalledProgram,
+    /// Start a worker; its listening socket comes beside, and the page that it counts in, if there is one.
+    Worker { program: ProgramNumber, frontend: Frontend, placement: Option<Placement> },
+    /// How a worker has ended.
+    WorkerEnded { pid: u32 },
+    /// Kill what was started or found here.
+    Kill { pid: u32 },
+    /// Find out what this host's QEMU is.
+    ProbeQemu,
+    /// Start swtpm; the pipe with its key comes beside.
+    Swtpm,
+    /// Start QEMU: with this generation id, and waiting for its memory.
+    Qemu { generation_id: Uuid, waiting: bool },
+    /// Start another monitor for the QEMU that runs.
+    Monitor,
+    /// Find the QEMU, and the swtpm, that a supervisor before this one has left.
+    Orphan,
+    /// Give the socket of the disk of this number to QEMU's user.
+    GiveSocket { number: usize },
+    /// Connect to a socket of QEMU's.
+    Connect { to: QemuSocket },
+    /// Open the state of the VM's TPM, and its directory.
+    TpmState,
+    /// Watch that directory.
+    WatchTpm,
+}
+
+/// A socket that QEMU listens on.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum QemuSocket {
+    Console,
+    Vnc,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Failed(Problem),
+    Program(ProgramNumber),
+    /// Its socket and pidfd come beside.
+    Worker {
+        pid: u32,
+    },
+    WorkerEnded(Option<i32>),
+    Qemu(Findings),
+    /// Its pidfd and standard error come beside; of QEMU, the connection to its monitor first.
+    Process {
+        identity: QemuIdentity,
+        networks: Vec<NetworkState>,
+        shortfalls: Vec<Shortfall>,
+    },
+    /// QEMU as above, and swtpm's pidfd.
+    Orphan {
+        swtpm: bool,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Asked {
+    ask: Ask,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Answered {
+    answer: Answer,
+}
+
+/// Starts this program once more, with a birth of its own: a process that has the rights of this one, and not its keys.
+pub(super) fn start_this_program(birth: &Birth, files: &[BorrowedFd<'_>]) -> Result<Wire, SupervisorError> {
+    let (wire, theirs) = Wire::pair()?;
+    Command::new("/proc/self/exe")
+        .arg0(std::env::args_os().next().unwrap_or_default())
+        .args(std::env::args_os().skip(1))
+        .env_clear()
+        .process_group(0)
+        .stdin(theirs)
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .spawn()?;
+    wire.send(birth, files)?;
+    Ok(wire)
+}
+
+/// The process that starts a VM's processes, as its supervisor has it.
+#[derive(Clone, Debug)]
+pub struct Starter(Arc<Wire>);
+
+impl Starter {
+    /// Starts it: this program again, for the VM of this task. What is in its CD-ROM drive comes along.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(
+        home: &Path,
+        run: &Path,
+        qemu: &Path,
+        task: &RunTask,
+        cdrom: Option<OwnedFd>,
+    ) -> Result<Self, SupervisorError> {
+        let task = Task::StartProcesses(task.clone());
+        let (home, run, qemu) = (home.to_owned(), run.to_owned(), qemu.to_owned());
+        let birth = Birth { home, run, qemu, grants: Vec::new(), task };
+        let cdrom: Vec<_> = cdrom.iter().map(AsFd::as_fd).collect();
+        Ok(Self(Arc::new(start_this_program(&birth, &cdrom)?)))
+    }
+
+    /// Ends this process when that one has ended: another supervisor will have another one.
+    ///
+    /// # Errors
+    /// If there is no thread.
+    pub fn live_and_die_with(&self) -> io::Result<()> {
+        let wire = Arc::clone(&self.0);
+        thread::Builder::new().name("starter".to_owned()).spawn(move || {
+            // It says nothing here.
+            let gone = wire.receive::<Answered>();
+            tracing::error!(
+                "the process that starts the VM's processes is gone ({:?}), and so is its supervisor",
+                gone.err()
+            );
+            std::process::exit(1);
+        })?;
+        Ok(())
+    }
+
+    fn ask(&self, ask: Ask, files: &[BorrowedFd<'_>]) -> Result<(Answer, Files), Problem> {
+        let failed = |error: WireError| {
+            Problem::new("starter", format!("what starts the VM's processes does not answer: {error}"))
+        };
+        let (reply, theirs) = Wire::pair().map_err(failed)?;
+        let files: Vec<_> = std::iter::once(theirs.as_fd()).chain(files.iter().copied()).collect();
+        self.0.send(&Asked { ask }, &files).map_err(failed)?;
+        // Its end is seen, if it ends without an answer.
+        drop(files);
+        drop(theirs);
+        match reply.receive_within(ANSWERS_WITHIN).map_err(failed)? {
+            (Answered { answer: Answer::Failed(problem) }, _) => Err(problem),
+            (Answered { answer }, files) => Ok((answer, Files(files.into_iter()))),
+        }
+    }
+
+    fn done(&self, ask: Ask) -> Result<(), Problem> {
+        self.ask(ask, &[]).map(drop)
+    }
+
+    /// What starts workers.
+    pub fn workers(&self) -> Workers {
+        Workers::of(Arc::new(self.clone()))
+    }
+
+    /// What this host's QEMU is.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn probe_qemu(&self) -> Result<QemuProgram, Problem> {
+        match self.ask(Ask::ProbeQemu, &[])? {
+            (Answer::Qemu(findings), _) => Ok(QemuProgram::found(findings)),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Starts the VM's swtpm with this key, in a pipe.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn start_tpm(&self, run: &RunDirectory, key: &OwnedFd) -> Result<Swtpm, Problem> {
+        match self.ask(Ask::Swtpm, &[key.as_fd()])? {
+            (Answer::Process { identity, .. }, mut files) => self.swtpm(run, identity, &mut files),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn swtpm(&self, run: &RunDirectory, identity: QemuIdentity, files: &mut Files) -> Result<Swtpm, Problem> {
+        let files = ProcessFiles { pidfd: files.next()?, stderr: files.0.next() };
+        Swtpm::elsewhere(run, identity, files, self.killer()).map_err(|error| system(&error))
+    }
+
+    /// Starts the VM's QEMU.
+    ///
+    /// # Errors
+    /// If it does not run, or does not answer.
+    pub fn start_qemu(&self, generation_id: Uuid, waiting: bool) -> Result<Qemu, Problem> {
+        match self.ask(Ask::Qemu { generation_id, waiting }, &[])? {
+            (Answer::Process { identity, networks, shortfalls }, mut files) => {
+                let machine = self.machine(identity, shortfalls, &mut files)?;
+                Qemu::take_up(machine, networks).map_err(|error| Problem::new("qemu", error.to_string()))
+            }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn machine(
+        &self,
+        identity: QemuIdentity,
+        shortfalls: Vec<Shortfall>,
+        files: &mut Files,
+    ) -> Result<MachineProcess, Problem> {
+        let (monitor, pidfd) = (files.next()?, files.next()?);
+        let files = MachineFiles { process: ProcessFiles { pidfd, stderr: files.0.next() }, monitor };
+        let machine = MachineProcess::elsewhere(identity, files, shortfalls, self.killer());
+        machine.map_err(|error| system(&error))
+    }
+
+    /// Finds the VM's QEMU that runs already, and its swtpm if that does.
+    ///
+    /// # Errors
+    /// If that QEMU has ended, or is another one.
+    pub fn find_orphan(
+        &self,
+        run: &RunDirectory,
+        orphan: strongroom_host::orders::Orphan,
+    ) -> Result<(Qemu, Option<Swtpm>), Problem> {
+        match self.ask(Ask::Orphan, &[])? {
+            (Answer::Orphan { swtpm }, mut files) => {
+                let mut of_swtpm = Files(Vec::new().into_iter());
+                if swtpm {
+                    of_swtpm.0 = vec![files.next()?].into_iter();
+                }
+                let machine = self.machine(orphan.qemu, Vec::new(), &mut files)?;
+                let another = || self.start_monitor().map_err(|problem| problem.message);
+                let found = Qemu::take_over(machine, another);
+                let found = found.map_err(|error| Problem::new("qemu", error.to_string()))?;
+                let swtpm = orphan.swtpm.filter(|_| swtpm);
+                let swtpm = swtpm.map(|identity| self.swtpm(run, identity, &mut of_swtpm)).transpose()?;
+                Ok((found, swtpm))
+            }
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Starts another monitor for the VM's QEMU, which runs; its former one is lost.
+    ///
+    /// # Errors
+    /// If nobody listens for it.
+    pub fn start_monitor(&self) -> Result<OwnedFd, Problem> {
+        self.ask(Ask::Monitor, &[])?.1.next()
+    }
+
+    /// Lets QEMU connect to a disk's socket.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn give_socket(&self, number: usize) -> Result<(), Problem> {
+        self.done(Ask::GiveSocket { number })
+    }
+
+    /// Connects to a socket of QEMU's.
+    ///
+    /// # Errors
+    /// If nobody listens.
+    pub(super) fn connect(&self, to: QemuSocket) -> io::Result<UnixStream> {
+        let (_, mut files) = self.ask(Ask::Connect { to }, &[]).map_err(io::Error::other)?;
+        files.next().map(UnixStream::from).map_err(io::Error::other)
+    }
+
+    /// The file of the TPM's state, if it is there, and its directory.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn tpm_state(&self) -> io::Result<Option<[OwnedFd; 2]>> {
+        let (_, mut files) = self.ask(Ask::TpmState, &[]).map_err(io::Error::other)?;
+        Ok(files.0.next().zip(files.0.next()).map(<[OwnedFd; 2]>::from))
+    }
+
+    /// What is readable when something of the TPM's state has changed (inotify(7)).
+    ///
+    /// # Errors
+    /// If it cannot be watched.
+    pub fn watch_tpm(&self) -> io::Result<OwnedFd> {
+        let (_, mut files) = self.ask(Ask::WatchTpm, &[]).map_err(io::Error::other)?;
+        files.next().map_err(io::Error::other)
+    }
+
+    fn killer(&self) -> Arc<dyn Kills> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Kills for Starter {
+    fn kill(&self, pid: u32) {
+        if let Err(problem) = self.done(Ask::Kill { pid }) {
+            tracing::error!("process {pid} is not killed: {problem}");
+        }
+    }
+}
+
+impl StartsWorkers for Starter {
+    fn installed_now(&self) -> io::Result<ProgramNumber> {
+        match self.ask(Ask::InstalledProgram, &[]) {
+            Ok((Answer::Program(number), _)) => Ok(number),
+            Ok((other, _)) => Err(io::Error::other(unexpected(&other).message)),
+            Err(problem) => Err(io::Error::other(problem.message)),
+        }
+    }
+
+    fn start(&self, program: ProgramNumber, worker: &NewWorker<'_>) -> io::Result<Born> {
+        let (frontend, placement) = (worker.frontend.clone(), worker.placement);
+        let ask = Ask::Worker { program, frontend, placement };
+        let files: Vec<_> = std::iter::once(worker.listener).chain(worker.page).collect();
+        match self.ask(ask, &files) {
+            Ok((Answer::Worker { pid }, mut files)) => {
+                let mut next = || files.next().map_err(|problem| io::Error::other(problem.message));
+                Ok(Born { pid, socket: next()?, pidfd: next()? })
+            }
+            Ok((other, _)) => Err(io::Error::other(unexpected(&other).message)),
+            Err(problem) => Err(io::Error::other(problem.message)),
+        }
+    }
+
+    fn ended(&self, pid: u32) -> Option<ExitStatus> {
+        match self.ask(Ask::WorkerEnded { pid }, &[]) {
+            Ok((Answer::WorkerEnded(status), _)) => status.map(ExitStatus::from_raw),
+            _ => None,
+        }
+    }
+
+    fn kill(&self, pid: u32) {
+        Kills::kill(self, pid);
+    }
+}
+
+/// What came beside an answer.
+struct Files(std::vec::IntoIter<OwnedFd>);
+
+impl Files {
+    fn next(&mut self) -> Result<OwnedFd, Problem> {
+        self.0.next().ok_or_else(|| Problem::new("starter", "what starts the VM's processes gave no file"))
+    }
+}
+
+fn unexpected(answer: &Answer) -> Problem {
+    Problem::new("starter", format!("what starts the VM's processes answered {answer:?}"))
+}
+
+fn system(error: &dyn std::fmt::Display) -> Problem {
+    Problem::new("system", error.to_string())
+}

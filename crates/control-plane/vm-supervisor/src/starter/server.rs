@@ -1,0 +1,463 @@
+//! The process that starts.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use rustix::fs::{Mode, OFlags, inotify, openat};
+use rustix::io::Errno;
+use strongroom_confine::{Cgroup, RUN_DIRECTORY, TASKS_MAX, UidLease};
+use strongroom_host::orders::RunTask;
+use strongroom_host::process::ProcessIdentity;
+use strongroom_host::protocol::Problem;
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_host::wire::{Wire, WireError};
+use strongroom_hypervisor::machine::CdromImage;
+use strongroom_hypervisor::qemu::{
+    LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, connect_to, give_disk_socket,
+};
+use strongroom_hypervisor::{
+    Isolation, Launcher, MachineSpec, Qemu, QemuIdentity, QemuProgram, RunDirectory, Swtpm,
+};
+use strongroom_vm::limits::DISKS_MAX;
+use strongroom_worker::birth::Frontend;
+use strongroom_worker::supervise::{NewWorker, Program, Quarters, StartsWorkers, WorkerStarter};
+
+use super::{Answer, Answered, Ask, Asked, QemuSocket};
+use crate::machine::machine_spec;
+use crate::volumes::is_of_a_disk;
+use crate::vtpm::STATE_FILE;
+use crate::{Programs, SupervisorError};
+
+/// What is answered, and what goes beside it.
+type Done = Result<(Answer, Vec<OwnedFd>), Problem>;
+
+/// Most workers of a VM at once: of its disks, and of UEFI's variables, each one and the successor that it hands over to. Disks
+/// are plugged in of which the order at the start said nothing.
+const WORKERS_MAX: usize = 2 * (DISKS_MAX + 1);
+
+/// Most that is done at once; what is asked for beyond that waits. No supervisor asks for more: a thread of each volume, and a few.
+const ASKS_MAX: usize = 2 * WORKERS_MAX;
+
+/// What a VM has: its QEMU's user, and its cgroup. Every other process of it takes a user of its own as it is started.
+#[derive(Debug, Default)]
+struct Belongings {
+    /// As whom its QEMU runs, where that is another user than ours.
+    user: Option<UidLease>,
+    /// What bounds it.
+    cgroup: Option<Arc<Cgroup>>,
+}
+
+impl Belongings {
+    /// New ones, as far as they can be had. Those of a machine that runs already are as they were.
+    fn take(task: &RunTask) -> Self {
+        let name = format!("vm-{}", task.spec.name);
+        let cgroup = Cgroup::create(&name, TASKS_MAX)
+            .inspect_err(|error| tracing::info!("the VM has no cgroup of its own: {error}"))
+            .ok()
+            .map(Arc::new);
+        if !rustix::process::geteuid().is_root() {
+            return Self { user: None, cgroup };
+        }
+        let user = match &task.adopt {
+            None => UidLease::take(RUN_DIRECTORY.as_ref()),
+            Some(orphan) => UidLease::join(RUN_DIRECTORY.as_ref(), orphan.qemu.uid, orphan.qemu.pid),
+        };
+        let user = user.inspect_err(|error| tracing::warn!("the VM gets no user of its own: {error}")).ok();
+        Self { user, cgroup }
+    }
+
+    fn isolation<'a>(&'a self, launcher: &'a Launcher) -> Isolation<'a> {
+        let lease = self.user.as_ref();
+        Isolation {
+            user: lease.map(UidLease::user),
+            lease: lease.map(AsFd::as_fd),
+            users: lease.map(|_| RUN_DIRECTORY.as_ref()),
+            cgroup: self.cgroup.as_ref().map(|cgroup| cgroup.path()),
+            ..Isolation::of_caller(launcher)
+        }
+    }
+}
+
+/// A process beside the workers, to be killed and reaped.
+#[derive(Debug)]
+enum Kept {
+    Qemu(LaunchedQemu),
+    Found(MachineProcess),
+    Swtpm(Swtpm),
+}
+
+struct Server {
+    task: RunTask,
+    run: VmRunDirectory,
+    qemu: PathBuf,
+    cdrom: Option<CdromImage>,
+    launcher: Launcher,
+    workers: WorkerStarter,
+    belongings: Belongings,
+    kept: Mutex<Vec<Kept>>,
+    /// Held while there may be one more of those.
+    starting: Mutex<()>,
+    turns: Turns,
+}
+
+/// How much is done now.
+#[derive(Debug, Default)]
+struct Turns {
+    taken: Mutex<usize>,
+    given_back: Condvar,
+}
+
+impl Turns {
+    /// Waits until there are less than [`ASKS_MAX`].
+    fn take(&self) {
+        let taken = lock(&self.taken);
+        let wait = self.given_back.wait_while(taken, |taken| *taken >= ASKS_MAX);
+        *wait.unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    fn give_back(&self) {
+        *lock(&self.taken) -= 1;
+        self.given_back.notify_one();
+    }
+}
+
+/// Does what the supervisor at the other end asks for, until that is gone.
+pub fn serve(
+    (task, run, qemu): (RunTask, VmRunDirectory, PathBuf),
+    cdrom: Option<OwnedFd>,
+    wire: &Wire,
+    programs: &Programs,
+) -> Result<(), SupervisorError> {
+    let _ = rustix::thread::set_name(c"strongroom-start");
+    let belongings = Belongings::take(&task);
+    let worker = Program::at(&programs.this, programs.worker.clone())?;
+    let workers =
+        WorkerStarter::new(worker, Quarters::InCgroup(belongings.cgroup.clone())).at_most(WORKERS_MAX);
+    let launcher = Launcher::this_program(programs.launcher.iter().cloned());
+    let cdrom = cdrom.map(CdromImage::new);
+    let (kept, starting, turns) = (Mutex::default(), Mutex::default(), Turns::default());
+    let server =
+        Arc::new(Server { task, run, qemu, cdrom, launcher, workers, belongings, kept, starting, turns });
+    loop {
+        match wire.receive::<Asked>() {
+            Ok((asked, files)) => {
+                server.turns.take();
+                let server = Arc::clone(&server);
+                let work = move || {
+                    server.answer(asked, files);
+                    server.turns.give_back();
+                };
+                thread::Builder::new().name("start".to_owned()).spawn(work)?;
+            }
+            Err(WireError::Gone) => break,
+            Err(error) => tracing::error!("the VM's supervisor is not understood: {error}"),
+        }
+    }
+    // Nobody is there for it to speak for.
+    lock(&server.kept).iter_mut().for_each(Kept::end_monitor);
+    server.workers.wait_for_all();
+    // QEMU outlives a supervisor that was killed, and has its cgroup.
+    let lives = lock(&server.kept).iter().any(Kept::is_alive);
+    if lives { std::process::exit(0) } else { Ok(()) }
+}
+
+impl Kept {
+    fn pid(&self) -> u32 {
+        match self {
+            Self::Qemu(qemu) => qemu.machine.identity().pid,
+            Self::Found(machine) => machine.identity().pid,
+            Self::Swtpm(swtpm) => swtpm.identity().pid,
+        }
+    }
+
+    fn machine(&mut self) -> Option<&mut MachineProcess> {
+        match self {
+            Self::Qemu(qemu) => Some(&mut qemu.machine),
+            Self::Found(machine) => Some(machine),
+            Self::Swtpm(_) => None,
+        }
+    }
+
+    fn end_monitor(&mut self) {
+        if let Some(machine) = self.machine() {
+            machine.end_monitor();
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        ProcessIdentity::of(self.pid()).is_some()
+    }
+
+    fn is_swtpm(&self) -> bool {
+        matches!(self, Self::Swtpm(_))
+    }
+
+    fn kill(&mut self) {
+        match self {
+            Self::Qemu(qemu) => qemu.machine.kill(),
+            Self::Found(machine) => machine.kill(),
+            Self::Swtpm(swtpm) => swtpm.kill(),
+        };
+    }
+}
+
+impl Server {
+    fn answer(&self, asked: Asked, files: Vec<OwnedFd>) {
+        let mut files = files.into_iter();
+        let Some(reply) = files.next().and_then(Wire::adopt) else { return };
+        let (answer, beside) = match self.does(asked.ask, files) {
+            Ok(done) => done,
+            Err(problem) => (Answer::Failed(problem), Vec::new()),
+        };
+        let beside: Vec<BorrowedFd<'_>> = beside.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = reply.send(&Answered { answer }, &beside) {
+            tracing::debug!("the VM's supervisor does not wait for an answer: {error}");
+        }
+    }
+
+    fn does(&self, ask: Ask, mut files: impl Iterator<Item = OwnedFd>) -> Done {
+        let without = || Problem::new("starter", "it was asked for without a file");
+        match ask {
+            Ask::InstalledProgram => {
+                let number = self.workers.installed_now().map_err(|error| system(&error))?;
+                Ok((Answer::Program(number), Vec::new()))
+            }
+            Ask::Worker { program, frontend, placement } => {
+                self.allow_frontend(&frontend)?;
+                let (listener, page) = (files.next().ok_or_else(without)?, files.next());
+                let worker = NewWorker {
+                    frontend: &frontend,
+                    placement,
+                    // It has its VM's cgroup.
+                    name: self.task.spec.name.as_str(),
+                    listener: listener.as_fd(),
+                    page: page.as_ref().map(AsFd::as_fd),
+                };
+                let born = self.workers.start(program, &worker).map_err(|error| system(&error))?;
+                Ok((Answer::Worker { pid: born.pid }, vec![born.socket, born.pidfd]))
+            }
+            Ask::WorkerEnded { pid } => {
+                let ended = self.workers.ended(pid).map(ExitStatusExt::into_raw);
+                Ok((Answer::WorkerEnded(ended), Vec::new()))
+            }
+            Ask::Kill { pid } => {
+                self.kill(pid);
+                Ok((Answer::Done, Vec::new()))
+            }
+            Ask::ProbeQemu => {
+                let _one_at_a_time = lock(&self.starting);
+                Ok((Answer::Qemu(self.probe()?.findings()), Vec::new()))
+            }
+            Ask::Swtpm => self.start_swtpm(files.next().ok_or_else(without)?),
+            Ask::Qemu { generation_id, waiting } => {
+                let machine = machine_spec(&self.task.spec, &self.run);
+                self.start_qemu(MachineSpec { generation_id, ..machine }, waiting)
+            }
+            Ask::Monitor => self.renew_monitor(),
+            Ask::Orphan => self.find_orphan(),
+            Ask::GiveSocket { number } => {
+                let isolation = self.belongings.isolation(&self.launcher);
+                give_disk_socket(&self.run.disk_socket(number), &isolation)
+                    .map_err(|error| system(&error))?;
+                Ok((Answer::Done, Vec::new()))
+            }
+            Ask::Connect { to } => {
+                let run = self.qemus_directory()?;
+                let path = match to {
+                    QemuSocket::Console => run.console(),
+                    QemuSocket::Vnc => run.vnc(),
+                };
+                let identity = self.with_machine(|machine| machine.identity())?;
+                let socket = connect_to(&path, identity).map_err(|error| system(&error))?;
+                Ok((Answer::Done, vec![socket.into()]))
+            }
+            Ask::TpmState => {
+                self.allow_tpm()?;
+                Ok((Answer::Done, self.tpm_state().map_err(|error| system(&error))?))
+            }
+            Ask::WatchTpm => {
+                self.allow_tpm()?;
+                Ok((Answer::Done, vec![self.watch_tpm().map_err(|errno| system(&errno))?]))
+            }
+        }
+    }
+
+    /// Only what a disk of a VM is served as.
+    fn allow_frontend(&self, frontend: &Frontend) -> Result<(), Problem> {
+        match is_of_a_disk(frontend) {
+            true => Ok(()),
+            false => Err(Problem::new("starter", format!("no disk of a VM is served as {frontend:?}"))),
+        }
+    }
+
+    /// Only where the VM has one.
+    fn allow_tpm(&self) -> Result<(), Problem> {
+        match self.task.spec.tpm {
+            true => Ok(()),
+            false => Err(Problem::new("starter", format!("VM {} has no TPM", self.task.spec.name))),
+        }
+    }
+
+    /// Only if none runs, and none is there to be taken over; what is kept of those that have ended is given up. To be asked
+    /// with [`starting`](Self::starting) held, until the new one is kept.
+    fn allow_one(&self, what: &str, is_such: impl Fn(&Kept) -> bool) -> Result<(), Problem> {
+        let mut kept = lock(&self.kept);
+        kept.retain(|kept| !is_such(kept) || kept.is_alive());
+        match kept.iter().any(is_such) || self.task.adopt.is_some() {
+            true => {
+                Err(Problem::new("starter", format!("{what} of VM {} runs already", self.task.spec.name)))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn kill(&self, pid: u32) {
+        self.workers.kill(pid);
+        if let Some(kept) = lock(&self.kept).iter_mut().find(|kept| kept.pid() == pid) {
+            kept.kill();
+        }
+        // One that was left, and not found yet.
+        let orphan = self.task.adopt.map(|orphan| orphan.qemu).filter(|qemu| qemu.pid == pid);
+        if let Some(qemu) = orphan {
+            let _ = ProcessIdentity { pid, start_ticks: qemu.start_time_ticks }.kill();
+        }
+    }
+
+    fn probe(&self) -> Result<QemuProgram, Problem> {
+        QemuProgram::probe_once(&self.qemu, &self.run.qemu_findings())
+            .map_err(|error| Problem::new("qemu", error.to_string()))
+    }
+
+    fn qemus_directory(&self) -> Result<RunDirectory, Problem> {
+        RunDirectory::open(self.run.path()).map_err(|error| system(&error))
+    }
+
+    /// The same, made, or given to another user than before.
+    fn make_qemus_directory(&self) -> Result<RunDirectory, Problem> {
+        let user = self.belongings.user.as_ref().map(UidLease::user);
+        RunDirectory::create(self.run.path(), user).map_err(|error| Problem::new("qemu", error.to_string()))
+    }
+
+    fn start_swtpm(&self, key: OwnedFd) -> Done {
+        self.allow_tpm()?;
+        let _one_at_a_time = lock(&self.starting);
+        self.allow_one("swtpm", Kept::is_swtpm)?;
+        let run = self.make_qemus_directory()?;
+        let isolation = self.belongings.isolation(&self.launcher);
+        let started = Swtpm::start(&run, &isolation, &self.task.spec.tpm_state_path(), Some(key));
+        let swtpm = started.map_err(|error| Problem::new("swtpm", error.to_string()))?;
+        let (identity, shortfalls) = (swtpm.identity(), swtpm.shortfalls().to_vec());
+        let files = swtpm.files().map_err(|error| system(&error))?;
+        lock(&self.kept).push(Kept::Swtpm(swtpm));
+        let files = std::iter::once(files.pidfd).chain(files.stderr).collect();
+        Ok((Answer::Process { identity, networks: Vec::new(), shortfalls }, files))
+    }
+
+    fn start_qemu(&self, mut machine: MachineSpec, waiting: bool) -> Done {
+        let _one_at_a_time = lock(&self.starting);
+        self.allow_one("QEMU", |kept| !kept.is_swtpm())?;
+        let run = self.make_qemus_directory()?;
+        machine.cdrom.clone_from(&self.cdrom);
+        machine.tpm = lock(&self.kept).iter().find_map(|kept| match kept {
+            Kept::Swtpm(swtpm) => Some(swtpm.socket()),
+            _ => None,
+        });
+        let isolation = self.belongings.isolation(&self.launcher);
+        let started = Qemu::launch(&self.probe()?, &machine, &run, &isolation, waiting);
+        // QEMU has loaded them, and a reset uses what it has loaded.
+        for copy in [self.run.kernel(), self.run.initrd()] {
+            let _ = std::fs::remove_file(copy);
+        }
+        let mut qemu = started.map_err(|error| Problem::new("qemu", error.to_string()))?;
+        let (identity, networks) = (qemu.machine.identity(), qemu.networks.clone());
+        let shortfalls = qemu.machine.shortfalls().to_vec();
+        let files = qemu.machine.hand_over().map_err(|error| system(&error))?;
+        lock(&self.kept).push(Kept::Qemu(qemu));
+        Ok((Answer::Process { identity, networks, shortfalls }, of_machine(files).collect()))
+    }
+
+    fn renew_monitor(&self) -> Done {
+        let _one_at_a_time = lock(&self.starting);
+        let run = self.qemus_directory()?;
+        let identity: QemuIdentity = self.with_machine(|machine| {
+            machine.end_monitor();
+            machine.identity()
+        })?;
+        // Not while what is kept is locked: a QEMU that accepts no client must still be killed.
+        let monitor = NewMonitor::start(&run, identity, &self.belongings.isolation(&self.launcher))
+            .map_err(|error| Problem::new("qemu", error.to_string()))?;
+        Ok((Answer::Done, vec![self.with_machine(|machine| machine.keep(monitor))?]))
+    }
+
+    fn with_machine<T>(&self, does: impl FnOnce(&mut MachineProcess) -> T) -> Result<T, Problem> {
+        let mut kept = lock(&self.kept);
+        let machine = kept.iter_mut().find_map(Kept::machine);
+        machine.map(does).ok_or_else(|| Problem::new("qemu", "there is no QEMU to speak with"))
+    }
+
+    fn find_orphan(&self) -> Done {
+        let gone = || Problem::new("qemu", "there is no QEMU to be taken over");
+        let orphan = self.task.adopt.ok_or_else(gone)?;
+        let _one_at_a_time = lock(&self.starting);
+        // It is found once: whoever has found it has its connection.
+        if lock(&self.kept).iter().any(|kept| !kept.is_swtpm()) {
+            return Err(gone());
+        }
+        let run = self.qemus_directory()?;
+        let found = MachineProcess::find(&run, orphan.qemu, &self.belongings.isolation(&self.launcher));
+        let mut machine = found.map_err(|error| Problem::new("qemu", error.to_string()))?;
+        let swtpm = orphan.swtpm.and_then(|swtpm| Swtpm::adopt(&run, swtpm).ok().flatten());
+        let of_swtpm = swtpm.as_ref().and_then(|swtpm| swtpm.files().ok()).map(|files| files.pidfd);
+        let answer = Answer::Orphan { swtpm: of_swtpm.is_some() };
+        let files = of_machine(machine.hand_over().map_err(|error| system(&error))?);
+        let files = of_swtpm.into_iter().chain(files).collect();
+        let mut kept = lock(&self.kept);
+        kept.push(Kept::Found(machine));
+        kept.extend(swtpm.map(Kept::Swtpm));
+        Ok((answer, files))
+    }
+
+    /// The file, if it is there, and the directory. The latter is another user's, who may put anything there.
+    fn tpm_state(&self) -> io::Result<Vec<OwnedFd>> {
+        let Some(directory) = self.tpm_directory()? else { return Ok(Vec::new()) };
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match openat(&directory, STATE_FILE, flags, Mode::empty()) {
+            Ok(file) => Ok(vec![file, directory]),
+            Err(Errno::NOENT) => Ok(Vec::new()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn tpm_directory(&self) -> io::Result<Option<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(self.task.spec.tpm_state_path(), flags, Mode::empty()) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn watch_tpm(&self) -> Result<OwnedFd, Errno> {
+        let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        let what = inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::CLOSE_WRITE;
+        inotify::add_watch(&changes, self.task.spec.tpm_state_path(), what)?;
+        Ok(changes)
+    }
+}
+
+/// The connection first: what says last what a process said is not always there.
+fn of_machine(files: MachineFiles) -> impl Iterator<Item = OwnedFd> {
+    [files.monitor, files.process.pidfd].into_iter().chain(files.process.stderr)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn system(error: &dyn std::fmt::Display) -> Problem {
+    Problem::new("system", error.to_string())
+}

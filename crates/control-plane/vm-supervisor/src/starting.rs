@@ -1,0 +1,289 @@
+//! From a configuration to a machine: keys, volumes, QEMU; on a thread of its own, because each of them may take its time.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use strongroom_host::layout::Layout;
+use strongroom_host::orders::{Orphan, RunTask};
+use strongroom_host::protocol::{Disk, DiskKind, Problem, WaitingFor};
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_host::vm_directory::{VmDirectoryError, VmRecord};
+use strongroom_hypervisor::{Qemu, QemuProgram, RunDirectory, Swtpm};
+use uuid::Uuid;
+
+use crate::keys::VmKeys;
+use crate::memory;
+use crate::starter::Starter;
+use crate::swap;
+use crate::vm::Event;
+use crate::volumes::{ServedVolume, VolumeError, VolumeHost, VolumeNews};
+use crate::vtpm::{Keeper, TpmPlace};
+
+/// How often a key that cannot be had is asked for.
+const KEY_RETRY: Duration = Duration::from_secs(2);
+/// The same while there is no grant to ask with: each time is an entry in the key server's audit log.
+const KEY_RETRY_WITHOUT_GRANT: Duration = Duration::from_secs(30);
+
+/// What is started.
+#[derive(Debug)]
+pub struct Started {
+    /// The volumes, in the order of the layout.
+    pub volumes: Vec<ServedVolume>,
+    /// Its processors stand still, unless it was adopted.
+    pub qemu: Qemu,
+    /// What records its TPM's states, if it has one that runs.
+    pub tpm: Option<Keeper>,
+}
+
+/// A machine, and its TPM if it has one that runs.
+type Launched = (Qemu, Option<Swtpm>);
+
+/// A probe of QEMU that is under way.
+type Probing = Option<JoinHandle<Result<QemuProgram, Problem>>>;
+
+/// Everything that it takes.
+pub struct Starting {
+    /// Which VM.
+    pub task: RunTask,
+    /// Where its volumes are served.
+    pub layout: Layout,
+    /// Its run directory.
+    pub run: VmRunDirectory,
+    /// Its keys.
+    pub keys: Arc<VmKeys>,
+    /// What starts its processes.
+    pub starter: Starter,
+    /// Who is told.
+    pub events: Sender<Event>,
+    /// Told when there are new grants.
+    pub nudged: Receiver<()>,
+    /// Set when nobody wants it any more.
+    pub abandoned: Arc<AtomicBool>,
+}
+
+impl Starting {
+    /// Starts the machine, and tells of it.
+    pub fn run(self) {
+        let started = self.start();
+        let _ = self.events.send(Event::Started(started.map(Box::new)));
+    }
+
+    fn start(&self) -> Result<Started, Problem> {
+        let spec = &self.task.spec;
+        let begun = Instant::now();
+        let probing = self.probing();
+        let served = self.layout.disks(spec);
+        let mut volumes = Vec::with_capacity(served.len());
+        for (place, disk) in &served {
+            match self.serve_when_key_is_there(place.socket, disk) {
+                Ok(volume) => volumes.push(volume),
+                Err(problem) => {
+                    volumes.iter().for_each(ServedVolume::stop);
+                    return Err(problem);
+                }
+            }
+        }
+        let ready = Instant::now();
+        let machine = match self.task.adopt {
+            Some(orphan) => self.adopt(orphan),
+            None => self.boot_or_resume(probing),
+        };
+        tracing::info!(
+            "VM {}: keys and volumes after {} ms, QEMU after {} ms",
+            spec.name,
+            (ready - begun).as_millis(),
+            ready.elapsed().as_millis()
+        );
+        match machine {
+            Ok((qemu, swtpm)) => {
+                Ok(Started { volumes, qemu, tpm: swtpm.and_then(|swtpm| self.keep_tpm(swtpm)) })
+            }
+            Err(problem) => {
+                volumes.iter().for_each(ServedVolume::stop);
+                Err(problem)
+            }
+        }
+    }
+
+    /// Finds out what QEMU can do, where nobody has before, while keys are fetched.
+    fn probing(&self) -> Probing {
+        self.task.adopt.is_none().then_some(())?;
+        let starter = self.starter.clone();
+        thread::Builder::new().name("probe".to_owned()).spawn(move || starter.probe_qemu()).ok()
+    }
+
+    /// A machine that boots, or that has loaded the memory that it was suspended with.
+    fn boot_or_resume(&self, probing: Probing) -> Result<Launched, Problem> {
+        let program = match probing {
+            Some(probing) => probing.join().map_err(|_| Problem::new("internal", "QEMU's probe panicked"))?,
+            None => self.starter.probe_qemu(),
+        }?;
+        let memory = memory::to_take_up(&self.task, &self.keys, &program, &self.abandoned)?;
+        self.record_start()?;
+        let Some(memory) = memory else { return self.launch(Uuid::new_v4(), false) };
+        let (mut qemu, swtpm) = self.launch(memory.generation_id(), true)?;
+        match memory.load(&qemu, &self.abandoned) {
+            Ok(()) => Ok((qemu, swtpm)),
+            Err(problem) => {
+                qemu.kill();
+                Err(problem)
+            }
+        }
+    }
+
+    /// From here on this start of the VM counts, and no repetition of its order starts it again. A memory that it was suspended
+    /// with stays until the guest goes on with it.
+    fn record_start(&self) -> Result<(), Problem> {
+        let failed = |error: VmDirectoryError| Problem::new(error.code(), error.to_string());
+        let directory = self.task.spec.directory();
+        let mut record = VmRecord::read_of(&directory, self.task.spec.id).map_err(failed)?;
+        record.generation = self.task.generation;
+        let attested = record.become_attested(&self.task.spec, |key, what| self.keys.attest(key, what));
+        attested.map_err(|error| Problem::new("key_unavailable", error.to_string()))?;
+        record.write(&directory).map_err(failed)
+    }
+
+    /// Starts its TPM, if it has one, and QEMU: with this generation id, and `waiting` for its memory.
+    fn launch(&self, generation_id: Uuid, waiting: bool) -> Result<Launched, Problem> {
+        let run = self.qemus_directory()?;
+        let mut swtpm = match self.task.spec.tpm {
+            true => Some(self.start_tpm(&run)?),
+            false => None,
+        };
+        match self.starter.start_qemu(generation_id, waiting) {
+            Ok(qemu) => Ok((qemu, swtpm)),
+            Err(problem) => {
+                let said = swtpm.as_mut().map(|swtpm| {
+                    swtpm.kill();
+                    swtpm.said()
+                });
+                // Of a state that its key does not open, swtpm says more than QEMU.
+                match said.filter(|said| !said.is_empty()) {
+                    Some(said) => {
+                        Err(Problem::new("qemu", format!("{}; its TPM says: {said}", problem.message)))
+                    }
+                    None => Err(problem),
+                }
+            }
+        }
+    }
+
+    fn adopt(&self, orphan: Orphan) -> Result<Launched, Problem> {
+        let found = self.starter.find_orphan(&self.qemus_directory()?, orphan)?;
+        if self.task.spec.tpm && found.1.is_none() {
+            let _ = self.events.send(Event::TpmLost("it has ended".to_owned()));
+        }
+        Ok(found)
+    }
+
+    fn qemus_directory(&self) -> Result<RunDirectory, Problem> {
+        RunDirectory::open(self.run.path()).map_err(|error| Problem::new("qemu", error.to_string()))
+    }
+
+    fn tpm(&self) -> TpmPlace {
+        TpmPlace::of(&self.task.spec, &self.keys, &self.starter)
+    }
+
+    /// Starts the VM's TPM, as soon as its key can be had.
+    fn start_tpm(&self, run: &RunDirectory) -> Result<Swtpm, Problem> {
+        let mut waits = false;
+        loop {
+            match self.tpm().start(run) {
+                Ok(swtpm) => {
+                    if waits {
+                        let _ = self.events.send(Event::KeyMissing(None));
+                    }
+                    let _ = self.events.send(Event::TpmStarted(swtpm.identity()));
+                    return Ok(swtpm);
+                }
+                Err(error) => {
+                    let (key, reason) = error.missing_key().ok_or_else(|| error.problem())?;
+                    waits = true;
+                    self.wait(self.keys.waiting_for(key, reason));
+                    if self.abandoned.load(Ordering::Relaxed) {
+                        return Err(abandoned());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the states of the TPM recorded. Without that the VM runs, and a state that was put back would not be noticed.
+    fn keep_tpm(&self, swtpm: Swtpm) -> Option<Keeper> {
+        let events = self.events.clone();
+        let lost = move |said| drop(events.send(Event::TpmLost(said)));
+        Keeper::start(self.tpm(), swtpm, lost)
+            .inspect_err(|error| {
+                tracing::error!("VM {}: its TPM's states are not recorded: {error}", self.task.spec.name);
+            })
+            .ok()
+    }
+
+    /// Serves a disk, as soon as its key can be had.
+    fn serve_when_key_is_there(&self, index: usize, disk: &Disk) -> Result<ServedVolume, Problem> {
+        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run };
+        let mut waits = false;
+        loop {
+            if self.abandoned.load(Ordering::Relaxed) {
+                return Err(abandoned());
+            }
+            let renewed = match self.task.adopt {
+                None if disk.kind == DiskKind::Swap => swap::renew(&self.task, disk, &self.keys),
+                _ => Ok(()),
+            };
+            let served = renewed.and_then(|()| host.serve(&self.task.spec, disk, index));
+            match served {
+                Ok(supervisor) => {
+                    if waits {
+                        let _ = self.events.send(Event::KeyMissing(None));
+                    }
+                    return self
+                        .keep(index, supervisor, disk)
+                        .map_err(|error| Problem::new("system", error.to_string()));
+                }
+                Err(error) => {
+                    let waiting = self.missing(&error).ok_or_else(|| error.problem())?;
+                    waits = true;
+                    self.wait(waiting);
+                }
+            }
+        }
+    }
+
+    fn missing(&self, error: &VolumeError) -> Option<WaitingFor> {
+        let (key, reason) = error.missing_key()?;
+        Some(self.keys.waiting_for(key, reason))
+    }
+
+    fn wait(&self, waiting: WaitingFor) {
+        let pause = if waiting.grant_wanted { KEY_RETRY_WITHOUT_GRANT } else { KEY_RETRY };
+        let _ = self.events.send(Event::KeyMissing(Some(waiting)));
+        match self.nudged.recv_timeout(pause) {
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => self.abandoned.store(true, Ordering::Relaxed),
+        }
+    }
+
+    fn keep(
+        &self,
+        index: usize,
+        supervisor: strongroom_worker::supervise::Supervisor,
+        disk: &Disk,
+    ) -> io::Result<ServedVolume> {
+        let events = Mutex::new(self.events.clone());
+        let events = Arc::new(events);
+        let tell = move |news: VolumeNews| {
+            let events = events.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = events.send(Event::Volume(index, news));
+        };
+        ServedVolume::run(supervisor, disk.name.as_str(), tell)
+    }
+}
+
+fn abandoned() -> Problem {
+    Problem::new("abandoned", "it was stopped before it had started")
+}

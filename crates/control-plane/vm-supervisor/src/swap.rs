@@ -1,0 +1,109 @@
+//! Swap disks: what a guest swaps out is of use until it is off, and to nobody after.
+//!
+//! So such a disk is a new volume at each start, whose data key is new with it, and is deleted when the VM is off. What a power
+//! cut leaves is deleted at the next start. A supervisor that takes a running QEMU over leaves it as it is, and so does a suspended
+//! VM's, until its guest goes on or its memory is discarded.
+
+use std::time::Duration;
+
+use strongroom_datastore::file::delete;
+use strongroom_host::orders::RunTask;
+use strongroom_host::protocol::{Disk, DiskKind, VmSpec};
+use strongroom_host::vm_directory::VmRecord;
+use uuid::Uuid;
+
+use crate::keys::VmKeys;
+use crate::own_volume::{OwnVolumeError, create_with};
+use crate::volumes::VolumeError;
+
+/// How long the last I/O of whoever had it may take.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+/// The page of x86, in which a swap area counts.
+const PAGE_BYTES: u64 = 4096;
+/// Where the header is in the first page: before it there is room for a boot sector.
+const HEADER_AT: usize = 1024;
+/// The header's version; the only one.
+const HEADER_VERSION: u32 = 1;
+/// The last bytes of the first page.
+const SIGNATURE: &[u8; 10] = b"SWAPSPACE2";
+/// The longest label, in bytes.
+const LABEL_BYTES: usize = 16;
+
+/// Makes a swap disk anew, with an empty swap area on it.
+///
+/// # Errors
+/// Also while its key cannot be had.
+pub fn renew(task: &RunTask, disk: &Disk, keys: &VmKeys) -> Result<(), VolumeError> {
+    let spec = &task.spec;
+    if is_suspended(spec) && !task.how.discard_memory {
+        return Ok(());
+    }
+    // It is made anew, so nothing is there that says under what.
+    let kek = keys.hold_for(&disk.key, None).map_err(OwnVolumeError::from)?;
+    remove(spec, disk)?;
+    let area = area(disk.size_bytes.bytes(), disk.name.as_str(), Uuid::new_v4());
+    Ok(create_with(&spec.volume_path(&disk.name), disk.size_bytes, kek.as_deref(), &area)?)
+}
+
+/// Deletes the swap disks of a VM that is off.
+///
+/// # Errors
+/// The first that could not be.
+pub fn remove_all(spec: &VmSpec) -> Result<(), OwnVolumeError> {
+    if is_suspended(spec) {
+        return Ok(());
+    }
+    spec.disks.iter().filter(|disk| disk.kind == DiskKind::Swap).try_for_each(|disk| remove(spec, disk))
+}
+
+/// Whether the guest's memory is kept, which knows what was swapped out. Of a VM whose directory cannot be read that is not known.
+fn is_suspended(spec: &VmSpec) -> bool {
+    VmRecord::read_of(&spec.directory(), spec.id).map_or(true, |record| record.suspended.is_some())
+}
+
+fn remove(spec: &VmSpec, disk: &Disk) -> Result<(), OwnVolumeError> {
+    let path = spec.volume_path(&disk.name);
+    match path.symlink_metadata() {
+        Ok(_) => Ok(delete(&path, LOCK_WAIT)?),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The first page of an empty swap area (Linux `include/linux/swap.h`, `union swap_header`), as mkswap makes it.
+fn area(size_bytes: u64, label: &str, id: Uuid) -> Vec<u8> {
+    // More pages than a guest counts are left unused.
+    let last_page = u32::try_from(size_bytes / PAGE_BYTES).unwrap_or(u32::MAX).saturating_sub(1);
+    let mut page = vec![0; PAGE_BYTES as usize];
+    let label = &label.as_bytes()[..label.len().min(LABEL_BYTES)];
+    let fields: [&[u8]; 5] =
+        [&HEADER_VERSION.to_le_bytes(), &last_page.to_le_bytes(), &[0; 4], id.as_bytes(), label];
+    let header = fields.concat();
+    page[HEADER_AT..HEADER_AT + header.len()].copy_from_slice(&header);
+    let end = page.len();
+    page[end - SIGNATURE.len()..].copy_from_slice(SIGNATURE);
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_swap_area_is_what_mkswap_makes() {
+        const BYTES: u64 = (40 << 20) + 512;
+        let id = Uuid::from_bytes([0x5a; 16]);
+        let ours = area(BYTES, "swap0", id);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(BYTES).unwrap();
+        let made = Command::new("/usr/sbin/mkswap")
+            .args(["--label", "swap0", "--uuid", &id.to_string()])
+            .arg(file.path())
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let theirs = std::fs::read(file.path()).unwrap();
+        assert!(ours == theirs[..4096]);
+    }
+}

@@ -1,0 +1,578 @@
+//! The life of one VM, as one thread decides it.
+//!
+//! ```text
+//! Starting --(key missing)--> KeyUnavailable --(key back)--> Starting --> Running <--> Paused
+//! Running, Paused --(suspended)--> Stopping
+//!     any of these --> Stopping --> off: volumes closed in order, written down, told, and the process ends
+//! ```
+//!
+//! Everything that happens comes as an [`Event`], from threads that wait: for hostd, for QEMU, for each volume, for the start.
+//! This thread waits for nothing else.
+
+mod activity;
+mod disks;
+mod dump;
+mod news;
+mod rekey;
+mod requests;
+mod suspend;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use strongroom_host::layout::Place;
+use strongroom_host::orders::{Report, Request, RunTask};
+use strongroom_host::process::ProcessIdentity;
+use strongroom_host::protocol::{
+    Disk, Dump, ObservedVm, ObservedVolume, OffReason, PowerState, Problem, Progress, SuspendedMemory,
+    VmReason, VmSpec, WaitingFor,
+};
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_host::state_file::{Off, StateFile};
+use strongroom_hypervisor::launch::Kills;
+use strongroom_hypervisor::{QemuIdentity, QmpError};
+
+use self::activity::Activity;
+use self::disks::DiskStep;
+use crate::console::Console;
+use crate::console_log::ConsoleLog;
+use crate::door::Connection;
+use crate::keys::VmKeys;
+use crate::machine::{Machine, MachineNews};
+use crate::observe;
+use crate::pages::Pages;
+use crate::starter::{QemuSocket, Starter};
+use crate::starting::{Started, Starting};
+use crate::volumes::{ServedVolume, VolumeNews};
+use crate::vtpm::Keeper;
+use crate::{SupervisorError, swap};
+
+/// What the volumes of a VM that is off may take to drain: their own deadlines, and room.
+const VOLUMES_END_WITHIN: Duration = Duration::from_secs(120);
+/// How long a guest may take when the host itself goes down.
+const HOST_SHUTDOWN_S: u32 = 60;
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// Somebody is there.
+    Connected(Connection),
+    /// And gone.
+    Gone(u64),
+    /// Somebody asks.
+    Request {
+        /// Who.
+        connection: Connection,
+        /// What.
+        request: Request,
+        /// With these files.
+        files: Vec<OwnedFd>,
+    },
+    /// A key is missing, or was and is not.
+    KeyMissing(Option<WaitingFor>),
+    /// The VM's TPM runs.
+    TpmStarted(QemuIdentity),
+    /// The VM's TPM has ended while its guest runs; what it said last.
+    TpmLost(String),
+    /// The machine is there, or will not be.
+    Started(Result<Box<Started>, Problem>),
+    /// Of the volume that is served at the socket of that number.
+    Volume(usize, VolumeNews),
+    /// Of the machine, which says no more before the sender is dropped: a guest can cause events
+    /// without end.
+    Machine(MachineNews, SyncSender<()>),
+    /// How far something is that a request began.
+    Progress(Progress),
+    /// A suspension is over.
+    Suspended(Result<SuspendedMemory, Problem>),
+    /// A move to another key is over: what the VM is now.
+    Rekeyed(Result<Box<VmSpec>, Problem>),
+    /// How far a dump is.
+    DumpProgress(Progress),
+    /// A dump is over.
+    Dumped(Result<Dump, Problem>),
+    /// The volume of a dump is deleted, or is not.
+    DumpGone {
+        /// Which dump.
+        number: u32,
+        /// Why not.
+        gone: Result<(), Problem>,
+        /// Who waits for it, for which request.
+        asked_by: (Connection, u64),
+    },
+    /// A change of a disk has come so far, and goes on when that is written down.
+    Disk(DiskStep, SyncSender<Result<(), Problem>>),
+    /// A change of a disk is over.
+    DiskChanged(Result<(), Problem>),
+    /// The host goes down.
+    HostEnds,
+}
+
+/// A VM, until it is off.
+pub struct Vm {
+    task: RunTask,
+    run: VmRunDirectory,
+    keys: Arc<VmKeys>,
+    events: Sender<Event>,
+    inbox: Receiver<Event>,
+    hosts: Vec<Connection>,
+    told: Option<ObservedVm>,
+    power: PowerState,
+    since: SystemTime,
+    reason: Option<VmReason>,
+    missing: Option<WaitingFor>,
+    volumes: Vec<Volume>,
+    /// For the door to answer from.
+    pages: Pages,
+    machine: Option<Machine>,
+    tpm: Option<Keeper>,
+    tpm_lost: bool,
+    network_lost: bool,
+    console: Option<Console>,
+    console_log: Option<ConsoleLog>,
+    state: StateFile,
+    halted: Halted,
+    activity: Activity,
+    dumps: Vec<Dump>,
+    /// Removes what never became a dump.
+    tidying: Option<thread::JoinHandle<()>>,
+    starter: Starter,
+    /// Removes the volume of the memory with which it went on.
+    removal: Option<thread::JoinHandle<()>>,
+    stop: Option<Stop>,
+    abandoned: Arc<AtomicBool>,
+    nudge: SyncSender<()>,
+}
+
+/// Why the processors are to stand still.
+#[derive(Debug, Default)]
+struct Halted {
+    by_request: bool,
+    for_room: bool,
+}
+
+/// That the VM is to end.
+#[derive(Debug)]
+struct Stop {
+    reason: OffReason,
+    message: String,
+    /// When it is cut off.
+    deadline: Option<Instant>,
+    /// Whether the guest itself has ended.
+    guest_ended: bool,
+}
+
+/// A volume, as far as it is.
+#[derive(Debug)]
+struct Volume {
+    /// The number of its socket.
+    socket: usize,
+    served: Option<ServedVolume>,
+    observed: ObservedVolume,
+    ended: bool,
+    /// Who waits for its end, if it is taken out.
+    leaving: Option<SyncSender<Result<(), Problem>>>,
+}
+
+impl Vm {
+    /// Begins to start it. `events` are what `inbox` gives.
+    pub fn start(
+        task: RunTask,
+        run: VmRunDirectory,
+        keys: VmKeys,
+        starter: Starter,
+        (events, inbox): (Sender<Event>, Receiver<Event>),
+        pages: Pages,
+    ) -> Result<Self, SupervisorError> {
+        let own = ProcessIdentity::own().ok_or(SupervisorError::Proc)?;
+        let mut state = StateFile::new(task.generation, task.spec.as_ref().clone(), own);
+        let by_request = task.adopt.map_or(task.how.paused, |orphan| orphan.paused_by_request);
+        state.qemu = task.adopt.map(|orphan| orphan.qemu);
+        state.swtpm = task.adopt.and_then(|orphan| orphan.swtpm);
+        state.paused_by_request = by_request;
+        state.supervisor_deaths = task.supervisor_deaths;
+        state.layout = task.layout.clone().or_of(&task.spec);
+        let layout = state.layout.clone();
+        state.write(&run)?;
+        let (nudge, nudged) = sync_channel(1);
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let keys = Arc::new(keys);
+        let starting = Starting {
+            task: task.clone(),
+            layout: layout.clone(),
+            run: run.clone(),
+            keys: Arc::clone(&keys),
+            starter: starter.clone(),
+            events: events.clone(),
+            nudged,
+            abandoned: Arc::clone(&abandoned),
+        };
+        thread::Builder::new().name("start".to_owned()).spawn(move || starting.run())?;
+        let opening = |(place, disk): (Place, Disk)| {
+            let (socket, observed) = (place.socket, observe::opening(&disk));
+            Volume { socket, served: None, observed, ended: false, leaving: None }
+        };
+        let volumes = layout.disks(&task.spec).into_iter().map(opening).collect();
+        let adopting = task.adopt.is_some();
+        let dumps = dump::found(&task.spec);
+        Ok(Self {
+            reason: adopting.then(observe::adopting),
+            task,
+            run,
+            keys,
+            events,
+            inbox,
+            hosts: Vec::new(),
+            told: None,
+            power: PowerState::Starting,
+            since: SystemTime::now(),
+            missing: None,
+            volumes,
+            pages,
+            machine: None,
+            tpm: None,
+            tpm_lost: false,
+            network_lost: false,
+            console: None,
+            console_log: None,
+            state,
+            halted: Halted { by_request, for_room: false },
+            activity: Activity::Idle,
+            dumps,
+            tidying: None,
+            starter,
+            removal: None,
+            stop: None,
+            abandoned,
+            nudge,
+        })
+    }
+
+    /// Lives until the VM is off, and everything of it in order.
+    pub fn run(mut self) -> Result<(), SupervisorError> {
+        let off = loop {
+            self.show_pages();
+            self.tell();
+            let event = match self.stop.as_ref().and_then(|stop| stop.deadline) {
+                Some(deadline) => self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+                None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(event) => {
+                    if let Some(off) = self.happened(event) {
+                        break off;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => self.cut_off(),
+                // Not while we have a sender ourselves.
+                Err(RecvTimeoutError::Disconnected) => return Err(SupervisorError::Proc),
+            }
+        };
+        self.end(off)
+    }
+
+    /// Has the door answer from the pages of what is served now.
+    fn show_pages(&self) {
+        let served = self.volumes.iter().filter(|volume| !volume.ended);
+        let page = |volume: &Volume| {
+            let page = volume.served.as_ref()?.page()?;
+            Some((volume.observed.disk.clone(), Arc::clone(page)))
+        };
+        self.pages.set(served.filter_map(page));
+    }
+
+    /// What follows from an event; why the VM is off, once it is.
+    fn happened(&mut self, event: Event) -> Option<(OffReason, String)> {
+        match event {
+            Event::Connected(connection) => {
+                self.hosts.push(connection);
+                // It has been told nothing yet.
+                self.told = None;
+            }
+            Event::Gone(id) => {
+                self.hosts.retain(|connection| connection.id != id);
+                self.dump_is_nobodys(id);
+            }
+            Event::Request { connection, request, files } => self.asked(&connection, request, files),
+            Event::KeyMissing(missing) => self.key_missing(missing),
+            Event::TpmStarted(identity) => {
+                self.state.swtpm = Some(identity);
+                if let Err(error) = self.state.write(&self.run) {
+                    tracing::warn!("VM {}: its state cannot be written: {error}", self.task.spec.name);
+                }
+            }
+            Event::TpmLost(said) => self.tpm_lost(&said),
+            Event::Started(Ok(started)) => return self.started(*started),
+            Event::Started(Err(problem)) => return Some(self.not_started(&problem)),
+            Event::Volume(index, news) => self.volume_news(index, news),
+            Event::Machine(news, _until_then) => return self.machine_news(news),
+            Event::Progress(progress) => self.tell_progress(progress),
+            Event::Suspended(saved) => self.suspended(saved),
+            Event::Rekeyed(moved) => self.rekeyed(moved),
+            Event::DumpProgress(progress) => self.dump_progress(progress),
+            Event::Dumped(dumped) => self.dumped(dumped),
+            Event::DumpGone { number, gone, asked_by } => self.dump_is_gone(number, gone, asked_by),
+            Event::Disk(step, done) => self.disk_step(step, done),
+            Event::DiskChanged(changed) => self.disk_changed(changed),
+            // What is being suspended ends anyway.
+            Event::HostEnds if self.activity.suspension().is_some() => {}
+            Event::HostEnds => self.ask_to_stop(false, HOST_SHUTDOWN_S),
+        }
+        None
+    }
+
+    fn key_missing(&mut self, missing: Option<WaitingFor>) {
+        if self.power == PowerState::Stopping {
+            return;
+        }
+        match &missing {
+            Some(waiting) => {
+                if self.missing.is_none() {
+                    tracing::warn!(
+                        "VM {}: waiting for {}: {}",
+                        self.task.spec.name,
+                        waiting.key,
+                        waiting.reason
+                    );
+                }
+                self.is(PowerState::KeyUnavailable, Some(observe::waiting(waiting)));
+            }
+            None => self.is(PowerState::Starting, None),
+        }
+        self.missing = missing;
+    }
+
+    fn started(&mut self, started: Started) -> Option<(OffReason, String)> {
+        self.missing = None;
+        for (volume, served) in self.volumes.iter_mut().zip(started.volumes) {
+            if volume.ended {
+                continue;
+            }
+            volume.served = Some(served);
+        }
+        self.tpm = started.tpm;
+        let events = self.events.clone();
+        let identity = started.qemu.identity();
+        let tell = move |news| {
+            let (until, is_taken) = sync_channel(0);
+            if events.send(Event::Machine(news, until)).is_ok() {
+                // Nothing is ever sent: that the sender is gone is the word.
+                let _ = is_taken.recv();
+            }
+        };
+        let machine = match Machine::of(started.qemu, self.starter.clone(), tell) {
+            Ok(machine) => machine,
+            Err(error) => return Some((OffReason::StartFailed, error.to_string())),
+        };
+        self.state.qemu = Some(identity);
+        self.machine = Some(machine);
+        if let Err(error) = self.state.write(&self.run) {
+            // Nobody could find it again.
+            self.end_because(OffReason::StartFailed, format!("the VM's state cannot be written: {error}"));
+            return None;
+        }
+        self.console_log = ConsoleLog::start(self.task.spec.clone(), Arc::clone(&self.keys))
+            .inspect_err(|error| tracing::warn!("VM {}: no log of its console: {error}", self.task.spec.name))
+            .ok();
+        let log = self.console_log.as_ref().map(ConsoleLog::sender);
+        self.console = self
+            .starter
+            .connect(QemuSocket::Console)
+            .and_then(|guest| Console::start(guest, log))
+            .inspect_err(|error| tracing::warn!("VM {}: no console: {error}", self.task.spec.name))
+            .ok();
+        self.tidy_dumps();
+        self.await_dump_of_predecessor();
+        if self.stop.is_some() {
+            self.cut_off();
+        } else if let Some(lost) = self.volumes.iter().find(|volume| volume.ended) {
+            let message = format!("{} is not served any more", lost.observed.disk);
+            self.end_because(OffReason::VolumeLost, message);
+        } else if let Err(problem) = self.let_go_of_memory().and_then(|()| self.halt_or_go_on()) {
+            self.end_because(OffReason::StartFailed, problem.to_string());
+        } else {
+            self.remove_memory();
+        }
+        None
+    }
+
+    fn not_started(&mut self, problem: &Problem) -> (OffReason, String) {
+        if let Some(stop) = &self.stop {
+            return (stop.reason, stop.message.clone());
+        }
+        if let Some(orphan) = &self.task.adopt {
+            // Without its disks it would only wait for ever.
+            self.starter.kill(orphan.qemu.pid);
+        }
+        (OffReason::StartFailed, problem.to_string())
+    }
+
+    /// Has the processors stand still, or go on, as is wanted.
+    fn halt_or_go_on(&mut self) -> Result<(), Problem> {
+        let machine = self.machine()?;
+        let monitor = machine.qemu().monitor();
+        let reason = self.halted.reason();
+        match &reason {
+            Some(_) => monitor.stop().map_err(|error| qmp_problem(&error))?,
+            None => monitor.cont().map_err(|error| qmp_problem(&error))?,
+        }
+        let power = if reason.is_some() { PowerState::Paused } else { PowerState::Running };
+        self.is(power, reason);
+        Ok(())
+    }
+
+    fn end_because(&mut self, reason: OffReason, message: String) {
+        tracing::error!("VM {}: it is cut off: {message}", self.task.spec.name);
+        self.stop = Some(Stop { reason, message, deadline: None, guest_ended: false });
+        self.is(PowerState::Stopping, None);
+        self.cut_off();
+    }
+
+    /// Ends the machine now. One that is not there yet is ended when it is.
+    fn cut_off(&mut self) {
+        if let Some(stop) = &mut self.stop
+            && stop.deadline.take().is_some_and(|deadline| deadline <= Instant::now())
+            && stop.reason == OffReason::Stopped
+        {
+            stop.reason = OffReason::ForcedOff;
+            stop.message = "its guest did not end in time, and it was cut off".to_owned();
+        }
+        self.abandoned.store(true, Ordering::Relaxed);
+        let _ = self.nudge.try_send(());
+        if let Some(machine) = &self.machine
+            && let Err(error) = machine.cut_off()
+        {
+            tracing::error!("VM {}: it cannot be cut off: {error}", self.task.spec.name);
+        }
+    }
+
+    /// Closes the volumes in order, wipes the keys, and leaves word.
+    fn end(mut self, (reason, message): (OffReason, String)) -> Result<(), SupervisorError> {
+        self.is(PowerState::Stopping, None);
+        if let Some(console) = self.console.take() {
+            console.finish();
+        }
+        // The hub has let go of it, and everything is in it.
+        if let Some(log) = self.console_log.take() {
+            log.finish();
+        }
+        self.end_dump();
+        self.machine = None;
+        if let Some(tpm) = self.tpm.take() {
+            tpm.end();
+        }
+        if self.stop.is_none() {
+            self.stop = Some(Stop { reason, message: message.clone(), deadline: None, guest_ended: false });
+        }
+        self.tell();
+        for volume in &mut self.volumes {
+            match &volume.served {
+                Some(served) => served.stop(),
+                // Of those that were told to stop when the start failed, the end comes as news too.
+                None => volume.ended |= volume.observed.worker_pid.is_none(),
+            }
+        }
+        let deadline = Instant::now() + VOLUMES_END_WITHIN;
+        while self.volumes.iter().any(|volume| !volume.ended) {
+            match self.inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(event) => drop(self.happened(event)),
+                Err(_) => {
+                    tracing::error!(
+                        "VM {}: a volume does not end: its disk does not answer",
+                        self.task.spec.name
+                    );
+                    break;
+                }
+            }
+        }
+        if let Err(error) = swap::remove_all(&self.task.spec) {
+            tracing::warn!("VM {}: a swap disk is left until its next start: {error}", self.task.spec.name);
+        }
+        tracing::info!("VM {}: off: {message}", self.task.spec.name);
+        let at_unix_seconds = unix_seconds(SystemTime::now());
+        self.state.off = Some(Off { reason, message: message.clone(), at_unix_seconds });
+        (self.state.qemu, self.state.swtpm) = (None, None);
+        let written = self.state.write(&self.run);
+        self.volumes.clear();
+        self.missing = None;
+        self.is(reason.power(), Some(VmReason { code: reason.code().to_owned(), message }));
+        self.tell();
+        Ok(written?)
+    }
+
+    /// What its guest lacks since it started.
+    fn lost(&self) -> Option<VmReason> {
+        let network = || self.network_lost.then(observe::network_lost);
+        self.tpm_lost.then(observe::tpm_lost).or_else(network)
+    }
+
+    fn is(&mut self, power: PowerState, reason: Option<VmReason>) {
+        if self.power != power {
+            self.since = SystemTime::now();
+        }
+        (self.power, self.reason) = (power, reason);
+    }
+
+    /// Tells everybody how it is, if that is not what they were told.
+    fn tell(&mut self) {
+        let now = ObservedVm {
+            vm: self.task.spec.id,
+            name: self.task.spec.name.clone(),
+            directory: self.task.spec.directory(),
+            generation: self.task.generation,
+            power: self.power,
+            since_unix_seconds: unix_seconds(self.since),
+            supervisor_pid: Some(std::process::id()),
+            supervisor_deaths: self.task.supervisor_deaths,
+            qemu_pid: self.machine.as_ref().map(|machine| machine.qemu().identity().pid),
+            tpm_lost: self.tpm_lost,
+            network_lost: self.network_lost,
+            volumes: self.volumes.iter().map(|volume| volume.observed.clone()).collect(),
+            reason: self.reason.clone().or_else(|| self.lost()),
+            waiting_for: self.missing.iter().cloned().collect(),
+            suspended: None,
+            dumps: Some(self.dumps.clone()),
+            spec: None,
+        };
+        if self.told.as_ref() == Some(&now) {
+            return;
+        }
+        let report = Report::State(Box::new(now));
+        for host in &self.hosts {
+            if host.wire.send(&report, &[]).is_err() {
+                // Its thread notices, and it is forgotten. A hostd that lives connects again, and is told all.
+                host.wire.hang_up();
+            }
+        }
+        if let Report::State(now) = report {
+            self.told = Some(*now);
+        }
+    }
+}
+
+impl Halted {
+    fn reason(&self) -> Option<VmReason> {
+        match self {
+            Self { for_room: true, .. } => Some(observe::no_room()),
+            Self { by_request: true, .. } => Some(observe::paused_by_request()),
+            _ => None,
+        }
+    }
+}
+
+fn qmp_problem(error: &QmpError) -> Problem {
+    Problem::new("qemu", error.to_string())
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A way to tell events.
+pub fn channel_of_events() -> (Sender<Event>, Receiver<Event>) {
+    channel()
+}

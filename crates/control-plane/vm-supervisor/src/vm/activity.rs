@@ -1,0 +1,188 @@
+//! What is under way with a VM that runs: one activity at most, so none finds the VM halfway through another.
+
+use strongroom_host::protocol::Problem;
+
+use super::disks::Changing;
+use super::dump::DumpUnderWay;
+use super::rekey::Rekeying;
+use super::suspend::Suspension;
+
+/// An activity works on a thread of its own and is over when that thread has said so, as an [`Event`](super::Event).
+#[derive(Debug, Default)]
+pub(super) enum Activity {
+    /// Nothing is under way.
+    #[default]
+    Idle,
+    /// The guest's memory is saved, and then the VM ends.
+    Suspension(Suspension),
+    /// The VM's volumes move to another key.
+    Rekey(Rekeying),
+    /// The guest's memory is dumped, and then the guest goes on.
+    Dump(DumpUnderWay),
+    /// A disk comes, goes or grows.
+    DiskChange(Changing),
+}
+
+impl Activity {
+    /// Why another activity is refused now.
+    fn refusal(&self) -> Option<Problem> {
+        let wait = |message: String| Problem::new("busy", message).with_next_step("wait for it");
+        match self {
+            Self::Idle => None,
+            Self::Suspension(_) => Some(Problem::new("suspending", "the VM is being suspended")),
+            Self::Dump(_) => {
+                let problem = Problem::new("dumping", "the VM's guest is being dumped");
+                Some(problem.with_next_step("wait for that, or cancel it (`strongroom task list`)"))
+            }
+            Self::Rekey(_) => Some(wait("the VM is moving to another key".to_owned())),
+            Self::DiskChange(changing) => {
+                Some(wait(format!("{} of the VM is being changed", changing.disk())))
+            }
+        }
+    }
+
+    /// Allows an activity to begin.
+    ///
+    /// # Errors
+    /// While another one is under way.
+    pub(super) fn allow_another(&self) -> Result<(), Problem> {
+        self.refusal().map_or(Ok(()), Err)
+    }
+
+    /// Allows what reaches the guest or its memory's volumes, and is no activity itself.
+    ///
+    /// # Errors
+    /// While the guest's memory is being sealed.
+    pub(super) fn allow_use_of_guest(&self) -> Result<(), Problem> {
+        if self.is_sealing_memory() { self.allow_another() } else { Ok(()) }
+    }
+
+    /// Whether the guest stands still for its memory, and goes on or ends when that is over.
+    pub(super) fn is_sealing_memory(&self) -> bool {
+        match self {
+            Self::Suspension(_) | Self::Dump(_) => true,
+            Self::Idle | Self::Rekey(_) | Self::DiskChange(_) => false,
+        }
+    }
+
+    pub(super) fn suspension(&self) -> Option<&Suspension> {
+        if let Self::Suspension(suspension) = self { Some(suspension) } else { None }
+    }
+
+    pub(super) fn dump(&self) -> Option<&DumpUnderWay> {
+        if let Self::Dump(dump) = self { Some(dump) } else { None }
+    }
+
+    pub(super) fn dump_mut(&mut self) -> Option<&mut DumpUnderWay> {
+        if let Self::Dump(dump) = self { Some(dump) } else { None }
+    }
+
+    pub(super) fn disk_change(&self) -> Option<&Changing> {
+        if let Self::DiskChange(changing) = self { Some(changing) } else { None }
+    }
+
+    pub(super) fn disk_change_mut(&mut self) -> Option<&mut Changing> {
+        if let Self::DiskChange(changing) = self { Some(changing) } else { None }
+    }
+
+    /// Ends the suspension, if one is under way.
+    pub(super) fn end_suspension(&mut self) -> Option<Suspension> {
+        match std::mem::take(self) {
+            Self::Suspension(suspension) => Some(suspension),
+            other => self.keep(other),
+        }
+    }
+
+    /// Ends the move to another key, if one is under way.
+    pub(super) fn end_rekey(&mut self) -> Option<Rekeying> {
+        match std::mem::take(self) {
+            Self::Rekey(rekeying) => Some(rekeying),
+            other => self.keep(other),
+        }
+    }
+
+    /// Ends the dump, if one is under way.
+    pub(super) fn end_dump(&mut self) -> Option<DumpUnderWay> {
+        match std::mem::take(self) {
+            Self::Dump(dump) => Some(dump),
+            other => self.keep(other),
+        }
+    }
+
+    /// Ends the change of a disk, if one is under way.
+    pub(super) fn end_disk_change(&mut self) -> Option<Changing> {
+        match std::mem::take(self) {
+            Self::DiskChange(changing) => Some(changing),
+            other => self.keep(other),
+        }
+    }
+
+    /// Leaves an activity under way that was not the one to end.
+    fn keep<Ended>(&mut self, other: Self) -> Option<Ended> {
+        *self = other;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use strongroom_host::protocol::{DiskChange, OperationId};
+    use strongroom_host::wire::Wire;
+
+    use super::*;
+    use crate::door::Connection;
+
+    fn asked_by() -> Connection {
+        Connection { id: 1, wire: Arc::new(Wire::pair().unwrap().0) }
+    }
+
+    /// One of each kind, with the code that it refuses others with.
+    fn each() -> [(Activity, &'static str); 4] {
+        let disk = "disk1".parse().unwrap();
+        [
+            (Activity::Suspension(Suspension::for_tests(asked_by())), "suspending"),
+            (Activity::Rekey(Rekeying::for_tests(asked_by())), "busy"),
+            (Activity::Dump(DumpUnderWay::for_tests(asked_by(), OperationId::random())), "dumping"),
+            (Activity::DiskChange(Changing::for_tests(asked_by(), DiskChange::Remove { disk })), "busy"),
+        ]
+    }
+
+    #[test]
+    fn nothing_begins_beside_an_activity_and_its_refusal_says_which() {
+        Activity::Idle.allow_another().unwrap();
+        for (activity, code) in each() {
+            let refused = activity.allow_another().unwrap_err();
+            assert_eq!(refused.code, code, "{activity:?}");
+            assert!(refused.message.contains("VM"), "{refused}");
+        }
+        let change = &each()[3].0;
+        assert!(change.allow_another().unwrap_err().message.starts_with("disk1 of the VM"));
+    }
+
+    #[test]
+    fn the_guest_is_reached_unless_its_memory_is_being_sealed() {
+        Activity::Idle.allow_use_of_guest().unwrap();
+        let reached = each().map(|(activity, _)| activity.allow_use_of_guest().is_ok());
+        assert_eq!(reached, [false, true, false, true]);
+    }
+
+    #[test]
+    fn an_end_ends_its_own_activity_and_no_other() {
+        for (at, (mut activity, code)) in each().into_iter().enumerate() {
+            let ended = |activity: &mut Activity, at| match at {
+                0 => activity.end_suspension().is_some(),
+                1 => activity.end_rekey().is_some(),
+                2 => activity.end_dump().is_some(),
+                _ => activity.end_disk_change().is_some(),
+            };
+            for other in (0..4).filter(|other| *other != at) {
+                assert!(!ended(&mut activity, other));
+                assert_eq!(activity.allow_another().unwrap_err().code, code);
+            }
+            assert!(ended(&mut activity, at));
+            activity.allow_another().unwrap();
+        }
+    }
+}

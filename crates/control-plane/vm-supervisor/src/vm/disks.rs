@@ -1,0 +1,365 @@
+//! How disks of a VM that runs come, go and grow.
+//!
+//! The work is done on a thread of its own: keys are fetched, volumes made and closed, and the guest takes its time to let go. What a
+//! supervisor that takes over has to know is told to the VM's own thread as a [`DiskStep`], which writes it down before the work goes on:
+//! a disk is in the state before QEMU has it, and until QEMU has it no more.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use strongroom_host::layout::{Layout, Place};
+use strongroom_host::orders::RunTask;
+use strongroom_host::protocol::{
+    Disk, DiskChange, DiskFrontend, DiskKind, DiskName, KnownVolume, PowerState, Problem,
+};
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_hypervisor::QmpError;
+use strongroom_hypervisor::qemu::{DeviceId, HotPlugError};
+use strongroom_types::VolumeSize;
+
+use super::activity::Activity;
+use super::{Event, Vm, Volume};
+use crate::door::Connection;
+use crate::keys::VmKeys;
+use crate::machine::{Machine, attachment};
+use crate::starter::Starter;
+use crate::volumes::{ServedVolume, VolumeHost, VolumeNews};
+use crate::{disks, observe, swap};
+
+/// How long a guest may take to let go of a disk.
+const LETS_GO_WITHIN: Duration = Duration::from_secs(60);
+/// After how long it is asked again: it may have been in the middle of its boot.
+const ASKS_AGAIN_AFTER: Duration = Duration::from_secs(6);
+
+/// A change that is under way, and who waits for it.
+#[derive(Debug)]
+pub(super) struct Changing {
+    change: DiskChange,
+    asked_by: Connection,
+    request: u64,
+    woken: Sender<()>,
+}
+
+impl Changing {
+    /// The disk that is changed.
+    pub(super) fn disk(&self) -> &DiskName {
+        self.change.disk()
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests(asked_by: Connection, change: DiskChange) -> Self {
+        Self { change, asked_by, request: 1, woken: channel().0 }
+    }
+}
+
+/// What is to be written down before a change goes on.
+#[derive(Debug)]
+pub enum DiskStep {
+    /// The disk's volume is there, and is about to be served.
+    Known {
+        /// Where.
+        place: Place,
+        /// What it is.
+        disk: Box<Disk>,
+    },
+    /// It is served.
+    Served {
+        /// At which socket.
+        socket: usize,
+        /// On its thread.
+        served: ServedVolume,
+    },
+    /// QEMU does not have it: its volume is to be closed.
+    Leaves {
+        /// Which.
+        disk: DiskName,
+    },
+    /// It has this size.
+    Resized {
+        /// Which.
+        disk: DiskName,
+        /// Its size.
+        size_bytes: VolumeSize,
+        /// The generation of its descriptor, as whoever serves it knows it.
+        generation: u64,
+    },
+}
+
+impl Vm {
+    /// Begins. Whoever asks is answered when it is over; asked the same again, by the next hostd say, the last one is.
+    pub(super) fn change_disk(
+        &mut self,
+        asked_by: &Connection,
+        request: u64,
+        change: DiskChange,
+        known: &[KnownVolume],
+    ) -> Result<(), Problem> {
+        let machine = self.machine()?;
+        if let Some(changing) = self.activity.disk_change_mut().filter(|changing| changing.change == change) {
+            (changing.asked_by, changing.request) = (asked_by.clone(), request);
+            return Ok(());
+        }
+        self.activity.allow_another()?;
+        self.learn(known)?;
+        self.allow(&change)?;
+        let (woken, wakes) = channel();
+        let work = Work {
+            task: self.task.clone(),
+            layout: self.state.layout.clone(),
+            run: self.run.clone(),
+            keys: Arc::clone(&self.keys),
+            starter: self.starter.clone(),
+            machine,
+            events: self.events.clone(),
+            wakes,
+        };
+        let wanted = change.clone();
+        thread::Builder::new()
+            .name("disks".to_owned())
+            .spawn(move || {
+                let changed = work.run(&wanted);
+                let _ = work.events.send(Event::DiskChanged(changed));
+            })
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        self.activity = Activity::DiskChange(Changing { change, asked_by: asked_by.clone(), request, woken });
+        Ok(())
+    }
+
+    fn allow(&self, change: &DiskChange) -> Result<(), Problem> {
+        let spec = &self.task.spec;
+        change.applied_to(spec)?;
+        match change {
+            DiskChange::Remove { disk }
+                if self.power == PowerState::Paused && self.state.layout.place(disk).is_some() =>
+            {
+                let message = format!("VM {} stands still, and cannot let go of {disk}", spec.name);
+                Err(Problem::new("paused", message).with_next_step("resume it, or stop it"))
+            }
+            DiskChange::Resize { disk, .. } => {
+                let disk = spec.disks.iter().find(|known| known.name == *disk);
+                let why = match disk.map(|disk| (disk.kind, disk.frontend)) {
+                    Some((DiskKind::Swap, _)) => "is made at the VM's start",
+                    Some((_, DiskFrontend::Nbd)) => {
+                        "is on NBD, where a guest that runs is not told of a new size"
+                    }
+                    _ => return Ok(()),
+                };
+                let name = change.disk();
+                let problem = Problem::new("running", format!("{name} of VM {} {why}", spec.name));
+                Err(problem.with_next_step("stop the VM first"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// QEMU has let go of some device, or may have.
+    pub(super) fn wake_change(&self) {
+        if let Some(changing) = self.activity.disk_change() {
+            let _ = changing.woken.send(());
+        }
+    }
+
+    /// Whether memory of it would fit what its next start makes of it.
+    pub(super) fn is_as_started(&self) -> bool {
+        self.state.layout == Layout::of(&self.task.spec)
+    }
+
+    /// Writes a step down, and answers `done`.
+    pub(super) fn disk_step(&mut self, step: DiskStep, done: SyncSender<Result<(), Problem>>) {
+        let (mut spec, mut layout) = (self.task.spec.as_ref().clone(), self.state.layout.clone());
+        let told = match step {
+            DiskStep::Known { place, disk } => {
+                let volume = Volume {
+                    socket: place.socket,
+                    served: None,
+                    observed: observe::opening(&disk),
+                    ended: false,
+                    leaving: None,
+                };
+                spec.disks.retain(|known| known.name != disk.name);
+                spec.disks.push(*disk);
+                layout.add(place);
+                self.become_configured(&spec, layout).map(|()| self.volumes.push(volume))
+            }
+            DiskStep::Served { socket, served } => {
+                let volume = self.volumes.iter_mut().find(|volume| volume.socket == socket);
+                match volume.filter(|volume| self.stop.is_none() && !volume.ended) {
+                    Some(volume) => {
+                        volume.served = Some(served);
+                        Ok(())
+                    }
+                    None => {
+                        served.stop();
+                        Err(ending())
+                    }
+                }
+            }
+            DiskStep::Resized { disk, size_bytes, generation } => {
+                spec.disks
+                    .iter_mut()
+                    .filter(|known| known.name == disk)
+                    .for_each(|disk| disk.size_bytes = size_bytes);
+                spec.raise_generation(&disk, generation);
+                self.become_configured(&spec, layout)
+            }
+            DiskStep::Leaves { disk } => {
+                spec.disks.retain(|known| known.name != disk);
+                layout.remove(&disk);
+                let told = self.become_configured(&spec, layout);
+                let at = self.volumes.iter().position(|volume| volume.observed.disk == disk);
+                match (&told, at) {
+                    (Ok(()), Some(at)) if self.volumes[at].served.is_some() && !self.volumes[at].ended => {
+                        let volume = &mut self.volumes[at];
+                        volume.served.iter().for_each(ServedVolume::stop);
+                        volume.leaving = Some(done);
+                        return;
+                    }
+                    (Ok(()), Some(at)) => drop(self.volumes.remove(at)),
+                    _ => {}
+                }
+                told
+            }
+        };
+        let _ = done.send(told);
+    }
+
+    /// A change is over.
+    pub(super) fn disk_changed(&mut self, changed: Result<(), Problem>) {
+        let Some(changing) = self.activity.end_disk_change() else { return };
+        let (vm, disk) = (&self.task.spec.name, changing.change.disk());
+        match &changed {
+            Ok(()) => tracing::info!("VM {vm}: {disk} is changed, as was asked for"),
+            Err(problem) => tracing::warn!("VM {vm}: {disk} is not changed: {problem}"),
+        }
+        self.tell();
+        let answer = self.answer_of_volumes(changing.request, changed.err());
+        if changing.asked_by.wire.send(&answer, &[]).is_err() {
+            changing.asked_by.wire.hang_up();
+        }
+    }
+}
+
+/// What a change takes.
+struct Work {
+    task: RunTask,
+    layout: Layout,
+    run: VmRunDirectory,
+    keys: Arc<VmKeys>,
+    starter: Starter,
+    machine: Machine,
+    events: Sender<Event>,
+    wakes: Receiver<()>,
+}
+
+impl Work {
+    fn run(&self, change: &DiskChange) -> Result<(), Problem> {
+        let spec = &self.task.spec;
+        match change {
+            DiskChange::Add { disk } => self.add(disk),
+            DiskChange::Remove { disk } => {
+                if let Some(place) = self.layout.place(disk) {
+                    self.unplug(&place.device().map_err(|error| plug_problem(&error))?, disk)?;
+                    self.tell(DiskStep::Leaves { disk: disk.clone() })?;
+                }
+                disks::remove(&self.keys, spec, disk)
+            }
+            DiskChange::Resize { disk, size_bytes } => {
+                let found =
+                    spec.disk(disk).ok_or_else(|| Problem::new("no_such_disk", format!("no disk {disk}")))?;
+                let (disk, size_bytes) = (disk.clone(), *size_bytes);
+                let generation = disks::grow_served(spec, found, size_bytes)?;
+                let mut grown = spec.clone();
+                grown.raise_generation(&disk, generation);
+                self.tell(DiskStep::Resized { disk: disk.clone(), size_bytes, generation })?;
+                disks::note_size(&self.keys, &grown, &disk, size_bytes)
+            }
+        }
+    }
+
+    fn add(&self, disk: &Disk) -> Result<(), Problem> {
+        let disk = disks::make(Arc::clone(&self.keys), &self.task.spec, disk)?;
+        let place = match self.layout.place(&disk.name) {
+            // By a supervisor that died, or for somebody who has died.
+            Some(place) => place.clone(),
+            None => {
+                let place = self.layout.next(&disk.name);
+                if disk.kind == DiskKind::Swap {
+                    swap::renew(&self.task, &disk, &self.keys).map_err(|error| error.problem())?;
+                }
+                self.tell(DiskStep::Known { place: place.clone(), disk: Box::new(disk.clone()) })?;
+                let served = self.serve(&disk, &place);
+                if served.is_err() {
+                    self.tell(DiskStep::Leaves { disk: disk.name.clone() })?;
+                }
+                self.tell(DiskStep::Served { socket: place.socket, served: served? })?;
+                place
+            }
+        };
+        self.plug(&disk, &place).map_err(|error| plug_problem(&error))
+    }
+
+    fn serve(&self, disk: &Disk, place: &Place) -> Result<ServedVolume, Problem> {
+        let host = VolumeHost { keys: &self.keys, starter: &self.starter, run: &self.run };
+        let supervisor = host.serve(&self.task.spec, disk, place.socket).map_err(|error| error.problem())?;
+        let (events, socket) = (self.events.clone(), place.socket);
+        let tell = move |news: VolumeNews| drop(events.send(Event::Volume(socket, news)));
+        ServedVolume::run(supervisor, disk.name.as_str(), tell)
+            .map_err(|error| Problem::new("system", error.to_string()))
+    }
+
+    fn plug(&self, disk: &Disk, place: &Place) -> Result<(), HotPlugError> {
+        let (device, qemu) = (place.device()?, self.machine.qemu());
+        if qemu.is_plugged(&device)? {
+            return Ok(());
+        }
+        let attached = attachment(&self.task.spec, &self.run, (place.socket, disk));
+        // QEMU's user was given its socket when it was made.
+        qemu.plug_served_disk(&device, &attached)
+    }
+
+    /// Waits until the guest has let go of it.
+    fn unplug(&self, device: &DeviceId, disk: &DiskName) -> Result<(), Problem> {
+        let (qemu, until) = (self.machine.qemu(), Instant::now() + LETS_GO_WITHIN);
+        while qemu.is_plugged(device).map_err(|error| plug_problem(&error))? {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let message = format!(
+                    "the guest of VM {} has not let go of {disk} within {LETS_GO_WITHIN:?}; it may still",
+                    self.task.spec.name
+                );
+                let next = "have the guest end what uses it and try again, or stop the VM first";
+                return Err(Problem::new("guest_keeps_disk", message).with_next_step(next));
+            }
+            // Asked a second time, QEMU may say that it is at it.
+            if let Err(error) = qemu.unplug(device) {
+                tracing::debug!("VM {}: {error}", self.task.spec.name);
+            }
+            match self.wakes.recv_timeout(left.min(ASKS_AGAIN_AFTER)) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(ending()),
+            }
+        }
+        qemu.unplugged(device);
+        Ok(())
+    }
+
+    fn tell(&self, step: DiskStep) -> Result<(), Problem> {
+        let (done, answer) = sync_channel(1);
+        self.events.send(Event::Disk(step, done)).map_err(|_| ending())?;
+        answer.recv().map_err(|_| ending())?
+    }
+}
+
+fn ending() -> Problem {
+    Problem::new("stopping", "the VM is stopping")
+}
+
+fn plug_problem(error: &HotPlugError) -> Problem {
+    let code = match error {
+        HotPlugError::Qmp(QmpError::NoPort) => "no_port",
+        _ => "qemu",
+    };
+    Problem::new(code, error.to_string())
+}

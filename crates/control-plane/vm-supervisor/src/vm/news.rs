@@ -1,0 +1,204 @@
+//! What a VM's machine and volumes say, and what follows from it.
+
+use strongroom_host::protocol::{ObservedVolume, OffReason, PowerState, VolumeState};
+use strongroom_hypervisor::qmp::RunStatus;
+use strongroom_hypervisor::{PowerEvent, QmpError};
+use strongroom_worker::control::Status;
+use strongroom_worker::supervise::SuperviseError;
+
+use super::{Stop, Vm};
+use crate::machine::MachineNews;
+use crate::observe;
+use crate::volumes::VolumeNews;
+
+/// QEMU's word for a machine that was told to stand still, and does for no other reason.
+const STANDS_STILL: &str = "paused";
+
+impl Vm {
+    /// What follows from what the machine says; why the VM is off, if it is.
+    pub(super) fn machine_news(&mut self, news: MachineNews) -> Option<(OffReason, String)> {
+        match news {
+            MachineNews::Event(event) => self.machine_event(event),
+            MachineNews::Missed(status) => self.machine_is(status),
+            MachineNews::Ended(said) => return Some(self.machine_ended(&said)),
+            MachineNews::CutOff(why) => return Some(self.machine_was_cut_off(&why)),
+        }
+        None
+    }
+
+    fn machine_event(&mut self, event: PowerEvent) {
+        if matches!(self.power, PowerState::Stopping) && !matches!(event, PowerEvent::Shutdown { .. }) {
+            return;
+        }
+        if let PowerEvent::Dumped { error } = event {
+            return self.dump_was_said_to_fail(error);
+        }
+        match event {
+            PowerEvent::Shutdown { guest: true, .. } => {
+                let stop = self.stop.get_or_insert_with(|| Stop {
+                    reason: OffReason::GuestShutdown,
+                    message: "the guest shut down".to_owned(),
+                    deadline: None,
+                    guest_ended: true,
+                });
+                stop.guest_ended = true;
+                self.is(PowerState::Stopping, None);
+            }
+            PowerEvent::Panicked => {
+                tracing::error!("VM {}: its guest's system has given up", self.task.spec.name);
+                self.is(PowerState::Paused, Some(observe::panicked()));
+            }
+            PowerEvent::IoError { device, stopped: true } => {
+                self.is(PowerState::Paused, Some(observe::io_error(&device)));
+            }
+            PowerEvent::Resumed if self.power == PowerState::Paused && self.halted.reason().is_none() => {
+                self.is(PowerState::Running, None);
+            }
+            PowerEvent::Stopped if self.power == PowerState::Running => {
+                self.is(PowerState::Paused, None);
+            }
+            PowerEvent::NetworkLost { network } => self.network_lost(&network),
+            PowerEvent::DeviceDeleted { .. } => self.wake_change(),
+            _ => {}
+        }
+    }
+
+    /// Its guest goes on, with a TPM that fails.
+    pub(super) fn tpm_lost(&mut self, said: &str) {
+        if self.stop.is_none() {
+            let said = said.lines().last().unwrap_or_default();
+            tracing::error!("VM {}: its TPM has ended: {said}", self.task.spec.name);
+            self.tpm_lost = true;
+        }
+    }
+
+    /// Its guest goes on, with a network card that reaches nothing.
+    fn network_lost(&mut self, network: &str) {
+        if self.stop.is_none() {
+            tracing::error!(
+                "VM {}: passt, or the filter before it, of {network} has ended",
+                self.task.spec.name
+            );
+            self.network_lost = true;
+        }
+    }
+
+    /// How it is after events that nobody heard, or a monitor that was replaced: what it was told
+    /// meanwhile may have come to nothing.
+    fn machine_is(&mut self, status: Result<RunStatus, QmpError>) {
+        if self.power == PowerState::Stopping {
+            return;
+        }
+        self.wake_change();
+        if self.activity.is_sealing_memory() {
+            return;
+        }
+        let halted = self.halted.reason();
+        match status {
+            Ok(status)
+                if status.running == halted.is_some() && (status.running || status.word == STANDS_STILL) =>
+            {
+                // One that goes on has no other memory than that.
+                let may = if status.running { Ok(()) } else { self.let_go_of_memory() };
+                if let Err(problem) = may.and_then(|()| self.halt_or_go_on()) {
+                    tracing::error!("VM {}: {problem}", self.task.spec.name);
+                }
+            }
+            Ok(status) if status.running => self.is(PowerState::Running, None),
+            Ok(_) => self.is(PowerState::Paused, halted),
+            Err(error) => tracing::warn!("VM {}: {error}", self.task.spec.name),
+        }
+    }
+
+    pub(super) fn volume_news(&mut self, socket: usize, news: VolumeNews) {
+        let Some(at) = self.volumes.iter().position(|volume| volume.socket == socket) else { return };
+        let volume = &mut self.volumes[at];
+        match news {
+            VolumeNews::Status(status) => {
+                observe::learn(&mut volume.observed, &status);
+                self.missing_key(&status);
+                self.room_changed();
+            }
+            VolumeNews::Ended(ended) => {
+                volume.ended = true;
+                volume.observed.state = VolumeState::Closed;
+                volume.observed.worker_pid = None;
+                if let Some(done) = volume.leaving.take() {
+                    if let Err(error) = ended {
+                        tracing::error!("VM {}: {}: {error}", self.task.spec.name, volume.observed.disk);
+                    }
+                    self.volumes.remove(at);
+                    let _ = done.send(Ok(()));
+                    self.room_changed();
+                } else if self.stop.is_none() {
+                    let (reason, message) = why_lost(&volume.observed, ended);
+                    self.end_because(reason, message);
+                } else if let Err(error) = ended {
+                    tracing::error!("VM {}: {}: {error}", self.task.spec.name, volume.observed.disk);
+                }
+            }
+        }
+    }
+
+    /// While the VM runs, a key is missed only by workers to come.
+    fn missing_key(&mut self, status: &Status) {
+        if self.machine.is_none() {
+            return;
+        }
+        let Some(key) = &status.key else { return };
+        let found = self.task.spec.disks.iter().filter_map(|disk| disk.key.provider_key());
+        let key =
+            found.into_iter().find(|found| found.key == key.key && found.provider == key.provider).cloned();
+        self.missing = key.and_then(|key| self.keys.missing(&key));
+    }
+
+    /// A guest whose disk waits for room stands still, so that its own deadlines do not pass meanwhile.
+    fn room_changed(&mut self) {
+        let parked = self.volumes.iter().any(|volume| volume.observed.state == VolumeState::Parked);
+        if parked == self.halted.for_room || self.machine.is_none() || self.stop.is_some() {
+            return;
+        }
+        self.halted.for_room = parked;
+        if self.activity.is_sealing_memory() {
+            return;
+        }
+        if let Err(problem) = self.halt_or_go_on() {
+            tracing::error!("VM {}: {problem}", self.task.spec.name);
+        }
+    }
+
+    /// Its QEMU may be an attacker's.
+    fn machine_was_cut_off(&mut self, why: &str) -> (OffReason, String) {
+        match &self.stop {
+            Some(stop) => (stop.reason, stop.message.clone()),
+            None => {
+                let message = format!("nobody could speak with QEMU any more, and it was cut off: {why}");
+                (OffReason::QemuDied, message)
+            }
+        }
+    }
+
+    fn machine_ended(&mut self, said: &str) -> (OffReason, String) {
+        match &self.stop {
+            Some(stop) => (stop.reason, stop.message.clone()),
+            None => {
+                let said = said.trim();
+                let message = match said.lines().last() {
+                    Some(last) => format!("QEMU has ended by itself, or was killed; it said last: {last}"),
+                    None => "QEMU has ended by itself, or was killed".to_owned(),
+                };
+                (OffReason::QemuDied, message)
+            }
+        }
+    }
+}
+
+fn why_lost(volume: &ObservedVolume, ended: Result<(), SuperviseError>) -> (OffReason, String) {
+    match ended {
+        Ok(()) => (OffReason::VolumeLost, format!("{} is not served any more", volume.disk)),
+        Err(error @ SuperviseError::Revoked { .. }) => {
+            (OffReason::KeyRevoked, format!("{}: {error}", volume.disk))
+        }
+        Err(error) => (OffReason::VolumeLost, format!("{}: {error}", volume.disk)),
+    }
+}

@@ -1,0 +1,196 @@
+//! What a VM's supervisor is asked.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use strongroom_host::orders::{Report, Request, RequestKind};
+use strongroom_host::protocol::{OffReason, PowerState, Problem};
+
+use super::{Stop, Vm, qmp_problem};
+use crate::console::{Console, relay};
+use crate::door::Connection;
+use crate::machine::Machine;
+use crate::starter::QemuSocket;
+
+impl Vm {
+    pub(super) fn asked(&mut self, connection: &Connection, request: Request, files: Vec<OwnedFd>) {
+        let begun = match request.kind {
+            // Answered when it is over.
+            RequestKind::Suspend => match self.suspend(connection, request.id) {
+                Ok(()) => return self.tell(),
+                Err(problem) => Err(problem),
+            },
+            RequestKind::Rekey { to, known } => match self.rekey(connection, request.id, &to, &known) {
+                Ok(()) => return self.tell(),
+                Err(problem) => Err(problem),
+            },
+            RequestKind::Dump { operation, label } => {
+                match self.dump(connection, request.id, (operation, label)) {
+                    Ok(()) => return self.tell(),
+                    Err(problem) => Err(problem),
+                }
+            }
+            RequestKind::DeleteDump { number } => match self.delete_dump(connection, request.id, number) {
+                Ok(()) => return,
+                Err(problem) => Err(problem),
+            },
+            RequestKind::ChangeDisk { change, known } => {
+                match self.change_disk(connection, request.id, change, &known) {
+                    Ok(()) => return self.tell(),
+                    Err(problem) => Err(problem),
+                }
+            }
+            kind => self.carry_out(kind, files),
+        };
+        let problem = begun.err();
+        let answer = Report::answer(request.id, problem);
+        // What it asked for is to be seen before the answer is.
+        self.tell();
+        if connection.wire.send(&answer, &[]).is_err() {
+            connection.wire.hang_up();
+        }
+    }
+
+    fn carry_out(&mut self, kind: RequestKind, files: Vec<OwnedFd>) -> Result<(), Problem> {
+        match kind {
+            RequestKind::Stop { force, timeout_s } => {
+                self.ask_to_stop(force, timeout_s);
+                Ok(())
+            }
+            // Not here.
+            RequestKind::Statistics { .. }
+            | RequestKind::Suspend
+            | RequestKind::Rekey { .. }
+            | RequestKind::ChangeDisk { .. }
+            | RequestKind::Dump { .. }
+            | RequestKind::DeleteDump { .. } => Ok(()),
+            RequestKind::AbandonSuspension => {
+                self.abandon_suspension();
+                Ok(())
+            }
+            RequestKind::AbandonDump => {
+                self.abandon_dump();
+                Ok(())
+            }
+            RequestKind::OpenDump { number } => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                self.open_dump(number, client)
+            }
+            RequestKind::Grants(grants) => {
+                self.keys.add_grants(grants);
+                let _ = self.nudge.try_send(());
+                Ok(())
+            }
+            RequestKind::Pause => self.halt_by_request(true),
+            RequestKind::Resume => self.halt_by_request(false),
+            RequestKind::Reset => {
+                let machine = self.machine()?;
+                machine.qemu().monitor().reset().map_err(|error| qmp_problem(&error))?;
+                // A guest that gave up stands still until somebody does this.
+                self.halt_or_go_on()
+            }
+            RequestKind::Console { read_only } => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                self.console()?.attach(client, read_only);
+                Ok(())
+            }
+            RequestKind::ConsoleLog => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                let log = self.console_log.as_ref();
+                let none = || Problem::new("not_running", "the VM has no console now");
+                log.ok_or_else(none)?.read(client.into())
+            }
+            RequestKind::Vnc => {
+                let client =
+                    files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+                self.vnc(client)
+            }
+        }
+    }
+
+    pub(super) fn machine(&self) -> Result<Machine, Problem> {
+        if self.power == PowerState::Stopping {
+            return Err(Problem::new("stopping", "the VM is stopping"));
+        }
+        self.activity.allow_use_of_guest()?;
+        self.machine.clone().ok_or_else(|| self.not_running())
+    }
+
+    /// Why what needs its QEMU cannot be done now: `not_ready` says that QEMU runs and is about to be found.
+    pub(super) fn not_running(&self) -> Problem {
+        match &self.state.qemu {
+            Some(_) => Problem::new("not_ready", "the VM is being taken over")
+                .with_next_step("try again in a moment"),
+            None => Problem::new("not_running", "the VM does not run yet"),
+        }
+    }
+
+    fn console(&mut self) -> Result<&Console, Problem> {
+        self.console.as_ref().ok_or_else(|| Problem::new("not_running", "the VM has no console now"))
+    }
+
+    fn vnc(&self, client: OwnedFd) -> Result<(), Problem> {
+        let failed = |error: std::io::Error| {
+            Problem::new("vnc", format!("the VM's screen cannot be reached: {error}"))
+        };
+        if !self.task.spec.vnc {
+            return Err(Problem::new("no_screen", "the VM has no screen"));
+        }
+        self.machine()?;
+        let server = self.starter.connect(QemuSocket::Vnc).map_err(failed)?;
+        relay(client, server).map_err(failed)
+    }
+
+    /// What is refused is not wanted any more: it would be done behind the back of who was told so.
+    fn halt_by_request(&mut self, halted: bool) -> Result<(), Problem> {
+        self.machine()?;
+        let before = std::mem::replace(&mut self.halted.by_request, halted);
+        self.remember_pause();
+        self.halt_or_go_on().inspect_err(|_| {
+            self.halted.by_request = before;
+            self.remember_pause();
+        })
+    }
+
+    fn remember_pause(&mut self) {
+        self.state.paused_by_request = self.halted.by_request;
+        if let Err(error) = self.state.write(&self.run) {
+            tracing::warn!("VM {}: its state cannot be written: {error}", self.task.spec.name);
+        }
+    }
+
+    pub(super) fn ask_to_stop(&mut self, force: bool, timeout_s: u32) {
+        let deadline = Instant::now().checked_add(Duration::from_secs(timeout_s.into()));
+        self.abandon_suspension();
+        self.abandon_dump();
+        let (reason, message) = match force {
+            true => (OffReason::ForcedOff, "it was cut off, as was asked for"),
+            false => (OffReason::Stopped, "it was stopped, as was asked for"),
+        };
+        self.stop = Some(Stop { reason, message: message.to_owned(), deadline, guest_ended: false });
+        let is_awake = self.power != PowerState::Paused;
+        self.is(PowerState::Stopping, None);
+        match force || self.activity.suspension().is_some() {
+            true => self.cut_off(),
+            // As soon as that is over.
+            false if self.activity.dump().is_some() => {}
+            false => self.ask_guest_to_end(is_awake),
+        }
+    }
+
+    /// Presses the power button of a machine. One whose guest cannot be asked is cut off.
+    pub(super) fn ask_guest_to_end(&mut self, is_awake: bool) {
+        let asked = self.machine.as_ref().is_some_and(|machine| {
+            let monitor = machine.qemu().monitor();
+            // A guest that stands still would not see the button.
+            let awake = if is_awake { Ok(()) } else { monitor.cont() };
+            awake.and_then(|()| monitor.press_power_button()).is_ok()
+        });
+        if !asked {
+            self.cut_off();
+        }
+    }
+}

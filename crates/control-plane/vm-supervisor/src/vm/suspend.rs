@@ -1,0 +1,173 @@
+//! How a VM that runs is suspended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use strongroom_host::orders::Report;
+use strongroom_host::protocol::{OffReason, PowerState, Problem, Progress, SuspendedMemory, VolumeState};
+use strongroom_host::vm_directory::VmRecord;
+use strongroom_types::display_bytes;
+
+use super::activity::Activity;
+use super::{Event, Stop, Vm};
+use crate::door::Connection;
+use crate::memory::{self, Saving};
+use crate::observe;
+
+/// How often it is told how far it is.
+const TELLS_EVERY: Duration = Duration::from_millis(500);
+
+/// A suspension that is under way, and who waits for it.
+#[derive(Debug)]
+pub(super) struct Suspension {
+    asked_by: Connection,
+    request: u64,
+    abandoned: Arc<AtomicBool>,
+}
+
+#[cfg(test)]
+impl Suspension {
+    pub(super) fn for_tests(asked_by: Connection) -> Self {
+        Self { asked_by, request: 1, abandoned: Arc::default() }
+    }
+}
+
+impl Vm {
+    /// Begins, on a thread of its own. Whoever asks is answered when it is over.
+    pub(super) fn suspend(&mut self, asked_by: &Connection, request: u64) -> Result<(), Problem> {
+        let machine = self.machine()?;
+        self.activity.allow_another()?;
+        if !self.is_as_started() {
+            let message = "disks were plugged in or out since the VM's start, and its next start would not fit its memory";
+            let next = "shut it down and start it once, then suspend it";
+            return Err(Problem::new("disks_changed", message).with_next_step(next));
+        }
+        if !matches!(self.power, PowerState::Running | PowerState::Paused) {
+            return Err(self.not_running());
+        }
+        if let Some(volume) = self.volumes.iter().find(|volume| volume.observed.state != VolumeState::Serving)
+        {
+            let message =
+                format!("{} is in trouble, and what the guest wrote may wait", volume.observed.disk);
+            return Err(Problem::new("volume_in_trouble", message).with_next_step("mend that first"));
+        }
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let saving = Saving {
+            spec: self.task.spec.clone(),
+            keys: Arc::clone(&self.keys),
+            machine,
+            abandoned: Arc::clone(&abandoned),
+        };
+        let events = self.events.clone();
+        let mut told = Instant::now();
+        let removal = self.removal.take();
+        let work = move || {
+            // The place is free then. It says by itself what it could not do.
+            let _ = removal.map(thread::JoinHandle::join);
+            let saved = saving.run(|progress| {
+                if told.elapsed() >= TELLS_EVERY {
+                    told = Instant::now();
+                    let _ = events.send(Event::Progress(progress));
+                }
+            });
+            let _ = events.send(Event::Suspended(saved));
+        };
+        thread::Builder::new()
+            .name("suspend".to_owned())
+            .spawn(work)
+            .map_err(|error| Problem::new("system", error.to_string()))?;
+        self.activity = Activity::Suspension(Suspension { asked_by: asked_by.clone(), request, abandoned });
+        self.is(PowerState::Paused, Some(observe::suspending()));
+        Ok(())
+    }
+
+    pub(super) fn tell_progress(&self, progress: Progress) {
+        for host in &self.hosts {
+            if host.wire.send(&Report::Progress(progress), &[]).is_err() {
+                host.wire.hang_up();
+            }
+        }
+    }
+
+    /// The guest goes on instead, unless it is too late.
+    pub(super) fn abandon_suspension(&self) {
+        let Some(suspension) = self.activity.suspension() else { return };
+        suspension.abandoned.store(true, Ordering::Relaxed);
+        if let Some(machine) = &self.machine {
+            let _ = machine.qemu().monitor().end_saving();
+        }
+    }
+
+    /// It is over: the machine ends, or goes on.
+    pub(super) fn suspended(&mut self, saved: Result<SuspendedMemory, Problem>) {
+        let Some(suspension) = self.activity.end_suspension() else { return };
+        let problem = match saved {
+            Ok(memory) => {
+                let message = format!(
+                    "its memory is sealed ({}), and it goes on with it at its next start",
+                    display_bytes(memory.bytes)
+                );
+                let reason = OffReason::Suspended;
+                self.stop = Some(Stop { reason, message, deadline: None, guest_ended: false });
+                self.is(PowerState::Stopping, None);
+                self.cut_off();
+                None
+            }
+            Err(problem) => {
+                tracing::warn!("VM {}: it is not suspended: {problem}", self.task.spec.name);
+                // Should `vm.json` say already that there is a memory, it is not to be found beside a guest that went on.
+                if self.stop.is_none()
+                    && let Err(problem) = self.let_go_of_memory().and_then(|()| self.halt_or_go_on())
+                {
+                    tracing::error!("VM {}: {problem}", self.task.spec.name);
+                }
+                Some(problem)
+            }
+        };
+        self.tell();
+        let answer = Report::answer(suspension.request, problem);
+        if suspension.asked_by.wire.send(&answer, &[]).is_err() {
+            suspension.asked_by.wire.hang_up();
+        }
+    }
+
+    /// Before the guest goes on: from now on the memory that it has is the only one. One that was begun by a supervisor that died,
+    /// or that QEMU has loaded, is none any more.
+    pub(super) fn let_go_of_memory(&self) -> Result<(), Problem> {
+        let spec = &self.task.spec;
+        if let Some(machine) = self.machine.as_ref().filter(|_| memory::is_there(spec)) {
+            // A supervisor that died may have begun to save it.
+            let _ = machine.qemu().monitor().end_saving();
+        }
+        let failed = |error: strongroom_host::vm_directory::VmDirectoryError| {
+            Problem::new(error.code(), error.to_string())
+        };
+        let directory = spec.directory();
+        let mut record = VmRecord::read_of(&directory, spec.id).map_err(failed)?;
+        if record.suspended.take().is_some() {
+            record.write(&directory).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Once the guest runs, the volume is of no use. It is large, and nobody has to wait for it.
+    pub(super) fn remove_memory(&mut self) {
+        let spec = self.task.spec.clone();
+        if !memory::is_there(&spec) {
+            return;
+        }
+        let work = move || {
+            if let Err(problem) = memory::remove(&spec) {
+                tracing::warn!("VM {}: what it was suspended with is left: {problem}", spec.name);
+            }
+        };
+        match thread::Builder::new().name("memory".to_owned()).spawn(work) {
+            Ok(removal) => self.removal = Some(removal),
+            Err(error) => {
+                tracing::warn!("VM {}: what it was suspended with is left: {error}", self.task.spec.name);
+            }
+        }
+    }
+}

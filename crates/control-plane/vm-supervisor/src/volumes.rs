@@ -1,0 +1,271 @@
+//! The volumes of a VM that runs: each is served on a thread of its own.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use strongroom_datastore::file::{
+    Access, DatastoreError, Descriptor, OpenOptions, Protection, describe, open_apart,
+};
+use strongroom_frontend::listen::{Address, ListenError, Listener};
+use strongroom_frontend::vhost_user_blk::QUEUES_MAX;
+use strongroom_host::protocol::{Disk, DiskFrontend, DiskKey, DiskName, Problem, VmSpec};
+use strongroom_host::run_directory::VmRunDirectory;
+use strongroom_keys::{Kek, KekSource, KeyError, ProviderKey};
+use strongroom_statistics::Page;
+use strongroom_worker::birth::Frontend;
+use strongroom_worker::control::Status;
+use strongroom_worker::placement::Placement;
+use strongroom_worker::supervise::{Birthright, Exposure, SuperviseError, Supervisor, VolumeKek};
+use thiserror::Error;
+
+use crate::keys::VmKeys;
+use crate::own_volume::OwnVolumeError;
+use crate::starter::Starter;
+
+/// How long the last I/O of a dead supervisor's worker may take. It drains its guest first.
+const LOCK_WAIT: Duration = Duration::from_secs(30);
+/// The longest serial number of a virtio disk, in bytes (virtio 1.2, 5.2.6).
+const SERIAL_BYTES_MAX: usize = 20;
+
+/// Why a volume is not served.
+#[derive(Debug, Error)]
+pub enum VolumeError {
+    /// The volume, or its key.
+    #[error(transparent)]
+    Datastore(#[from] DatastoreError),
+    /// Its key.
+    #[error("{volume}: {error}")]
+    Key {
+        /// Which volume.
+        volume: PathBuf,
+        /// Why not.
+        error: KeyError,
+    },
+    /// Its socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Its worker.
+    #[error(transparent)]
+    Supervise(#[from] SuperviseError),
+    /// Not what the control plane says that it is.
+    #[error("{volume} is {found}, and should be {wanted}: somebody has put another volume in its place")]
+    NotAsDecided {
+        /// Which volume.
+        volume: PathBuf,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        wanted: String,
+    },
+    /// A swap disk could not be made.
+    #[error(transparent)]
+    Own(#[from] OwnVolumeError),
+    /// The operating system.
+    #[error("{action}: {error}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Why it failed.
+        error: io::Error,
+    },
+}
+
+impl VolumeError {
+    /// The key that is missing, if it may come by itself.
+    pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
+        let error = match self {
+            Self::Own(error) => return error.missing_key(),
+            Self::Key { error, .. } | Self::Datastore(DatastoreError::Key { error, .. }) => error,
+            _ => return None,
+        };
+        match error {
+            KeyError::Unavailable { key, reason, may_come_back: true } => Some((key, reason)),
+            _ => None,
+        }
+    }
+
+    /// As hostd is told.
+    pub fn problem(&self) -> Problem {
+        let code = match self {
+            Self::Datastore(error) => error.code(),
+            Self::Key { error, .. } => error.code(),
+            Self::Listen(_) => "listen",
+            Self::Supervise(_) => "worker",
+            Self::NotAsDecided { .. } => "not_as_decided",
+            Self::Own(error) => return error.problem(),
+            Self::System { .. } => "system",
+        };
+        Problem::new(code, self.to_string())
+    }
+}
+
+/// What volumes of one VM have in common.
+#[derive(Debug)]
+pub struct VolumeHost<'a> {
+    /// Their keys.
+    pub keys: &'a VmKeys,
+    /// What starts their workers.
+    pub starter: &'a Starter,
+    /// Where they are served.
+    pub run: &'a VmRunDirectory,
+}
+
+impl VolumeHost<'_> {
+    /// Opens a disk's volume and starts its worker, which QEMU then finds at the socket of that number.
+    ///
+    /// # Errors
+    /// Also while its key cannot be had ([`VolumeError::missing_key`]).
+    pub fn serve(&self, spec: &VmSpec, disk: &Disk, socket: usize) -> Result<Supervisor, VolumeError> {
+        let path = spec.volume_path(&disk.name);
+        let descriptor = describe(&path)?.descriptor;
+        let kek = self.kek(&path, disk, &descriptor)?;
+        let protection = kek.as_deref().map_or(Protection::Unencrypted, Protection::Encrypted);
+        let least_generation = disk.least_generation;
+        let options =
+            OpenOptions { protection, access: Access::ReadWrite, lock_wait: LOCK_WAIT, least_generation };
+        let (head, layer, deks) = open_apart(&path, &options)?;
+        head.descriptor().expect_volume(&path, disk.volume)?;
+        let system = |action| move |error: io::Error| VolumeError::System { action, error };
+        let leases = self.keys.leases().map_err(system("cannot watch leases"))?;
+        let volume_kek = match &kek {
+            Some(kek) => match kek.source() {
+                KekSource::Provider(key) => VolumeKek::leased(key.clone(), kek.id(), leases),
+                other => return Err(not_as_decided(&path, other.name(), "under a provider's key")),
+            },
+            None => VolumeKek::new(None, leases)
+                .map_err(|error| VolumeError::Key { volume: path.clone(), error })?,
+        };
+        let path_of_socket = self.run.disk_socket(socket);
+        // Nobody listens there any more: whoever did had the volume, whose lock is ours now.
+        match std::fs::remove_file(&path_of_socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(system("cannot remove the socket of a disk that was served before")(error));
+            }
+            _ => {}
+        }
+        let listener = Listener::bind(&Address::Unix(path_of_socket))?;
+        self.starter
+            .give_socket(socket)
+            .map_err(io::Error::other)
+            .map_err(system("cannot give a disk's socket to QEMU's user"))?;
+        let name = format!("{}-{}", spec.name, disk.name);
+        // QEMU comes after the disks, and runs on whichever nodes the kernel chooses.
+        let placement = Placement::near_device(&head);
+        let exposure = Exposure {
+            head,
+            kek: volume_kek,
+            keyring: self.keys.keyring(),
+            listener,
+            birthright: Birthright { frontend: frontend(disk), tls_key: None, name, placement },
+            workers: self.starter.workers(),
+        };
+        Ok(Supervisor::start(exposure, layer, deks)?)
+    }
+
+    /// The key that the disk is to be under, which must be the one that its volume is under. While a move to another key
+    /// is under way, either will do.
+    fn kek(
+        &self,
+        path: &Path,
+        disk: &Disk,
+        descriptor: &Descriptor,
+    ) -> Result<Option<Arc<Kek>>, VolumeError> {
+        match (&disk.key, &descriptor.encryption) {
+            (DiskKey::Unencrypted, None) => return Ok(None),
+            (DiskKey::Unencrypted, Some(_)) => {
+                return Err(not_as_decided(path, "encrypted", "not encrypted"));
+            }
+            (DiskKey::Provider { .. }, None) => {
+                return Err(not_as_decided(path, "not encrypted", "encrypted"));
+            }
+            (DiskKey::Provider { .. }, Some(_)) => {}
+        }
+        match self.keys.hold_for(&disk.key, Some(descriptor)) {
+            Err(KeyError::WrongKek { given, .. }) => {
+                let found = format!("under KEK {given}");
+                Err(not_as_decided(path, &found, "under the one that was recorded"))
+            }
+            held => held.map_err(|error| VolumeError::Key { volume: path.to_owned(), error }),
+        }
+    }
+}
+
+fn not_as_decided(volume: &Path, found: &str, wanted: &str) -> VolumeError {
+    VolumeError::NotAsDecided {
+        volume: volume.to_owned(),
+        found: found.to_owned(),
+        wanted: wanted.to_owned(),
+    }
+}
+
+/// Whether a disk of a VM may be served so.
+pub(super) fn is_of_a_disk(frontend: &Frontend) -> bool {
+    match frontend {
+        Frontend::VhostUser { serial, queues_max } => {
+            serial.len() <= SERIAL_BYTES_MAX && *queues_max == QUEUES_MAX
+        }
+        Frontend::Nbd { export, tls } => tls.is_none() && export.parse::<DiskName>().is_ok(),
+    }
+}
+
+fn frontend(disk: &Disk) -> Frontend {
+    let mut serial = disk.name.to_string();
+    serial.truncate(SERIAL_BYTES_MAX);
+    match disk.frontend {
+        DiskFrontend::VhostUser => Frontend::VhostUser { serial, queues_max: QUEUES_MAX },
+        DiskFrontend::Nbd => Frontend::Nbd { export: disk.name.to_string(), tls: None },
+    }
+}
+
+/// What happened to a volume.
+#[derive(Debug)]
+pub enum VolumeNews {
+    /// How it is.
+    Status(Box<Status>),
+    /// It is not served any more.
+    Ended(Result<(), SuperviseError>),
+}
+
+/// A volume that is served on its thread.
+#[derive(Debug)]
+pub struct ServedVolume {
+    stop: OwnedFd,
+    page: Option<Arc<Page>>,
+}
+
+impl ServedVolume {
+    /// Keeps a volume served until it is told to stop. `tell` is called on its thread.
+    ///
+    /// # Errors
+    /// If there is no thread for it; then it is served no more.
+    pub fn run(
+        supervisor: Supervisor,
+        name: &str,
+        tell: impl Fn(VolumeNews) + Clone + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let (theirs, page) = (stop.try_clone()?, supervisor.page());
+        thread::Builder::new().name(format!("volume {name}")).spawn(move || {
+            let status = tell.clone();
+            let supervisor =
+                supervisor.observed_by(move |now| status(VolumeNews::Status(Box::new(now.clone()))));
+            tell(VolumeNews::Ended(supervisor.run(&theirs.as_fd())));
+        })?;
+        Ok(Self { stop, page })
+    }
+
+    /// What its workers count in, if they do.
+    pub fn page(&self) -> Option<&Arc<Page>> {
+        self.page.as_ref()
+    }
+
+    /// Has it drain, flush and end; that is told as news.
+    pub fn stop(&self) {
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+    }
+}

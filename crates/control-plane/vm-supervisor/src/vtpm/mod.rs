@@ -1,0 +1,209 @@
+//! A VM's TPM: swtpm, and what is recorded of its state.
+//!
+//! ```text
+//! vtpm.state/   what swtpm keeps, sealed by swtpm with the TPM's key
+//! vtpm/         a sealed volume: that key, and which states there were (record)
+//! ```
+//!
+//! The key goes from the volume into swtpm's pipe. Before swtpm starts, the state that is there is compared with the record;
+//! while it runs, each new state is recorded (keeper). A swtpm that dies is not replaced: what the guest measured into it since
+//! its start is gone, and a TPM that forgot would vouch for less than it says. The guest sees a TPM that fails; it has one
+//! again after its next start.
+
+mod keeper;
+mod record;
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use strongroom_crypto::mac::sha256;
+use strongroom_host::protocol::{OwnVolume, Problem, VmSpec};
+use strongroom_hypervisor::{RunDirectory, Swtpm};
+use strongroom_keys::ProviderKey;
+use thiserror::Error;
+
+pub use self::keeper::Keeper;
+use self::record::{RecordError, Refusal, StateDigest, TpmRecord};
+pub use self::record::{new_content, volume_size};
+use super::keys::VmKeys;
+use super::own_volume::{OpenOwnVolume, OwnVolumeError, hold_key};
+use super::starter::Starter;
+
+/// The file of the state that lasts, in its directory (swtpm's own name).
+pub(super) const STATE_FILE: &str = "tpm2-00.permall";
+/// The longest such file, in bytes: many times what libtpms keeps.
+const STATE_BYTES_MAX: u64 = 4 << 20;
+
+/// Why a VM has no TPM.
+#[derive(Debug, Error)]
+pub enum TpmError {
+    /// The volume of its record.
+    #[error(transparent)]
+    Volume(#[from] OwnVolumeError),
+    /// Its record.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Its state is not the one that it should be.
+    #[error("{path}: {refusal}")]
+    State {
+        /// The state's file.
+        path: PathBuf,
+        /// What is wrong.
+        refusal: Refusal,
+    },
+    /// swtpm.
+    #[error("{0}")]
+    Swtpm(Problem),
+    /// The operating system.
+    #[error("cannot {action} {path}: {error}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+impl TpmError {
+    /// The key that is missing, if it may come by itself.
+    pub fn missing_key(&self) -> Option<(&ProviderKey, &str)> {
+        match self {
+            Self::Volume(error) | Self::Record(RecordError::Volume(error)) => error.missing_key(),
+            _ => None,
+        }
+    }
+
+    /// As hostd is told.
+    pub fn problem(&self) -> Problem {
+        match self {
+            Self::Volume(error) | Self::Record(RecordError::Volume(error)) => error.problem(),
+            Self::State { .. } => {
+                let next = "restore volume vtpm and directory vtpm.state of the VM from the same backup";
+                Problem::new("tpm_state", format!("{self}; {next}"))
+            }
+            Self::Record(_) => Problem::new("tpm_state", self.to_string()),
+            Self::Swtpm(problem) => problem.clone(),
+            Self::System { .. } => Problem::new("system", self.to_string()),
+        }
+    }
+}
+
+/// Where everything of a VM's TPM is.
+#[derive(Clone, Debug)]
+pub struct TpmPlace {
+    /// Whose it is.
+    spec: VmSpec,
+    keys: Arc<VmKeys>,
+    starter: Starter,
+}
+
+impl TpmPlace {
+    /// Of this VM.
+    pub fn of(spec: &VmSpec, keys: &Arc<VmKeys>, starter: &Starter) -> Self {
+        Self { spec: spec.clone(), keys: Arc::clone(keys), starter: starter.clone() }
+    }
+
+    /// Starts a swtpm with the state that is there, if that is the right one.
+    ///
+    /// # Errors
+    /// Also while the VM's key cannot be had ([`TpmError::missing_key`]).
+    pub fn start(&self, run: &RunDirectory) -> Result<Swtpm, TpmError> {
+        let state = self.state_directory();
+        let system = |action| {
+            let path = state.clone();
+            move |error| TpmError::System { action, path, error }
+        };
+        let mut volume = self.open()?;
+        let mut record = TpmRecord::read(&mut volume)?;
+        let found = self.state()?.map(|(digest, _)| digest);
+        record
+            .judge(found.as_ref())
+            .map_err(|refusal| TpmError::State { path: state.join(STATE_FILE), refusal })?;
+        match DirBuilder::new().mode(0o700).create(&state) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(system("create")(error));
+            }
+            _ => {}
+        }
+        record.set_in_use(&mut volume, true)?;
+        let key = pipe_of(record.key().expose()).map_err(system("hand over the key of"))?;
+        volume.close()?;
+        self.starter.start_tpm(run, &key).map_err(TpmError::Swtpm)
+    }
+
+    fn state_directory(&self) -> PathBuf {
+        self.spec.tpm_state_path()
+    }
+
+    fn open(&self) -> Result<OpenOwnVolume, OwnVolumeError> {
+        let kek = hold_key(&self.keys, &self.spec, OwnVolume::Vtpm)?;
+        OpenOwnVolume::open_known(&self.spec, OwnVolume::Vtpm, kek.as_deref())
+    }
+
+    /// Records the state that is there, if it is a new one.
+    fn record(&self) -> Result<(), TpmError> {
+        let Some((digest, [file, directory])) = self.state()? else { return Ok(()) };
+        let path = self.state_directory();
+        let system = |error| TpmError::System { action: "sync", path: path.clone(), error };
+        // What is recorded has to be there after a power cut, or the one before it would be taken for put back.
+        file.sync_all().map_err(system)?;
+        directory.sync_all().map_err(system)?;
+        let mut volume = self.open()?;
+        let mut record = TpmRecord::read(&mut volume)?;
+        match record.judge(Some(&digest)) {
+            Err(refusal) => {
+                tracing::error!("VM {}: its TPM's state, while it runs: {refusal}", self.spec.name)
+            }
+            Ok(_) if record.record(&mut volume, &digest)? => {
+                tracing::debug!(
+                    "VM {}: its TPM's state is generation {}",
+                    self.spec.name,
+                    record.generation()
+                );
+            }
+            Ok(_) => {}
+        }
+        Ok(volume.close()?)
+    }
+
+    /// Notes that the TPM has ended in order, with the state that is there.
+    fn ended(&self) -> Result<(), TpmError> {
+        self.record()?;
+        let mut volume = self.open()?;
+        TpmRecord::read(&mut volume)?.set_in_use(&mut volume, false)?;
+        Ok(volume.close()?)
+    }
+
+    /// What is readable when there may be another state.
+    fn changes(&self) -> io::Result<OwnedFd> {
+        self.starter.watch_tpm()
+    }
+
+    /// The state that lasts, as it is now: its file, and its directory.
+    fn state(&self) -> Result<Option<(StateDigest, [File; 2])>, TpmError> {
+        let path = self.state_directory().join(STATE_FILE);
+        let system = |error| TpmError::System { action: "read", path: path.clone(), error };
+        let Some(opened) = self.starter.tpm_state().map_err(system)? else { return Ok(None) };
+        let opened = opened.map(File::from);
+        // Its directory is another user's, who may put anything there.
+        if !opened[0].metadata().map_err(system)?.is_file() {
+            return Err(system(io::Error::other("it is no file")));
+        }
+        let mut content = Vec::new();
+        (&opened[0]).take(STATE_BYTES_MAX).read_to_end(&mut content).map_err(system)?;
+        Ok(Some((sha256(&content), opened)))
+    }
+}
+
+/// A pipe from which these bytes can be read, and then its end.
+fn pipe_of(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let (reader, mut writer) = io::pipe()?;
+    writer.write_all(bytes)?;
+    Ok(reader.into())
+}

@@ -1,0 +1,382 @@
+//! What is in the volume `vtpm`: the key of a TPM's state, and which state is its last. `ON_DISK.md` has it byte by byte.
+//!
+//! swtpm seals its state, and would open an older one as well. So each state is a generation here, and what was recorded
+//! once is known again when somebody puts it back. Two slots are written in turn, so that a power cut leaves one whole.
+
+use strongroom_crypto::mac::sha256;
+use strongroom_memory::secret::{SecretBytes, SecretError};
+use strongroom_types::{STORED_COUNT_MAX, VolumeSize};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::own_volume::{OpenOwnVolume, OwnVolumeError};
+
+/// Of the key with which swtpm seals its state (AES-256), in bytes.
+pub const KEY_BYTES: usize = 32;
+/// The first bytes of a slot.
+const MAGIC: &[u8; 8] = b"SRVTPM\r\n";
+/// The version of the format.
+const VERSION: u32 = 1;
+/// Set while a swtpm runs, or did when the host lost its power: then a state may be there that is not recorded.
+const IN_USE: u32 = 1;
+/// From slot to slot: a block, so that writing one leaves the other alone.
+const SLOT_BYTES: usize = 4096;
+/// What of a slot is used.
+const SLOT_USED: usize = 128;
+/// What its checksum is over.
+const SLOT_CHECKED: usize = 96;
+/// Where former states are.
+const FORMER_AT: u64 = 2 * SLOT_BYTES as u64;
+/// How many states are remembered: at some twenty for each boot of a guest, those of several years.
+const FORMER_MAX: u64 = 32768;
+/// Of one: its generation, and the first 24 bytes of its digest.
+const FORMER_BYTES: usize = 32;
+
+/// The size of the volume.
+pub const VOLUME_BYTES: u64 = FORMER_AT + FORMER_MAX * FORMER_BYTES as u64;
+
+/// SHA-256 of a state file.
+pub type StateDigest = [u8; 32];
+
+/// Why what the volume holds cannot be used.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// Reading or writing it.
+    #[error(transparent)]
+    Volume(#[from] OwnVolumeError),
+    /// No memory for a key.
+    #[error("no memory for the TPM's key: {0}")]
+    Secret(#[from] SecretError),
+    /// It is of a later program.
+    #[error(
+        "what is recorded of the TPM is of version {0}, which this program does not know; use a newer one"
+    )]
+    Version(u32),
+    /// No slot is whole.
+    #[error(
+        "what is recorded of the TPM is damaged ({0}); restore volume vtpm and directory vtpm.state of the VM from the same backup"
+    )]
+    Damaged(&'static str),
+}
+
+/// Why a TPM is not started with the state that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// An older state was put back.
+    #[error(
+        "it is generation {found} of the TPM's state, and the last one is {last}: an older state was put back"
+    )]
+    PutBack {
+        /// Which it is.
+        found: u64,
+        /// Which it should be.
+        last: u64,
+    },
+    /// It is not there.
+    #[error("the TPM's state is missing; its last generation is {last}")]
+    Missing {
+        /// Which it should be.
+        last: u64,
+    },
+    /// The TPM ended in order, and this is not what it left.
+    #[error(
+        "it is not generation {last} of the TPM's state, with which the TPM ended: another one was put in its place"
+    )]
+    Other {
+        /// Which it should be.
+        last: u64,
+    },
+}
+
+/// What is there, when it is not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing yet, as it should be.
+    New,
+    /// The recorded one.
+    Recorded,
+    /// Not recorded: written right before a crash, if swtpm's key opens it.
+    Unrecorded,
+}
+
+/// What is recorded.
+#[derive(Debug)]
+pub struct TpmRecord {
+    key: SecretBytes,
+    in_use: bool,
+    sequence: u64,
+    generation: u64,
+    digest: StateDigest,
+    former: Vec<[u8; FORMER_BYTES]>,
+}
+
+/// The first content of a volume, with a new key.
+///
+/// # Errors
+/// If there is no memory for the key, or the system gives no random numbers.
+pub fn new_content() -> Result<Zeroizing<Vec<u8>>, SecretError> {
+    let key = SecretBytes::random(KEY_BYTES)?;
+    let former = vec![[0; FORMER_BYTES]; FORMER_MAX as usize];
+    let new = TpmRecord { key, in_use: false, sequence: 1, generation: 0, digest: [0; 32], former };
+    Ok(new.slot())
+}
+
+/// The size of the volume, as volumes have it.
+///
+/// # Errors
+/// Never: it is a constant in range.
+pub fn volume_size() -> Result<VolumeSize, strongroom_types::SizeError> {
+    VolumeSize::new(VOLUME_BYTES)
+}
+
+impl TpmRecord {
+    /// Reads what is recorded.
+    ///
+    /// # Errors
+    /// Also if it is damaged, or of a later program.
+    pub fn read(volume: &mut OpenOwnVolume) -> Result<Self, RecordError> {
+        if volume.size_bytes() < VOLUME_BYTES {
+            return Err(RecordError::Damaged("the volume is too small"));
+        }
+        let mut slots = Zeroizing::new(vec![0; 2 * SLOT_BYTES]);
+        volume.read_at(0, &mut slots)?;
+        let whole = slots.chunks_exact(SLOT_BYTES).filter(|slot| is_whole(slot));
+        let last =
+            whole.max_by_key(|slot| number(slot, 16)).ok_or(RecordError::Damaged("no slot is whole"))?;
+        let version = u32::try_from(number(last, 8) & u64::from(u32::MAX)).unwrap_or_default();
+        if version != VERSION {
+            return Err(RecordError::Version(version));
+        }
+        let flags = number(last, 8) >> 32;
+        let mut key = SecretBytes::zeroed(KEY_BYTES)?;
+        key.expose_mut().copy_from_slice(&last[32..64]);
+        let mut digest = [0; 32];
+        digest.copy_from_slice(&last[64..96]);
+        let mut bytes = vec![0; FORMER_MAX as usize * FORMER_BYTES];
+        volume.read_at(FORMER_AT, &mut bytes)?;
+        let former = bytes.as_chunks::<FORMER_BYTES>().0.to_vec();
+        let (sequence, generation) = (number(last, 16), number(last, 24));
+        if sequence.max(generation) > STORED_COUNT_MAX {
+            return Err(RecordError::Damaged("it counts more states than a TPM ever has"));
+        }
+        let record =
+            Self { key, in_use: flags & u64::from(IN_USE) != 0, sequence, generation, digest, former };
+        match record.remembered().all(|generation| number(record.entry(generation), 0) == generation) {
+            true => Ok(record),
+            false => Err(RecordError::Damaged("a former state is not what it should be")),
+        }
+    }
+
+    /// The key that seals the state.
+    pub fn key(&self) -> &SecretBytes {
+        &self.key
+    }
+
+    /// How many states there were.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether a TPM may be started with a state, or without one.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn judge(&self, state: Option<&StateDigest>) -> Result<Verdict, Refusal> {
+        let last = self.generation;
+        match state {
+            None if last == 0 => Ok(Verdict::New),
+            None => Err(Refusal::Missing { last }),
+            Some(state) if last > 0 && *state == self.digest => Ok(Verdict::Recorded),
+            Some(state) => match self.generation_of(state) {
+                Some(found) => Err(Refusal::PutBack { found, last }),
+                None if self.in_use => Ok(Verdict::Unrecorded),
+                None => Err(Refusal::Other { last }),
+            },
+        }
+    }
+
+    /// Notes that a swtpm runs from now on, or that it has ended in order.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub fn set_in_use(&mut self, volume: &mut OpenOwnVolume, in_use: bool) -> Result<(), RecordError> {
+        if self.in_use != in_use {
+            self.in_use = in_use;
+            self.write(volume)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a state that lasts the last one. Whether it is: a former one is not, nor is the one that is recorded already.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub fn record(&mut self, volume: &mut OpenOwnVolume, state: &StateDigest) -> Result<bool, RecordError> {
+        if self.generation_of(state).is_some() {
+            return Ok(false);
+        }
+        let next = self.generation + 1;
+        let mut entry = [0; FORMER_BYTES];
+        entry[..8].copy_from_slice(&next.to_le_bytes());
+        entry[8..].copy_from_slice(&state[..FORMER_BYTES - 8]);
+        let place = next % FORMER_MAX;
+        // Before the slot that counts it. What it replaces is not remembered by the slot before either.
+        volume.write_at(FORMER_AT + place * FORMER_BYTES as u64, &entry)?;
+        volume.flush()?;
+        self.former[place as usize] = entry;
+        (self.generation, self.digest) = (next, *state);
+        self.write(volume)?;
+        Ok(true)
+    }
+
+    fn write(&mut self, volume: &mut OpenOwnVolume) -> Result<(), RecordError> {
+        self.sequence += 1;
+        let place = (self.sequence % 2) * SLOT_BYTES as u64;
+        volume.write_at(place, &self.slot())?;
+        Ok(volume.flush()?)
+    }
+
+    fn slot(&self) -> Zeroizing<Vec<u8>> {
+        let mut slot = Zeroizing::new(vec![0; SLOT_BYTES]);
+        slot[..8].copy_from_slice(MAGIC);
+        slot[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        slot[12..16].copy_from_slice(&u32::from(self.in_use).to_le_bytes());
+        slot[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        slot[24..32].copy_from_slice(&self.generation.to_le_bytes());
+        slot[32..64].copy_from_slice(self.key.expose());
+        slot[64..96].copy_from_slice(&self.digest);
+        let checksum = sha256(&slot[..SLOT_CHECKED]);
+        slot[SLOT_CHECKED..SLOT_USED].copy_from_slice(&checksum);
+        slot
+    }
+
+    /// The generations that are known again: one less than there is room for, whose entry is the next one's.
+    fn remembered(&self) -> std::ops::RangeInclusive<u64> {
+        let oldest = (self.generation + 2).saturating_sub(FORMER_MAX).max(1);
+        oldest..=self.generation
+    }
+
+    fn entry(&self, generation: u64) -> &[u8; FORMER_BYTES] {
+        &self.former[(generation % FORMER_MAX) as usize]
+    }
+
+    fn generation_of(&self, state: &StateDigest) -> Option<u64> {
+        let start = &state[..FORMER_BYTES - 8];
+        self.remembered().find(|generation: &u64| &self.entry(*generation)[8..] == start)
+    }
+}
+
+fn is_whole(slot: &[u8]) -> bool {
+    slot.starts_with(MAGIC) && sha256(&slot[..SLOT_CHECKED]) == slot[SLOT_CHECKED..SLOT_USED]
+}
+
+/// The 64-bit number at a place.
+fn number(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::own_volume::create_with;
+
+    fn make(directory: &Path) -> PathBuf {
+        let path = directory.join("vtpm");
+        create_with(&path, volume_size().unwrap(), None, &new_content().unwrap()).unwrap();
+        path
+    }
+
+    fn open(path: &Path) -> (OpenOwnVolume, TpmRecord) {
+        let mut volume = OpenOwnVolume::open(path, None).unwrap();
+        let record = TpmRecord::read(&mut volume).unwrap();
+        (volume, record)
+    }
+
+    fn state(number: u64) -> StateDigest {
+        sha256(&number.to_le_bytes())
+    }
+
+    #[test]
+    fn a_state_that_was_put_back_is_known_again() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = make(scratch.path());
+        let (mut volume, mut record) = open(&path);
+        assert_eq!(record.judge(None), Ok(Verdict::New));
+        assert_eq!(record.judge(Some(&state(1))), Err(Refusal::Other { last: 0 }));
+        record.set_in_use(&mut volume, true).unwrap();
+        assert_eq!(record.judge(Some(&state(1))), Ok(Verdict::Unrecorded));
+        for number in 1..=3 {
+            assert!(record.record(&mut volume, &state(number)).unwrap());
+        }
+        assert!(!record.record(&mut volume, &state(3)).unwrap(), "it is recorded");
+        assert!(!record.record(&mut volume, &state(1)).unwrap(), "put back while it runs");
+        let key = record.key().duplicate().unwrap();
+        volume.close().unwrap();
+
+        // After a crash, and then in order.
+        let (mut volume, mut record) = open(&path);
+        assert_eq!((record.key(), record.generation()), (&key, 3));
+        let judge = |record: &TpmRecord, number| record.judge(Some(&state(number)));
+        assert_eq!(judge(&record, 3), Ok(Verdict::Recorded));
+        assert_eq!(judge(&record, 2), Err(Refusal::PutBack { found: 2, last: 3 }));
+        assert_eq!(judge(&record, 4), Ok(Verdict::Unrecorded));
+        assert_eq!(record.judge(None), Err(Refusal::Missing { last: 3 }));
+        record.set_in_use(&mut volume, false).unwrap();
+        volume.close().unwrap();
+        let (_, record) = open(&path);
+        assert_eq!(judge(&record, 3), Ok(Verdict::Recorded));
+        assert_eq!(judge(&record, 1), Err(Refusal::PutBack { found: 1, last: 3 }));
+        assert_eq!(judge(&record, 4), Err(Refusal::Other { last: 3 }));
+    }
+
+    #[test]
+    fn one_torn_slot_is_survived_and_two_are_told() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = make(scratch.path());
+        let (mut volume, mut record) = open(&path);
+        record.record(&mut volume, &state(1)).unwrap();
+        record.record(&mut volume, &state(2)).unwrap();
+        // As a power cut leaves it in the middle of the last slot.
+        let last = (record.sequence % 2) * SLOT_BYTES as u64;
+        volume.write_at(last + 64, &[0; 8]).unwrap();
+        let torn = TpmRecord::read(&mut volume).unwrap();
+        assert_eq!((torn.generation(), torn.judge(Some(&state(1)))), (1, Ok(Verdict::Recorded)));
+        volume.write_at(SLOT_BYTES as u64 - last + 64, &[0; 8]).unwrap();
+        assert!(matches!(TpmRecord::read(&mut volume), Err(RecordError::Damaged(_))));
+    }
+
+    #[test]
+    fn a_record_of_a_later_program_and_damaged_former_states_are_told() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = make(scratch.path());
+        let (mut volume, mut record) = open(&path);
+        record.record(&mut volume, &state(1)).unwrap();
+        volume.write_at(FORMER_AT + FORMER_BYTES as u64, &[9]).unwrap();
+        assert!(matches!(TpmRecord::read(&mut volume), Err(RecordError::Damaged(_))));
+        volume.write_at(FORMER_AT + FORMER_BYTES as u64, &[1]).unwrap();
+        TpmRecord::read(&mut volume).unwrap();
+        record.sequence += 1;
+        let mut later = record.slot();
+        later[8] = 2;
+        let checksum = sha256(&later[..SLOT_CHECKED]);
+        later[SLOT_CHECKED..SLOT_USED].copy_from_slice(&checksum);
+        volume.write_at((record.sequence % 2) * SLOT_BYTES as u64, &later).unwrap();
+        assert!(matches!(TpmRecord::read(&mut volume), Err(RecordError::Version(2))));
+    }
+
+    #[test]
+    fn only_so_many_states_are_remembered() {
+        let key = SecretBytes::random(KEY_BYTES).unwrap();
+        let former = vec![[0; FORMER_BYTES]; FORMER_MAX as usize];
+        let mut record = TpmRecord { key, in_use: true, sequence: 1, generation: 0, digest: [0; 32], former };
+        assert_eq!(record.remembered().count(), 0);
+        record.generation = FORMER_MAX - 1;
+        assert_eq!(record.remembered(), 1..=FORMER_MAX - 1);
+        record.generation = 3 * FORMER_MAX;
+        assert_eq!(record.remembered().count() as u64, FORMER_MAX - 1);
+    }
+}
