@@ -73,7 +73,7 @@ fn what_holds_the_key_may_do_nothing_else_and_ends_with_what_starts_its_workers(
 
     // It replaces workers, moves to another key and grows all the same.
     is_replaced(&volume);
-    CommandLine::new(&scratch).run(&["volume", "resize", "ds/vm1", "--size", "128M"]).success();
+    volume.command("resize", &["--size", "128M"]).success();
 
     let worker = Worker::of(&volume);
     family::kill(starter);

@@ -7,7 +7,6 @@
 //! supervisor of that VM, a process of its own, which fetches it (`strongroom_vm_supervisor`). hostd starts it as a program and does
 //! not link it.
 #![forbid(unsafe_code)]
-#![expect(clippy::disallowed_types, reason = "its locks become parking_lot's when its rooms are split")]
 
 pub mod checks;
 pub mod daemon;

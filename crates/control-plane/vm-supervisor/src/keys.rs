@@ -4,9 +4,10 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use strongroom_datastore::file::Descriptor;
 use strongroom_host::attestation::Attested;
@@ -54,7 +55,7 @@ impl VmKeys {
         let (told, name) = (Arc::clone(&readers), name.clone());
         let leases = ProviderLeases::new(Arc::clone(&keyring), move |event| {
             tell(&name, event);
-            for reader in lock(&told).iter().filter_map(Weak::upgrade) {
+            for reader in told.lock().iter().filter_map(Weak::upgrade) {
                 // Full of changes that nobody has looked at, it is readable already.
                 let _ = rustix::io::write(&reader, &1_u64.to_ne_bytes());
             }
@@ -82,7 +83,7 @@ impl VmKeys {
     /// # Errors
     /// [`KeyError::Unavailable`] while it cannot be had.
     pub fn hold(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
-        let _turn = lock(&self.fetching);
+        let _turn = self.fetching.lock();
         if let Some(kek) = self.leases.kek(key) {
             return Ok(kek);
         }
@@ -138,7 +139,7 @@ impl VmKeys {
 
     /// The key in the place of `key`, if the VM has left that.
     fn successor(&self, key: &ProviderKey) -> Option<ProviderKey> {
-        let moves = lock(&self.moves);
+        let moves = self.moves.lock();
         moves.successors.iter().find(|(left, _)| left == key).map(|(_, next)| next.clone())
     }
 
@@ -149,11 +150,11 @@ impl VmKeys {
     /// [`KeyError`]: nothing has begun.
     pub fn begin_move(&self, from: &[ProviderKey], to: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
         let kek = {
-            let _turn = lock(&self.fetching);
+            let _turn = self.fetching.lock();
             self.leases.hold(self.keyring.fetch_to_seal(to)?)?;
             self.leases.kek(to)
         };
-        let mut moves = lock(&self.moves);
+        let mut moves = self.moves.lock();
         moves.needed = from.to_vec();
         // What was left for one of these has come further; and nothing is the successor of what the VM is under.
         moves.successors.retain(|(left, _)| left != to && !from.contains(left));
@@ -172,7 +173,7 @@ impl VmKeys {
     /// # Errors
     /// While it cannot be had.
     pub fn hold_to_leave(&self, key: &ProviderKey) -> Result<Arc<Kek>, KeyError> {
-        let _turn = lock(&self.fetching);
+        let _turn = self.fetching.lock();
         match self.leases.kek(key) {
             Some(kek) => Ok(kek),
             None => self.keyring.fetch_to_leave(key).map(Arc::new),
@@ -181,7 +182,7 @@ impl VmKeys {
 
     /// The move is over: with `done`, no volume needs what it left, and that is wiped.
     pub fn end_move(&self, done: bool) {
-        let left = std::mem::take(&mut lock(&self.moves).needed);
+        let left = std::mem::take(&mut self.moves.lock().needed);
         if done {
             left.iter().for_each(|key| self.leases.forget(key));
         }
@@ -201,7 +202,7 @@ impl VmKeys {
     /// If there is no descriptor left.
     pub fn leases(&self) -> io::Result<Arc<dyn Leases>> {
         let changed = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        lock(&self.readers).push(Arc::downgrade(&changed));
+        self.readers.lock().push(Arc::downgrade(&changed));
         let (leases, moves) = (Arc::clone(&self.leases), Arc::clone(&self.moves));
         Ok(Arc::new(OneOfSeveral { leases, moves, changed }))
     }
@@ -240,10 +241,6 @@ impl fmt::Debug for VmKeys {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[derive(Debug)]
 struct OneOfSeveral {
     leases: Arc<ProviderLeases>,
@@ -266,7 +263,7 @@ impl Leases for OneOfSeveral {
 
     fn forget(&self, key: &ProviderKey) {
         // The volume that has moved does not need it. Others do.
-        if !lock(&self.moves).needed.contains(key) {
+        if !self.moves.lock().needed.contains(key) {
             self.leases.forget(key);
         }
     }

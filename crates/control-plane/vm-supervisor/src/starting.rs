@@ -1,12 +1,13 @@
 //! From a configuration to a machine: keys, volumes, QEMU; on a thread of its own, because each of them may take its time.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use strongroom_host::layout::Layout;
 use strongroom_host::orders::{Orphan, RunTask};
 use strongroom_host::protocol::{Disk, DiskKind, Problem, WaitingFor};
@@ -277,7 +278,7 @@ impl Starting {
         let events = Mutex::new(self.events.clone());
         let events = Arc::new(events);
         let tell = move |news: VolumeNews| {
-            let events = events.lock().unwrap_or_else(PoisonError::into_inner);
+            let events = events.lock();
             let _ = events.send(Event::Volume(index, news));
         };
         ServedVolume::run(supervisor, disk.name.as_str(), tell)

@@ -1,9 +1,9 @@
 //! What has changed, numbered, for whoever waits for it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{Change, ChangedObject, Changes, Epoch};
 use tokio::sync::watch;
 
@@ -77,7 +77,7 @@ impl ChangeLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

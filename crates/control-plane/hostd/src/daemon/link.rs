@@ -8,11 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use strongroom_host::layout::Layout;
@@ -123,7 +124,7 @@ impl Link {
     /// As [`ask`](Self::ask); also of a supervisor that does not count.
     pub async fn ask_statistics(&self, disk: DiskName) -> Result<Snapshot, Problem> {
         let (id, _) = self.ask_numbered(RequestKind::Statistics { disk }, &[]).await?;
-        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let counted = self.counted.lock().remove(&id);
         let none = || Problem::new("supervisor", "the VM's supervisor answered without what was asked for");
         counted.map(|snapshot| *snapshot).ok_or_else(none)
     }
@@ -137,10 +138,10 @@ impl Link {
         let away = || Problem::new("supervisor_away", "the VM's supervisor has died; try again in a moment");
         let (answer, answered) = oneshot::channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, answer);
+        self.waiting.lock().insert(id, answer);
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         if self.wire.send(&Request { id, kind }, &files).is_err() {
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            self.waiting.lock().remove(&id);
             return Err(away());
         }
         answered.await.map_err(|_| away())?.map(|known| (id, known))
@@ -148,23 +149,23 @@ impl Link {
 
     /// Keeps what was told for a request that is waited for.
     fn told(&self, id: u64, snapshot: Box<Snapshot>) {
-        let is_awaited = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&id);
+        let is_awaited = self.waiting.lock().contains_key(&id);
         if is_awaited {
-            self.counted.lock().unwrap_or_else(PoisonError::into_inner).insert(id, snapshot);
+            self.counted.lock().insert(id, snapshot);
         }
     }
 
     fn answered(&self, id: u64, answer: Answered) {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let waiting = self.waiting.lock().remove(&id);
         let is_taken = waiting.is_some_and(|waiting| waiting.send(answer).is_ok());
         if !is_taken {
             // Nobody waits any more.
-            self.counted.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            self.counted.lock().remove(&id);
         }
     }
 
     fn is_gone(&self) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.waiting.lock().clear();
         self.wire.hang_up();
     }
 }

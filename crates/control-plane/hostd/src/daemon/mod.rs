@@ -24,9 +24,10 @@ use std::fmt::Debug;
 use std::io;
 use std::os::unix::net::UnixListener as BlockingListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, flock};
 use strongroom_host::protocol::{
     ChangedObject, Datastore, DatastoreRequest, DatastoreState, Host, ObservedVms, Operation,
@@ -167,7 +168,7 @@ impl Hostd {
     }
 
     fn config(&self) -> HostConfig {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.config.lock().clone()
     }
 
     fn is_ending(&self) -> bool {
@@ -311,7 +312,7 @@ impl Hostd {
             .map_err(|error| Problem::new(error.code(), error.to_string()))?;
         self.notes.note(&path).map_err(|error| Problem::new("system", error.to_string()))?;
         let added = DatastoreConfig { path: path.clone(), id };
-        let mut config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut config = self.config.lock();
         if config.datastore(&path) != Some(&added) {
             let mut changed = config.clone();
             changed.datastores.retain(|datastore| datastore.path != path);

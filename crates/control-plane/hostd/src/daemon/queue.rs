@@ -1,8 +1,9 @@
 //! The queue of operations: at most sixteen at once, one at a time for a VM, and no VM before the others twice.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
     ChangedObject, Operation, OperationId, OperationKind, OperationOutcome, OperationRequest, OperationState,
     Problem, Progress,
@@ -257,7 +258,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes.lock()
     }
 }
 

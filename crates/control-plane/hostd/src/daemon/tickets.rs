@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{Problem, TicketId, TicketRequest};
 use strongroom_types::VmId;
 use tokio::sync::Notify;
@@ -107,7 +107,7 @@ impl Tickets {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TicketId, Entry>> {
-        let mut good = self.good.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut good = self.good.lock();
         let now = Instant::now();
         good.retain(|_, entry| entry.until > now);
         good

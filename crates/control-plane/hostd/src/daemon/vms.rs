@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use parking_lot::{Mutex, MutexGuard};
 use strongroom_host::protocol::{
     ChangedObject, Dump, ObservedVm, OffReason, PowerState, Problem, SuspendedMemory, VmGeneration, VmReason,
     VmSpec,
@@ -285,7 +286,7 @@ impl Vms {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<VmId, Entry>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

@@ -27,10 +27,11 @@ mod operations;
 mod site;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
@@ -70,7 +71,7 @@ fn whatever_the_datastores_writer_does_is_refused_or_as_the_model_says() {
             let _ = done.send(outcome);
         });
         let heard = ended.recv_timeout(DEADLINE);
-        let told = || said.lock().map(|said| said.join("\n  ")).unwrap_or_default();
+        let told = || said.lock().join("\n  ");
         match heard {
             Ok(Ok((attacks, outcomes))) => {
                 round.join().unwrap();
@@ -111,7 +112,7 @@ fn attack(site: &Site, seed: u64, said: &Said) -> Result<(Vec<&'static str>, Vec
     let attacks = attacks::draw(site, &mut random);
     for attack in &attacks {
         attack.carry_out(site);
-        said.lock().unwrap().push(format!("attack: {attack:?}"));
+        said.lock().push(format!("attack: {attack:?}"));
     }
     let mut round = Round::new(site, said, &attacks);
     round.work(&mut random)?;

@@ -60,7 +60,7 @@ impl<'a> Round<'a> {
     }
 
     fn say(&self, what: String) {
-        self.said.lock().unwrap().push(what);
+        self.said.lock().push(what);
     }
 
     fn came(&mut self, what: &str) {

@@ -4,9 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags, inotify, openat};
 use rustix::io::Errno;
 use strongroom_confine::{Cgroup, RUN_DIRECTORY, TASKS_MAX, UidLease};
@@ -114,13 +115,13 @@ struct Turns {
 impl Turns {
     /// Waits until there are less than [`ASKS_MAX`].
     fn take(&self) {
-        let taken = lock(&self.taken);
-        let wait = self.given_back.wait_while(taken, |taken| *taken >= ASKS_MAX);
-        *wait.unwrap_or_else(PoisonError::into_inner) += 1;
+        let mut taken = self.taken.lock();
+        self.given_back.wait_while(&mut taken, |taken| *taken >= ASKS_MAX);
+        *taken += 1;
     }
 
     fn give_back(&self) {
-        *lock(&self.taken) -= 1;
+        *self.taken.lock() -= 1;
         self.given_back.notify_one();
     }
 }
@@ -158,10 +159,10 @@ pub fn serve(
         }
     }
     // Nobody is there for it to speak for.
-    lock(&server.kept).iter_mut().for_each(Kept::end_monitor);
+    server.kept.lock().iter_mut().for_each(Kept::end_monitor);
     server.workers.wait_for_all();
     // QEMU outlives a supervisor that was killed, and has its cgroup.
-    let lives = lock(&server.kept).iter().any(Kept::is_alive);
+    let lives = server.kept.lock().iter().any(Kept::is_alive);
     if lives { std::process::exit(0) } else { Ok(()) }
 }
 
@@ -249,7 +250,7 @@ impl Server {
                 Ok((Answer::Done, Vec::new()))
             }
             Ask::ProbeQemu => {
-                let _one_at_a_time = lock(&self.starting);
+                let _one_at_a_time = self.starting.lock();
                 Ok((Answer::Qemu(self.probe()?.findings()), Vec::new()))
             }
             Ask::Swtpm => self.start_swtpm(files.next().ok_or_else(without)?),
@@ -305,7 +306,7 @@ impl Server {
     /// Only if none runs, and none is there to be taken over; what is kept of those that have ended is given up. To be asked
     /// with [`starting`](Self::starting) held, until the new one is kept.
     fn allow_one(&self, what: &str, is_such: impl Fn(&Kept) -> bool) -> Result<(), Problem> {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         kept.retain(|kept| !is_such(kept) || kept.is_alive());
         match kept.iter().any(is_such) || self.task.adopt.is_some() {
             true => {
@@ -317,7 +318,7 @@ impl Server {
 
     fn kill(&self, pid: u32) {
         self.workers.kill(pid);
-        if let Some(kept) = lock(&self.kept).iter_mut().find(|kept| kept.pid() == pid) {
+        if let Some(kept) = self.kept.lock().iter_mut().find(|kept| kept.pid() == pid) {
             kept.kill();
         }
         // One that was left, and not found yet.
@@ -344,7 +345,7 @@ impl Server {
 
     fn start_swtpm(&self, key: OwnedFd) -> Done {
         self.allow_tpm()?;
-        let _one_at_a_time = lock(&self.starting);
+        let _one_at_a_time = self.starting.lock();
         self.allow_one("swtpm", Kept::is_swtpm)?;
         let run = self.make_qemus_directory()?;
         let isolation = self.belongings.isolation(&self.launcher);
@@ -352,17 +353,17 @@ impl Server {
         let swtpm = started.map_err(|error| Problem::new("swtpm", error.to_string()))?;
         let (identity, shortfalls) = (swtpm.identity(), swtpm.shortfalls().to_vec());
         let files = swtpm.files().map_err(|error| system(&error))?;
-        lock(&self.kept).push(Kept::Swtpm(swtpm));
+        self.kept.lock().push(Kept::Swtpm(swtpm));
         let files = std::iter::once(files.pidfd).chain(files.stderr).collect();
         Ok((Answer::Process { identity, networks: Vec::new(), shortfalls }, files))
     }
 
     fn start_qemu(&self, mut machine: MachineSpec, waiting: bool) -> Done {
-        let _one_at_a_time = lock(&self.starting);
+        let _one_at_a_time = self.starting.lock();
         self.allow_one("QEMU", |kept| !kept.is_swtpm())?;
         let run = self.make_qemus_directory()?;
         machine.cdrom.clone_from(&self.cdrom);
-        machine.tpm = lock(&self.kept).iter().find_map(|kept| match kept {
+        machine.tpm = self.kept.lock().iter().find_map(|kept| match kept {
             Kept::Swtpm(swtpm) => Some(swtpm.socket()),
             _ => None,
         });
@@ -376,12 +377,12 @@ impl Server {
         let (identity, networks) = (qemu.machine.identity(), qemu.networks.clone());
         let shortfalls = qemu.machine.shortfalls().to_vec();
         let files = qemu.machine.hand_over().map_err(|error| system(&error))?;
-        lock(&self.kept).push(Kept::Qemu(qemu));
+        self.kept.lock().push(Kept::Qemu(qemu));
         Ok((Answer::Process { identity, networks, shortfalls }, of_machine(files).collect()))
     }
 
     fn renew_monitor(&self) -> Done {
-        let _one_at_a_time = lock(&self.starting);
+        let _one_at_a_time = self.starting.lock();
         let run = self.qemus_directory()?;
         let identity: QemuIdentity = self.with_machine(|machine| {
             machine.end_monitor();
@@ -394,7 +395,7 @@ impl Server {
     }
 
     fn with_machine<T>(&self, does: impl FnOnce(&mut MachineProcess) -> T) -> Result<T, Problem> {
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         let machine = kept.iter_mut().find_map(Kept::machine);
         machine.map(does).ok_or_else(|| Problem::new("qemu", "there is no QEMU to speak with"))
     }
@@ -402,9 +403,9 @@ impl Server {
     fn find_orphan(&self) -> Done {
         let gone = || Problem::new("qemu", "there is no QEMU to be taken over");
         let orphan = self.task.adopt.ok_or_else(gone)?;
-        let _one_at_a_time = lock(&self.starting);
+        let _one_at_a_time = self.starting.lock();
         // It is found once: whoever has found it has its connection.
-        if lock(&self.kept).iter().any(|kept| !kept.is_swtpm()) {
+        if self.kept.lock().iter().any(|kept| !kept.is_swtpm()) {
             return Err(gone());
         }
         let run = self.qemus_directory()?;
@@ -415,7 +416,7 @@ impl Server {
         let answer = Answer::Orphan { swtpm: of_swtpm.is_some() };
         let files = of_machine(machine.hand_over().map_err(|error| system(&error))?);
         let files = of_swtpm.into_iter().chain(files).collect();
-        let mut kept = lock(&self.kept);
+        let mut kept = self.kept.lock();
         kept.push(Kept::Found(machine));
         kept.extend(swtpm.map(Kept::Swtpm));
         Ok((answer, files))
@@ -452,10 +453,6 @@ impl Server {
 /// The connection first: what says last what a process said is not always there.
 fn of_machine(files: MachineFiles) -> impl Iterator<Item = OwnedFd> {
     [files.monitor, files.process.pidfd].into_iter().chain(files.process.stderr)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn system(error: &dyn std::fmt::Display) -> Problem {
