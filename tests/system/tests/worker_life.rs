@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use rustix::process::Signal;
 use serde_json::Value;
-use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume};
+use strongroom_system_tests::{CommandLine, Protection, Scratch, Volume, family};
 use worker_support::{DEADLINE, NbdClient, VerifiedIo, Worker, exposure, wait_until};
 
 /// Between two blows, so that each meets other I/O.
@@ -187,12 +187,12 @@ fn a_worker_that_cannot_start_is_tried_again() {
     let volume = Volume::create(&scratch, "vm1", "64M", Protection::Encrypted);
     let exposed = volume.expose();
     let worker = Worker::of(&volume);
-    let supervisor = exposed.process().id();
-    // A few more descriptors than the supervisor has: enough for it, and too few for the rings of a worker, which takes
+    let starter = family::only_child_of(exposed.process().id());
+    // A few more descriptors than what starts workers has: enough for it, and too few for the rings of a worker, which takes
     // over none of them. How many it has depends on who started it.
-    let open = fs::read_dir(format!("/proc/{supervisor}/fd")).unwrap().count();
+    let open = fs::read_dir(format!("/proc/{starter}/fd")).unwrap().count();
     let limit = format!("--nofile={0}:{0}", open + 8);
-    CommandLine::new(&scratch).peer("prlimit", &[&format!("--pid={supervisor}"), &limit]);
+    CommandLine::new(&scratch).peer("prlimit", &[&format!("--pid={starter}"), &limit]);
     worker.kill();
     let log = || fs::read_to_string(exposed.process().stderr_log()).unwrap();
     wait_until("it is tried again", || {

@@ -16,7 +16,7 @@ use strongroom_host::protocol::{DiskKey, VmGeneration, VmSpec, VolumeFacts};
 use strongroom_host::vm_directory::{StagedVm, VmRecord};
 use strongroom_keys::{Kek, ProviderKey};
 use strongroom_memory::secret::SecretBytes;
-use strongroom_streams::{Log, StreamKind, StreamWriter};
+use strongroom_streams::{Log, Shape, StreamKind, StreamWriter};
 use strongroom_types::{VolumeId, VolumeSize};
 use strongroom_vm_supervisor::attestation::tag;
 use strongroom_vm_supervisor::own_volume::OpenOwnVolume;
@@ -266,7 +266,8 @@ impl Site {
                 }
                 Kind::Console => {
                     let medium = OpenOwnVolume::open(&made.path, Some(&self.kek)).unwrap();
-                    let mut log = Log::begin(medium, StreamKind::Console, made.volume, (4096, 16)).unwrap();
+                    let shape = Shape { slot_bytes: 4096, ring_slots: 16 };
+                    let mut log = Log::begin(medium, StreamKind::Console, made.volume, shape).unwrap();
                     log.say(&text(&made.path, 1, CONSOLE_BLOCKS)).unwrap();
                     log.persist().unwrap();
                     log.into_medium().close().unwrap();
