@@ -51,6 +51,18 @@ const IMPORTING: &str = ".importing";
 /// How long a job of a hostd that was killed may take to notice.
 const PREDECESSOR_ENDS_WITHIN: Duration = Duration::from_secs(60);
 
+/// What a job is done with.
+struct Job<'a> {
+    home: &'a Path,
+    grants: Vec<Grant>,
+    /// What came beside its order.
+    files: Vec<OwnedFd>,
+    /// To whom it is told how far it is.
+    wire: &'a Wire,
+    /// As long as it is held, nobody else is at work on the VM's directory.
+    lock: VmLock,
+}
+
 /// Does a job, when nobody else is at work on the VM's directory.
 pub fn run(
     home: &Path,
@@ -79,18 +91,17 @@ pub fn run(
     if needs_no_hand(&task) {
         confine(home, vec![spec.directory()])?;
     }
+    let job = Job { home, grants, files, wire, lock };
     match &task {
-        Task::Create(spec) => create(home, grants, spec, wire, &lock),
-        Task::Configure(spec) => configure(home, grants, spec, wire),
-        Task::Import { spec, disk, format } => import(home, grants, (spec, disk, *format), files, wire),
-        Task::Rekey(spec) => move_to_other_key(home, grants, spec, wire),
-        Task::ChangeDisk { spec, change } => disks::change(granted(home, grants, spec)?, spec, change),
-        Task::ConsoleLog(spec) => give_console_log(home, grants, spec, files),
-        Task::Check { spec, disk, reads_blocks } => {
-            check_disk(granted(home, grants, spec)?, (spec, disk, *reads_blocks), files, lock)
-        }
-        Task::Export { spec, disk, format } => export_disk(home, grants, (spec, disk, *format), files, lock),
-        Task::Dump { spec, number } => give_dump(home, grants, (spec, *number), files, lock),
+        Task::Create(spec) => job.create(spec),
+        Task::Configure(spec) => job.configure(spec),
+        Task::Import { spec, disk, format } => job.import(spec, disk, *format),
+        Task::Rekey(spec) => job.move_to_other_key(spec),
+        Task::ChangeDisk { spec, change } => disks::change(job.keys(spec)?, spec, change),
+        Task::ConsoleLog(spec) => job.give_console_log(spec),
+        Task::Check { spec, disk, reads_blocks } => job.check_disk(spec, disk, *reads_blocks),
+        Task::Export { spec, disk, format } => job.export_disk(spec, disk, *format),
+        Task::Dump { spec, number } => job.give_dump(spec, *number),
         Task::Run(_) | Task::StartProcesses(_) | Task::Hand(_) | Task::Judge(_) => {
             Err(Problem::new("internal", "that is no job"))
         }
@@ -122,111 +133,189 @@ fn needs_no_hand(task: &Task) -> bool {
     }
 }
 
-/// Makes a VM's directory with its volumes; does nothing if it is there.
-fn create(
-    home: &Path,
-    grants: Vec<Grant>,
-    spec: &VmSpec,
-    wire: &Wire,
-    lock: &VmLock,
-) -> Result<Vec<VolumeFacts>, Problem> {
-    let Some(staged) = StagedVm::begin(spec).map_err(directory_problem)? else {
-        return facts(spec);
-    };
-    let name_giver = NameGiver::start(home, spec, lock)?;
-    confine(home, vec![staged.path().to_owned()])?;
-    let mut makers = Makers::new(home, grants, spec)?;
-    let mut spec = spec.clone();
-    let total = spec.disks.len();
-    for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
-        tell(wire, done, total)?;
-        makers.make(&staged.path().join(disk.name.as_str()), disk)?;
+impl Job<'_> {
+    fn keys(self, spec: &VmSpec) -> Result<Arc<VmKeys>, Problem> {
+        granted(self.home, self.grants, spec)
     }
-    makers.make_own(staged.path(), &spec)?;
-    let made = facts_in(staged.path(), &spec)?;
-    let mut record = VmRecord::new(spec.clone(), None);
-    makers.attest(&mut record, spec.with_facts(&made))?;
-    record.write(staged.path()).map_err(directory_problem)?;
-    name_giver.give()?;
-    Ok(made)
-}
 
-/// Writes another configuration into a VM's directory, and makes the volumes that it names and that are not there.
-fn configure(
-    home: &Path,
-    grants: Vec<Grant>,
-    spec: &VmSpec,
-    wire: &Wire,
-) -> Result<Vec<VolumeFacts>, Problem> {
-    let directory = spec.directory();
-    let before = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
-    let mut makers = Makers::new(home, grants, spec)?;
-    let mut spec = spec.clone();
-    let total = spec.disks.len();
-    for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
-        tell(wire, done, total)?;
-        let path = directory.join(disk.name.as_str());
-        if path.symlink_metadata().is_err() {
-            makers.make(&path, disk)?;
+    /// Makes a VM's directory with its volumes; does nothing if it is there.
+    fn create(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, wire, lock, .. } = self;
+        let Some(staged) = StagedVm::begin(spec).map_err(directory_problem)? else {
+            return facts(spec);
+        };
+        let name_giver = NameGiver::start(home, spec, &lock)?;
+        confine(home, vec![staged.path().to_owned()])?;
+        let mut makers = Makers::new(home, grants, spec)?;
+        let mut spec = spec.clone();
+        let total = spec.disks.len();
+        for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
+            tell(wire, done, total)?;
+            makers.make(&staged.path().join(disk.name.as_str()), disk)?;
         }
+        makers.make_own(staged.path(), &spec)?;
+        let made = facts_in(staged.path(), &spec)?;
+        let mut record = VmRecord::new(spec.clone(), None);
+        makers.attest(&mut record, spec.with_facts(&made))?;
+        record.write(staged.path()).map_err(directory_problem)?;
+        name_giver.give()?;
+        Ok(made)
     }
-    makers.make_own(&directory, &spec)?;
-    let made = facts(&spec)?;
-    let mut record = before;
-    makers.attest(&mut record, spec.with_facts(&made))?;
-    record.write(&directory).map_err(directory_problem)?;
-    Ok(made)
-}
 
-/// Fills a disk with an image. It is filled beside its place, so that what it held is there until the image is complete.
-fn import(
-    home: &Path,
-    grants: Vec<Grant>,
-    (spec, disk, format): (&VmSpec, &DiskName, ImageFormat),
-    files: Vec<OwnedFd>,
-    wire: &Wire,
-) -> Result<Vec<VolumeFacts>, Problem> {
-    let no_disk =
-        || Problem::new("no_such_disk", format!("VM {} has no disk {disk} that keeps data", spec.name));
-    let mut wanted = fillable(spec, disk).ok_or_else(no_disk)?;
-    let image = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no image came"))?;
-    let image = File::from(image);
-    let handed = image.try_clone().map_err(|error| Problem::new("system", error.to_string()))?;
-    let image = examine(image, format)?;
-    if image.size() > wanted.size_bytes {
-        let message =
-            format!("the image's disk has {}, and disk {disk} has {}", image.size(), wanted.size_bytes);
-        return Err(Problem::new("image_too_large", message).with_next_step("make the disk larger"));
+    /// Writes another configuration into a VM's directory, and makes the volumes that it names and that are not there.
+    fn configure(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, wire, .. } = self;
+        let directory = spec.directory();
+        let before = VmRecord::read_of(&directory, spec.id).map_err(directory_problem)?;
+        let mut makers = Makers::new(home, grants, spec)?;
+        let mut spec = spec.clone();
+        let total = spec.disks.len();
+        for (done, disk) in spec.disks.iter_mut().filter(|disk| disk.kind == DiskKind::Data).enumerate() {
+            tell(wire, done, total)?;
+            let path = directory.join(disk.name.as_str());
+            if path.symlink_metadata().is_err() {
+                makers.make(&path, disk)?;
+            }
+        }
+        makers.make_own(&directory, &spec)?;
+        let made = facts(&spec)?;
+        let mut record = before;
+        makers.attest(&mut record, spec.with_facts(&made))?;
+        record.write(&directory).map_err(directory_problem)?;
+        Ok(made)
     }
-    let format = image_format(image.format());
-    let converter = Converter::for_image(home, &handed, format, wanted.size_bytes, Way::Import)?;
-    confine(home, vec![spec.directory()])?;
-    let place = spec.volume_path(disk);
-    let staged = staged_path(&place);
-    if staged.symlink_metadata().is_ok() {
-        delete(&staged, LOCK_WAIT).map_err(datastore_problem)?;
+
+    /// Fills a disk with an image. It is filled beside its place, so that what it held is there until the image is complete.
+    fn import(
+        self,
+        spec: &VmSpec,
+        disk: &DiskName,
+        format: ImageFormat,
+    ) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, files, wire, .. } = self;
+        let no_disk =
+            || Problem::new("no_such_disk", format!("VM {} has no disk {disk} that keeps data", spec.name));
+        let mut wanted = fillable(spec, disk).ok_or_else(no_disk)?;
+        let image = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no image came"))?;
+        let image = File::from(image);
+        let handed = image.try_clone().map_err(|error| Problem::new("system", error.to_string()))?;
+        let image = examine(image, format)?;
+        if image.size() > wanted.size_bytes {
+            let message =
+                format!("the image's disk has {}, and disk {disk} has {}", image.size(), wanted.size_bytes);
+            return Err(Problem::new("image_too_large", message).with_next_step("make the disk larger"));
+        }
+        let format = image_format(image.format());
+        let converter = Converter::for_image(home, &handed, format, wanted.size_bytes, Way::Import)?;
+        confine(home, vec![spec.directory()])?;
+        let place = spec.volume_path(disk);
+        let staged = staged_path(&place);
+        if staged.symlink_metadata().is_ok() {
+            delete(&staged, LOCK_WAIT).map_err(datastore_problem)?;
+        }
+        let mut makers = Makers::new(home, grants, spec)?;
+        makers.make(&staged, &mut wanted)?;
+        let filled = makers.fill(&staged, &wanted, &image, converter, wire);
+        if let Err(problem) = filled {
+            let _ = delete(&staged, LOCK_WAIT);
+            return Err(problem);
+        }
+        // From here on only the image counts: what is interrupted now is done again, and finds no disk or the new one.
+        if place.symlink_metadata().is_ok() {
+            delete(&place, LOCK_WAIT).map_err(datastore_problem)?;
+        }
+        rename(&staged, &place).map_err(datastore_problem)?;
+        // The one that was there is not to be found any more.
+        let mut filled = spec.clone();
+        filled.own_volumes.retain(|own| own.name != *disk);
+        filled.disks.iter_mut().filter(|known| known.name == *disk).for_each(|known| *known = wanted.clone());
+        let facts = facts(&filled)?.into_iter().filter(|facts| facts.disk == *disk).collect::<Vec<_>>();
+        let mut record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
+        makers.attest(&mut record, spec.clone().with_facts(&facts))?;
+        record.write(&spec.directory()).map_err(directory_problem)?;
+        Ok(facts)
     }
-    let mut makers = Makers::new(home, grants, spec)?;
-    makers.make(&staged, &mut wanted)?;
-    let filled = makers.fill(&staged, &wanted, &image, converter, wire);
-    if let Err(problem) = filled {
-        let _ = delete(&staged, LOCK_WAIT);
-        return Err(problem);
+
+    /// Moves all volumes of a VM that is off to another key.
+    fn move_to_other_key(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, wire, .. } = self;
+        let keys = granted(home, grants, spec)?;
+        let tell = |progress| {
+            let told = wire.send(&Report::Progress(progress), &[]);
+            told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
+        };
+        facts(&rekey(spec, &keys, None, tell)?)
     }
-    // From here on only the image counts: what is interrupted now is done again, and finds no disk or the new one.
-    if place.symlink_metadata().is_ok() {
-        delete(&place, LOCK_WAIT).map_err(datastore_problem)?;
+
+    /// Gives what the guest has said to a client.
+    fn give_console_log(self, spec: &VmSpec) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, files, .. } = self;
+        let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+        let keys = granted(home, grants, spec)?;
+        let kek = own_volume::hold_key(&keys, spec, OwnVolume::Console).map_err(|error| error.problem())?;
+        let said = console_log::read(spec, kek.as_deref())?;
+        console_log::give(client.into(), Ok(said));
+        Ok(Vec::new())
     }
-    rename(&staged, &place).map_err(datastore_problem)?;
-    // The one that was there is not to be found any more.
-    let mut filled = spec.clone();
-    filled.own_volumes.retain(|own| own.name != *disk);
-    filled.disks.iter_mut().filter(|known| known.name == *disk).for_each(|known| *known = wanted.clone());
-    let facts = facts(&filled)?.into_iter().filter(|facts| facts.disk == *disk).collect::<Vec<_>>();
-    let mut record = VmRecord::read_of(&spec.directory(), spec.id).map_err(directory_problem)?;
-    makers.attest(&mut record, spec.clone().with_facts(&facts))?;
-    record.write(&spec.directory()).map_err(directory_problem)?;
-    Ok(facts)
+
+    /// Gives a dump to a client. Once it is open nobody else has to wait: its volume is held, and the rest of the VM's is not touched.
+    fn give_dump(self, spec: &VmSpec, number: u32) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, files, lock, .. } = self;
+        let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+        let keys =
+            VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
+        keys.add_grants(grants);
+        let kek =
+            own_volume::hold_key(&keys, spec, OwnVolume::Dump(number)).map_err(|error| error.problem())?;
+        let opened = GivenDump::open(spec, number, kek.as_deref())?;
+        drop(lock);
+        dump::give(client.into(), Ok(opened));
+        Ok(Vec::new())
+    }
+
+    /// Copies a disk into a client's file. As with a dump, only its volume is held meanwhile.
+    fn export_disk(
+        self,
+        spec: &VmSpec,
+        disk: &DiskName,
+        format: ImageFormat,
+    ) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, files, lock, .. } = self;
+        let mut files = files.into_iter();
+        let (Some(client), Some(file)) = (files.next(), files.next()) else {
+            return Err(Problem::new("no_file", "no socket came, or no file to write to"));
+        };
+        if format == ImageFormat::Auto {
+            return Err(Problem::new("bad_request", "an image is written in a format that is said"));
+        }
+        let file = File::from(file);
+        let size_bytes = export::data_disk(spec, disk)?.size_bytes;
+        let converter = Converter::for_image(home, &file, format, size_bytes, Way::Export)?;
+        // A raw image is written past the page cache, for which it is opened once more.
+        let image = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        confine(home, vec![spec.directory(), image])?;
+        let opened = ExportedDisk::open(spec, disk, &*granted(home, grants, spec)?)?;
+        drop(lock);
+        export::give(&GuestClient::new(client.into())?, &file, &opened, converter);
+        Ok(Vec::new())
+    }
+
+    /// Checks a disk for a client. As with a copy, only its volume is held meanwhile.
+    fn check_disk(
+        self,
+        spec: &VmSpec,
+        disk: &DiskName,
+        reads_blocks: bool,
+    ) -> Result<Vec<VolumeFacts>, Problem> {
+        let Self { home, grants, files, lock, .. } = self;
+        let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
+        let keys = granted(home, grants, spec)?;
+        let check = DiskCheck::new(spec, disk, reads_blocks, &keys)?;
+        let client = GuestClient::new(client.into())?;
+        drop(lock);
+        check.give(&client);
+        Ok(Vec::new())
+    }
 }
 
 /// What speaks against a configuration of a VM with encrypted disks being what its supervisor
@@ -244,96 +333,6 @@ pub fn judge(home: &Path, grants: Vec<Grant>, spec: &VmSpec) -> Result<Vec<Strin
         let kek = keys.hold(key).map_err(|error| error.to_string())?;
         is_tag(what, &kek, tag).map_err(|error| error.to_string())
     }))
-}
-
-/// Moves all volumes of a VM that is off to another key.
-fn move_to_other_key(
-    home: &Path,
-    grants: Vec<Grant>,
-    spec: &VmSpec,
-    wire: &Wire,
-) -> Result<Vec<VolumeFacts>, Problem> {
-    let keys = granted(home, grants, spec)?;
-    let tell = |progress| {
-        let told = wire.send(&Report::Progress(progress), &[]);
-        told.map_err(|error| Problem::new("hostd_gone", format!("hostd is gone: {error}")))
-    };
-    facts(&rekey(spec, &keys, None, tell)?)
-}
-
-/// Gives what the guest has said to a client.
-fn give_console_log(
-    home: &Path,
-    grants: Vec<Grant>,
-    spec: &VmSpec,
-    files: Vec<OwnedFd>,
-) -> Result<Vec<VolumeFacts>, Problem> {
-    let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-    let keys = granted(home, grants, spec)?;
-    let kek = own_volume::hold_key(&keys, spec, OwnVolume::Console).map_err(|error| error.problem())?;
-    let said = console_log::read(spec, kek.as_deref())?;
-    console_log::give(client.into(), Ok(said));
-    Ok(Vec::new())
-}
-
-/// Gives a dump to a client. Once it is open nobody else has to wait: its volume is held, and the rest of the VM's is not touched.
-fn give_dump(
-    home: &Path,
-    grants: Vec<Grant>,
-    (spec, number): (&VmSpec, u32),
-    files: Vec<OwnedFd>,
-    lock: VmLock,
-) -> Result<Vec<VolumeFacts>, Problem> {
-    let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-    let keys = VmKeys::new(home, &spec.name).map_err(|error| Problem::new("system", error.to_string()))?;
-    keys.add_grants(grants);
-    let kek = own_volume::hold_key(&keys, spec, OwnVolume::Dump(number)).map_err(|error| error.problem())?;
-    let opened = GivenDump::open(spec, number, kek.as_deref())?;
-    drop(lock);
-    dump::give(client.into(), Ok(opened));
-    Ok(Vec::new())
-}
-
-/// Copies a disk into a client's file. As with a dump, only its volume is held meanwhile.
-fn export_disk(
-    home: &Path,
-    grants: Vec<Grant>,
-    (spec, disk, format): (&VmSpec, &DiskName, ImageFormat),
-    files: Vec<OwnedFd>,
-    lock: VmLock,
-) -> Result<Vec<VolumeFacts>, Problem> {
-    let mut files = files.into_iter();
-    let (Some(client), Some(file)) = (files.next(), files.next()) else {
-        return Err(Problem::new("no_file", "no socket came, or no file to write to"));
-    };
-    if format == ImageFormat::Auto {
-        return Err(Problem::new("bad_request", "an image is written in a format that is said"));
-    }
-    let file = File::from(file);
-    let size_bytes = export::data_disk(spec, disk)?.size_bytes;
-    let converter = Converter::for_image(home, &file, format, size_bytes, Way::Export)?;
-    // A raw image is written past the page cache, for which it is opened once more.
-    let image = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    confine(home, vec![spec.directory(), image])?;
-    let opened = ExportedDisk::open(spec, disk, &*granted(home, grants, spec)?)?;
-    drop(lock);
-    export::give(&GuestClient::new(client.into())?, &file, &opened, converter);
-    Ok(Vec::new())
-}
-
-/// Checks a disk for a client. As with a copy, only its volume is held meanwhile.
-fn check_disk(
-    keys: Arc<VmKeys>,
-    (spec, disk, reads_blocks): (&VmSpec, &DiskName, bool),
-    files: Vec<OwnedFd>,
-    lock: VmLock,
-) -> Result<Vec<VolumeFacts>, Problem> {
-    let client = files.into_iter().next().ok_or_else(|| Problem::new("no_file", "no socket came"))?;
-    let check = DiskCheck::new(spec, disk, reads_blocks, &keys)?;
-    let client = GuestClient::new(client.into())?;
-    drop(lock);
-    check.give(&client);
-    Ok(Vec::new())
 }
 
 /// The VM's keys, with this leave to fetch them.

@@ -127,7 +127,7 @@ pub fn main(programs: &Programs) -> Result<(), SupervisorError> {
         }
         Task::StartProcesses(task) => {
             let run = VmRunDirectory::existing(run);
-            return starter::serve((task, run, qemu), files.into_iter().next(), &wire, programs);
+            return starter::serve(task, run, qemu, files.into_iter().next(), &wire, programs);
         }
         Task::Hand(task) => return hand::serve(task, files, wire),
         Task::Judge(spec) => {
@@ -164,7 +164,7 @@ fn live(
     let pages = Pages::default();
     let door = Door::new(events.clone(), pages.clone());
     door.open(&run, secret, vm)?;
-    let living = Vm::start(task, run, keys, starter, (events, inbox), pages)?;
+    let living = Vm::start(task, run, keys, starter, events, inbox, pages)?;
     // Who started us needs to prove nothing.
     door.admit(wire)?;
     living.run()

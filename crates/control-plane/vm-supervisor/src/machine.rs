@@ -209,7 +209,8 @@ fn firmware(spec: &VmSpec, run: &VmRunDirectory) -> Firmware {
 pub fn attachment(
     spec: &VmSpec,
     run: &VmRunDirectory,
-    (number, disk): (usize, &protocol::Disk),
+    number: usize,
+    disk: &protocol::Disk,
 ) -> DiskAttachment {
     let socket: PathBuf = run.disk_socket(number);
     match disk.frontend {
@@ -227,7 +228,7 @@ pub fn attachment(
 }
 
 fn disks(spec: &VmSpec, run: &VmRunDirectory) -> Vec<DiskAttachment> {
-    let attach = |numbered: (usize, &protocol::Disk)| attachment(spec, run, numbered);
+    let attach = |(number, disk): (usize, &protocol::Disk)| attachment(spec, run, number, disk);
     let seed = index_of(spec, OwnVolume::Seed).map(|index| {
         let name = OwnVolume::Seed.name();
         let server = NbdExport { socket: run.disk_socket(index), export: name.clone() };

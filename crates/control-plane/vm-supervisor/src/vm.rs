@@ -185,7 +185,8 @@ impl Vm {
         run: VmRunDirectory,
         keys: VmKeys,
         starter: Starter,
-        (events, inbox): (Sender<Event>, Receiver<Event>),
+        events: Sender<Event>,
+        inbox: Receiver<Event>,
         pages: Pages,
     ) -> Result<Self, SupervisorError> {
         let own = ProcessIdentity::own().ok_or(SupervisorError::Proc)?;
@@ -254,7 +255,7 @@ impl Vm {
 
     /// Lives until the VM is off, and everything of it in order.
     pub fn run(mut self) -> Result<(), SupervisorError> {
-        let off = loop {
+        let (reason, message) = loop {
             self.show_pages();
             self.tell();
             let event = match self.stop.as_ref().and_then(|stop| stop.deadline) {
@@ -272,7 +273,7 @@ impl Vm {
                 Err(RecvTimeoutError::Disconnected) => return Err(SupervisorError::Proc),
             }
         };
-        self.end(off)
+        self.end(reason, message)
     }
 
     /// Has the door answer from the pages of what is served now.
@@ -451,7 +452,7 @@ impl Vm {
     }
 
     /// Closes the volumes in order, wipes the keys, and leaves word.
-    fn end(mut self, (reason, message): (OffReason, String)) -> Result<(), SupervisorError> {
+    fn end(mut self, reason: OffReason, message: String) -> Result<(), SupervisorError> {
         self.is(PowerState::Stopping, None);
         if let Some(console) = self.console.take() {
             console.finish();

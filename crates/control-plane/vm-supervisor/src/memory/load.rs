@@ -83,7 +83,7 @@ impl Resuming {
             .map_err(|error| refused(error.to_string()))?;
         let needs: Needs =
             serde_json::from_slice(stream.description()).map_err(|error| refused(error.to_string()))?;
-        let now = Needs::of(spec, (program.version().to_string(), program.kvm().is_ok()), Uuid::nil())?;
+        let now = Needs::of(spec, program.version().to_string(), program.kvm().is_ok(), Uuid::nil())?;
         needs.fit(&now).map_err(&refused)?;
         stream.verify(|_| still_wanted(abandoned)).map_err(|error| refused(error.to_string()))?;
         Ok(Self { stream, needs, place })

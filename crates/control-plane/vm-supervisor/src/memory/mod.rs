@@ -71,7 +71,7 @@ struct DiskState {
 }
 
 impl Needs {
-    fn of(spec: &VmSpec, (qemu, kvm): (String, bool), generation_id: Uuid) -> Result<Self, Problem> {
+    fn of(spec: &VmSpec, qemu: String, kvm: bool, generation_id: Uuid) -> Result<Self, Problem> {
         Ok(Self {
             format: FORMAT,
             vm: spec.id,

@@ -67,7 +67,7 @@ impl Saving {
         let monitor = self.monitor();
         let kvm = monitor.runs_on_kvm().map_err(qmp_problem)?;
         let generation_id = monitor.generation_id().map_err(qmp_problem)?.unwrap_or_else(Uuid::nil);
-        let needs = Needs::of(&self.spec, (monitor.version().to_string(), kvm), generation_id)?;
+        let needs = Needs::of(&self.spec, monitor.version().to_string(), kvm, generation_id)?;
         let description =
             serde_json::to_vec(&needs).map_err(|error| Problem::new("internal", error.to_string()))?;
         let path = self.spec.own_volume_path(OwnVolume::Memory);

@@ -128,7 +128,9 @@ impl Turns {
 
 /// Does what the supervisor at the other end asks for, until that is gone.
 pub fn serve(
-    (task, run, qemu): (RunTask, VmRunDirectory, PathBuf),
+    task: RunTask,
+    run: VmRunDirectory,
+    qemu: PathBuf,
     cdrom: Option<OwnedFd>,
     wire: &Wire,
     programs: &Programs,

@@ -314,7 +314,7 @@ impl Work {
         if qemu.is_plugged(&device)? {
             return Ok(());
         }
-        let attached = attachment(&self.task.spec, &self.run, (place.socket, disk));
+        let attached = attachment(&self.task.spec, &self.run, place.socket, disk);
         // QEMU's user was given its socket when it was made.
         qemu.plug_served_disk(&device, &attached)
     }

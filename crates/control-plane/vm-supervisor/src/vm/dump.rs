@@ -61,7 +61,8 @@ impl Vm {
         &mut self,
         asked_by: &Connection,
         request: u64,
-        (operation, label): (OperationId, Option<String>),
+        operation: OperationId,
+        label: Option<String>,
     ) -> Result<(), Problem> {
         let asked_by = Some((asked_by.clone(), request));
         if let Some(dump) = self.activity.dump_mut().filter(|dump| dump.operation == operation) {
@@ -175,12 +176,13 @@ impl Vm {
                 Some(problem)
             }
         };
-        self.go_on_after_dump(before);
+        let (power, reason) = before;
+        self.go_on_after_dump(power, reason);
         self.tell();
         self.answer(asked_by, problem);
     }
 
-    fn go_on_after_dump(&mut self, (power, reason): (PowerState, Option<VmReason>)) {
+    fn go_on_after_dump(&mut self, power: PowerState, reason: Option<VmReason>) {
         if self.stop.is_some() {
             // It was asked to end meanwhile.
             return self.ask_guest_to_end(false);

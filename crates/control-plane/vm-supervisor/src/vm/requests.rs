@@ -25,7 +25,7 @@ impl Vm {
                 Err(problem) => Err(problem),
             },
             RequestKind::Dump { operation, label } => {
-                match self.dump(connection, request.id, (operation, label)) {
+                match self.dump(connection, request.id, operation, label) {
                     Ok(()) => return self.tell(),
                     Err(problem) => Err(problem),
                 }
