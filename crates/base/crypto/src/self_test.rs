@@ -42,13 +42,13 @@ fn run(comparison: &mut dyn Comparison) -> Result<(), CryptoError> {
 /// How an answer is compared with what is known. Its own interface so that a test can spoil one answer at a
 /// time and see it found.
 trait Comparison {
-    fn is_known(&mut self, algorithm: Algorithm, what: &'static str, answer: &[u8], known: &[u8]) -> bool;
+    fn compare(&mut self, algorithm: Algorithm, what: &'static str, answer: &[u8], known: &[u8]) -> bool;
 }
 
 struct CompareOnly;
 
 impl Comparison for CompareOnly {
-    fn is_known(&mut self, _: Algorithm, _: &'static str, answer: &[u8], known: &[u8]) -> bool {
+    fn compare(&mut self, _: Algorithm, _: &'static str, answer: &[u8], known: &[u8]) -> bool {
         answer == known
     }
 }
@@ -60,7 +60,7 @@ fn expect(
     answer: &[u8],
     known: &[u8],
 ) -> Result<(), CryptoError> {
-    if comparison.is_known(algorithm, what, answer, known) {
+    if comparison.compare(algorithm, what, answer, known) {
         Ok(())
     } else {
         Err(CryptoError::SelfTest { algorithm, what })
@@ -268,19 +268,13 @@ mod tests {
     }
 
     impl Comparison for Spoiling {
-        fn is_known(
-            &mut self,
-            algorithm: Algorithm,
-            what: &'static str,
-            answer: &[u8],
-            known: &[u8],
-        ) -> bool {
+        fn compare(&mut self, algorithm: Algorithm, what: &'static str, answer: &[u8], known: &[u8]) -> bool {
             let mut answer = answer.to_vec();
             if self.compared.len() == self.spoil {
                 *answer.last_mut().unwrap() ^= 0x80;
             }
             self.compared.push((algorithm, what));
-            CompareOnly.is_known(algorithm, what, &answer, known)
+            CompareOnly.compare(algorithm, what, &answer, known)
         }
     }
 

@@ -147,8 +147,8 @@ impl<T> Job<T> {
         self.ended.unwrap_or_else(|| self.end.recv().unwrap_or_else(|_| Err(Box::new(LOST))))
     }
 
-    /// Whether [`Self::join`] would not wait.
-    pub fn is_finished(&mut self) -> bool {
+    /// Takes up the end of the job, if it has come: [`Self::join`] does not wait then.
+    pub fn poll_end(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = match self.end.try_recv() {
                 Ok(ended) => Some(ended),

@@ -32,7 +32,7 @@ fn each_job_has_a_lane_of_its_own_while_there_are_any() {
         });
         jobs.push((job.unwrap(), finish));
     }
-    assert!(jobs.iter_mut().all(|(job, _)| !job.is_finished()));
+    assert!(jobs.iter_mut().all(|(job, _)| !job.poll_end()));
     // The fourth comes back as it was, and fits once there is a lane.
     let ran = Arc::new(Mutex::new(false));
     let Err(Busy(job)) = lanes.run({

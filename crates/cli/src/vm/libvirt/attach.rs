@@ -194,7 +194,10 @@ impl AttachArguments {
         let described = describe(&self.volume)?;
         let path = absolute(&self.volume)?;
         let id = described.descriptor.volume.to_string();
-        let service = Service::of(&path)?;
+        let service = match Service::check_available() {
+            Ok(()) => Ok(Service::of(&path)?),
+            Err(none) => Err(none),
+        };
         let mut exposed = self.exposed(&path)?;
         if let (None, Ok(service)) = (&exposed, &service)
             && service.is_set_up()

@@ -122,7 +122,8 @@ impl DetachArguments {
         let remains = now.both().any(|definition| definition.disk_of(&id, &sockets).is_some());
         let mut unit_removed = None;
         if !remains
-            && let Ok(service) = Service::of(&path)?
+            && Service::check_available().is_ok()
+            && let service = Service::of(&path)?
             && service.is_set_up()
         {
             service.remove()?;

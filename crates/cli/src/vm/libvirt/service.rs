@@ -50,22 +50,25 @@ impl NoService {
 }
 
 impl Service {
-    /// The service of the volume at this absolute path, whether or not there is one yet.
-    pub fn of(volume: &Path) -> Result<Result<Self, NoService>, LibvirtError> {
+    /// Whether this process can have volumes served by systemd.
+    pub fn check_available() -> Result<(), NoService> {
         if !Path::new(BOOTED).is_dir() {
-            return Ok(Err(NoService("there is no systemd here to have it served")));
+            return Err(NoService("there is no systemd here to have it served"));
         }
         if !rustix::process::geteuid().is_root() {
-            return Ok(Err(NoService(
-                "only root can have systemd serve it from each start of this machine on",
-            )));
+            return Err(NoService("only root can have systemd serve it from each start of this machine on"));
         }
+        Ok(())
+    }
+
+    /// The service of the volume at this absolute path, whether or not there is one yet.
+    pub fn of(volume: &Path) -> Result<Self, LibvirtError> {
         let volume_word = volume.to_string_lossy();
         let unit =
             run("systemd-escape", &["--path", "--template", TEMPLATE, &volume_word])?.trim().to_owned();
         let instance = unit.trim_start_matches("strongroom-volume@").trim_end_matches(".service");
         let file = Path::new(CONFIGURATION).join(format!("{instance}.conf"));
-        Ok(Ok(Self { volume: volume.to_owned(), unit, file }))
+        Ok(Self { volume: volume.to_owned(), unit, file })
     }
 
     /// The unit that serves this volume with a key out of a file: no longer the right one when the volume has another.
@@ -73,7 +76,8 @@ impl Service {
         if !Path::new(CONFIGURATION).is_dir() {
             return None;
         }
-        let service = Self::of(volume).ok()?.ok()?;
+        Self::check_available().ok()?;
+        let service = Self::of(volume).ok()?;
         let text = std::fs::read_to_string(&service.file).ok()?;
         let arguments = text.lines().find_map(|line| line.strip_prefix(VARIABLE))?;
         arguments.contains("--key-file").then_some(service.unit)

@@ -178,7 +178,7 @@ impl<'a> Acceptor<'a> {
     /// Forgets the connections that have ended. A connection's place is free before its lane is, hence the list may be
     /// longer than the count of connections for a moment.
     fn join_ended(&mut self) {
-        for job in self.jobs.extract_if(.., |job| job.is_finished()) {
+        for job in self.jobs.extract_if(.., |job| job.poll_end()) {
             if job.join().is_err() {
                 tracing::error!("a connection of the NBD server panicked");
             }

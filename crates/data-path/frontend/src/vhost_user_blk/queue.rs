@@ -244,7 +244,7 @@ impl Runner {
         // It may have been asked to, for the sleep before.
         self.ring.be_quiet()?;
         while begun.elapsed() < window {
-            if self.event_loop.has_arrived() || self.transfers.has_room() && self.ring.has_new()? {
+            if self.event_loop.has_arrived() || self.transfers.has_room() && self.ring.look_for_new()? {
                 let now = Instant::now();
                 let after = now.saturating_duration_since(begun);
                 self.woken = Some(now);

@@ -187,7 +187,7 @@ impl SplitRing {
         if let Some(head) = self.replayed.pop_front() {
             return Ok(Some(head));
         }
-        if !self.has_new()? {
+        if !self.look_for_new()? {
             return Ok(None);
         }
         let head = u16::from_le_bytes(self.memory.read(self.layout.available_entry(self.next_available))?);
@@ -201,8 +201,8 @@ impl SplitRing {
         Ok(Some(head))
     }
 
-    /// Whether there is a chain to take.
-    pub fn has_new(&mut self) -> Result<bool, RingError> {
+    /// Looks whether there is a chain to take.
+    pub fn look_for_new(&mut self) -> Result<bool, RingError> {
         if self.seen_available == self.next_available {
             let seen = self.memory.load_u16(at(self.layout.available, 2))?;
             let count = seen.wrapping_sub(self.next_available);
@@ -262,7 +262,7 @@ impl SplitRing {
         }
         self.quiet = false;
         fence(Ordering::SeqCst);
-        self.has_new()
+        self.look_for_new()
     }
 
     /// Asks the driver not to kick, while the queue is awake anyway.

@@ -102,7 +102,7 @@ impl Herald {
             );
             self.flush_failed = true;
         }
-        if condition.refused_for_room > self.refused && self.may_say(Topic::Refused) {
+        if condition.refused_for_room > self.refused && self.take_turn(Topic::Refused) {
             let (full, refused) = (full(head), condition.refused_for_room);
             tracing::warn!(
                 "{volume}: {full}. Its clients have been told so {refused} times. Free some space or make the file \
@@ -110,7 +110,7 @@ impl Herald {
             );
             self.refused = refused;
         }
-        if condition.device_errors > self.device_errors && self.may_say(Topic::DeviceErrors) {
+        if condition.device_errors > self.device_errors && self.take_turn(Topic::DeviceErrors) {
             let (errors, last) = (condition.device_errors, condition.last_device_error.as_deref());
             tracing::error!(
                 "{volume}: {errors} requests have failed; of the last one it was said: {}. Whoever asked was told so; see to \
@@ -128,7 +128,7 @@ impl Herald {
             self.go_on();
         }
         self.look_for_files(head);
-        if self.parked.is_none() || !self.may_say(Topic::Parked) {
+        if self.parked.is_none() || !self.take_turn(Topic::Parked) {
             return;
         }
         let (volume, full) = (self.path.display(), full(head));
@@ -149,7 +149,7 @@ impl Herald {
             return;
         }
         self.next_look = Instant::now() + LOOKS_EVERY;
-        if head.are_files_gone() && self.may_say(Topic::FilesGone) {
+        if head.are_files_gone() && self.take_turn(Topic::FilesGone) {
             tracing::error!(
                 "{}: the volume's files were REMOVED while it is served. Its clients go on, flushes too, with files that are gone \
                  when this ends or its worker is replaced: copy the data away through a client now, before anything is stopped",
@@ -169,7 +169,7 @@ impl Herald {
         }
     }
 
-    fn may_say(&mut self, topic: Topic) -> bool {
+    fn take_turn(&mut self, topic: Topic) -> bool {
         let quiet_until = &mut self.quiet_until[topic as usize];
         let now = Instant::now();
         if quiet_until.is_some_and(|until| now < until) {

@@ -194,7 +194,7 @@ impl Client {
     ) -> Result<zeroize::Zeroizing<Vec<u8>>, ClientError> {
         let server = self.server();
         let config = self.identity.current();
-        let fits = |connection: &mut Connection| connection.is_of(&config) && connection.is_quiet();
+        let fits = |connection: &mut Connection| connection.is_of(&config) && connection.check_quiet();
         let (turn, pooled) = self.pool.take_turn(deadline, fits).map_err(|_| ClientError::TimedOut {
             server: server.clone(),
             phase: Phase::Queue,

@@ -94,9 +94,9 @@ impl Connection {
         Arc::ptr_eq(&self.config, config)
     }
 
-    /// Whether the server has left it alone since the last answer. One that the server closed while nobody looked is
+    /// Looks whether the server has left it alone since the last answer. One that the server closed while nobody looked is
     /// found out here, before a request is lost to it.
-    pub(super) fn is_quiet(&mut self) -> bool {
+    pub(super) fn check_quiet(&mut self) -> bool {
         self.look().unwrap_or(false)
     }
 

@@ -152,8 +152,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_and_its_children_are_looked_at_until_the_end() {
-        let script = "exec 3<&0; cat <&3 & wait";
+    fn a_supervisor_and_its_workers_are_looked_at_until_the_end() {
+        // A worker is started by another process than its supervisor.
+        let script = "exec 3<&0; (cat <&3 & wait) & wait";
         let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
         let watched = vec![(Kind::Thin, Arc::new(AtomicU32::new(child.id())))];
         let (stop, has_worker) = (AtomicBool::new(false), AtomicBool::new(false));

@@ -54,8 +54,8 @@ impl Regions {
         }
     }
 
-    /// Whether all of these are marked. Those that are not are marked next.
-    pub fn are_marked(&mut self, regions: Range<u64>) -> bool {
+    /// Has those of these regions marked next that are not marked; whether all are.
+    pub fn want_marked(&mut self, regions: Range<u64>) -> bool {
         let mut all = true;
         for region in regions {
             if !self.marked.has(region) {
@@ -269,18 +269,18 @@ mod tests {
     #[test]
     fn a_region_is_marked_when_its_page_is_durable() {
         let mut regions = Regions::default();
-        assert!(!regions.are_marked(3..5));
+        assert!(!regions.want_marked(3..5));
         assert_eq!(regions.begin_marking(), Some(0));
         assert_eq!(marked(&regions, 0), [3, 4]);
-        assert!(!regions.are_marked(4..6), "on its way is not there");
+        assert!(!regions.want_marked(4..6), "on its way is not there");
         assert_eq!(regions.begin_marking(), None, "one page at a time");
         regions.end_marking(true);
-        assert!(regions.are_marked(3..5));
+        assert!(regions.want_marked(3..5));
         assert_eq!(regions.begin_marking(), Some(0));
         regions.end_marking(false);
-        assert!(!regions.are_marked(5..6));
+        assert!(!regions.want_marked(5..6));
         assert_eq!(marked(&regions, 0), [3, 4]);
-        assert!(!regions.are_marked(REGIONS_PER_MARKS_PAGE..REGIONS_PER_MARKS_PAGE + 1));
+        assert!(!regions.want_marked(REGIONS_PER_MARKS_PAGE..REGIONS_PER_MARKS_PAGE + 1));
         assert_eq!(regions.begin_marking(), Some(0));
         regions.end_marking(true);
         assert_eq!(regions.begin_marking(), Some(1));
@@ -303,7 +303,7 @@ mod tests {
         regions.unmark_quiet();
         assert_eq!(marked(&regions, 0), [1, 3], "in flight, and unsettled");
         assert_eq!((regions.begin_unmarking(), regions.begin_unmarking()), (Some(0), None));
-        assert!(!regions.are_marked(9..10));
+        assert!(!regions.want_marked(9..10));
         assert_eq!(regions.begin_marking(), None, "one write of marks at a time");
         regions.end_unmarking(0, true);
         assert_eq!((regions.begin_unmarking(), regions.begin_marking()), (None, Some(0)));

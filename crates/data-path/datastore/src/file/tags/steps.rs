@@ -224,7 +224,7 @@ impl TagsChannel {
             return Next::Ended(Err(error));
         }
         let extent = request.extent;
-        if !state.regions.are_marked(regions(extent)) {
+        if !state.regions.want_marked(regions(extent)) {
             // A mark is a durable write.
             if state.passes.have_failed() {
                 return Next::Ended(Err(IoError::FlushFailed));
