@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use strongroom_worker::birth::BirthError;
+use strongroom_worker::process::close_memory;
 use strongroom_worker::process_main::{WorkerError, process_main};
 use strongroom_worker::supervise::{Program, serve_starter};
 
@@ -51,6 +52,8 @@ pub struct StarterArguments {}
 impl StarterArguments {
     /// Starts workers until its supervisor has ended. `log` is what makes them log as this process does.
     pub fn run(&self, log: &[OsString]) -> Result<ExitCode, CliError> {
+        // It holds the sockets over which workers get their keys, for a moment.
+        close_memory()?;
         leave_signals_to_the_supervisor()?;
         let failed = |error| CliError::File { action: "use", path: "/dev/stdin".into(), error };
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;

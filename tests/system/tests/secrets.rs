@@ -115,7 +115,7 @@ fn a_servers_memory_is_closed_to_its_own_user() {
     strongroom.run_shell(&format!("until {as_user} head -c 0 /proc/{}/mem; do :; done", open.id())).success();
     assert!(own_user::can_read(&strongroom, &as_user, open.id()));
     let family = family::family_of(server.id());
-    assert_eq!(family.len(), 2, "the server and its worker");
+    assert_eq!(family.len(), 3, "the server, its worker, and what starts that");
     for process in family {
         own_user::assert_closed(&strongroom, &as_user, process);
     }
@@ -153,6 +153,8 @@ fn the_kek_is_not_in_the_worker_and_the_dek_not_in_the_supervisor() {
     };
     assert_eq!(kek.found_in_memory(worker()), []);
     assert_eq!(dek.found_in_memory(supervisor), []);
+    let starter = family::only_child_of(supervisor);
+    assert_eq!((kek.found_in_memory(starter).len(), dek.found_in_memory(starter).len()), (0, 0));
     // The search finds what is there: the supervisor has the KEK, once.
     let found = kek.found_in_memory(supervisor);
     assert!(matches!(found[..], [Found { is_protected: true, .. }]), "{found:?}");

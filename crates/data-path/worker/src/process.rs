@@ -31,7 +31,7 @@ pub enum ProcessError {
 ///
 /// Warns where secrets cannot be locked into memory: they still work, but could be swapped out.
 pub fn prepare_for_keys() -> Result<(), ProcessError> {
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(ProcessError::Dumpable)?;
+    close_memory()?;
     // Whoever started us may have had less, and it takes a right to have more again.
     let most = getrlimit(Resource::Core).maximum.map_or(CORE_LIMIT_BYTES, |most| most.min(CORE_LIMIT_BYTES));
     setrlimit(Resource::Core, Rlimit { current: Some(most), maximum: Some(most) })
@@ -44,6 +44,12 @@ pub fn prepare_for_keys() -> Result<(), ProcessError> {
         );
     }
     Ok(())
+}
+
+/// Keeps other processes of the same user from reading the memory of this one, taking its descriptors, or attaching to it:
+/// what it holds may be the way of a key, if not a key.
+pub fn close_memory() -> Result<(), ProcessError> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(ProcessError::Dumpable)
 }
 
 #[cfg(test)]
