@@ -163,7 +163,9 @@ impl Captured {
     }
 
     fn worker(&self, frontend: Value) -> Answered {
-        let (listener, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        // One that did not listen would end its worker, sooner or later.
+        let directory = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).unwrap();
         let worker = json!({ "program": 0, "frontend": frontend, "placement": null });
         self.ask(json!({ "Worker": worker }), &[listener.as_fd()])
     }
