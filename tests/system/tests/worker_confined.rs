@@ -72,7 +72,7 @@ fn what_holds_the_key_may_do_nothing_else_and_ends_with_what_starts_its_workers(
     }
 
     // It replaces workers, moves to another key and grows all the same.
-    is_replaced(&volume);
+    kill_worker_and_await_next(&volume);
     volume.command("resize", &["--size", "128M"]).success();
 
     let worker = Worker::of(&volume);
@@ -83,7 +83,7 @@ fn what_holds_the_key_may_do_nothing_else_and_ends_with_what_starts_its_workers(
 }
 
 /// Kills a volume's worker, and waits for the next one.
-fn is_replaced(volume: &Volume<'_>) {
+fn kill_worker_and_await_next(volume: &Volume<'_>) {
     let worker = Worker::of(volume);
     family::kill(worker.id);
     wait_until("another worker serves", || {
@@ -108,7 +108,7 @@ fn a_volume_of_another_users_is_served_by_root_with_one_right() {
     let exposed = volume.expose();
     let only_dac_override = "0000000000000002";
     assert_eq!(status(exposed.process().id(), "CapEff"), only_dac_override);
-    is_replaced(&volume);
+    kill_worker_and_await_next(&volume);
     assert!(exposed.close().success());
 }
 

@@ -190,7 +190,7 @@ impl ExposeArguments {
                 (listener, frontend, None, Place::VhostUser { vhost_user: socket }, attachment)
             }
         };
-        let (starter, listener) = self.give_up_rights(log, &head, listener)?;
+        let (starter, listener) = self.give_up_rights(log, &name, &head, listener)?;
         let path = self.path.clone();
         let (keyring, leases) =
             self.open.key.keyring_and_leases(move |event| key_events::tell(&path, event))?;
@@ -224,11 +224,11 @@ impl ExposeArguments {
     fn give_up_rights(
         &self,
         log: &[OsString],
+        name: &str,
         head: &VolumeHead,
         mut listener: Listener,
     ) -> Result<(Arc<StarterProcess>, Listener), CliError> {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let birth = StarterBirth { name, socket_file: listener.file().cloned() };
+        let birth = StarterBirth { name: name.to_owned(), socket_file: listener.file().cloned() };
         let failed = |error| CliError::File { action: "start", path: "/proc/self/exe".into(), error };
         let starter = StarterProcess::start(&this_program(log, STARTER_COMMAND)?, &birth).map_err(failed)?;
         let removes = Arc::clone(&starter);

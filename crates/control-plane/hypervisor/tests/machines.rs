@@ -19,7 +19,7 @@ use strongroom_hypervisor::monitor::Loss;
 use strongroom_hypervisor::network::NetworkState;
 use strongroom_hypervisor::qemu::{DeviceId, HotPlugError, MachineProcess, NewMonitor};
 use strongroom_hypervisor::swtpm::SwtpmError;
-use strongroom_hypervisor::{PowerEvent, Qemu, QemuError, Qmp, QmpError, Swtpm};
+use strongroom_hypervisor::{PowerEvent, Qemu, QemuError, QemuIdentity, Qmp, QmpError, Swtpm};
 
 use self::support::servers::{Server, file};
 use self::support::{Lab, Machine, OtherSupervisor, SOON, await_event, key, run, small, state_directory};
@@ -125,7 +125,7 @@ fn is_what_was_said(lab: &Lab, qemu: Machine, spec: &MachineSpec) -> Machine {
     let serial = json!({ "path": "/machine/peripheral/disk0", "property": "serial" });
     assert_eq!(qmp.execute_value("qom-get", &serial).unwrap(), "sn,=x");
     drop(qmp);
-    Machine::of(Qemu::adopt(&lab.run_directory(), identity, &lab.isolation()).unwrap())
+    Machine::of(adopt(lab, identity).unwrap())
 }
 
 /// What is true of the process, as the kernel says it.
@@ -210,19 +210,23 @@ fn adopted_by_an_ordinary_user() {
     adopt_and_end(&lab, identity);
 }
 
-fn adopt_and_end(lab: &Lab, identity: strongroom_hypervisor::QemuIdentity) {
-    let run = strongroom_hypervisor::RunDirectory::open(lab.path()).unwrap();
-    let later =
-        strongroom_hypervisor::QemuIdentity { start_time_ticks: identity.start_time_ticks + 1, ..identity };
-    assert!(matches!(Qemu::adopt(&run, later, &lab.isolation()), Err(QemuError::Ended { .. })));
-    let stranger = strongroom_hypervisor::QemuIdentity { uid: identity.uid + 1, ..identity };
-    assert!(matches!(Qemu::adopt(&run, stranger, &lab.isolation()), Err(QemuError::Stranger { .. })));
-    let mut qemu = Machine::of(Qemu::adopt(&run, identity, &lab.isolation()).unwrap());
+/// Takes over a QEMU whose supervisor was killed, by its first monitor.
+fn adopt(lab: &Lab, identity: QemuIdentity) -> Result<Qemu, QemuError> {
+    let found = MachineProcess::find(&lab.run_directory(), identity, &lab.isolation())?;
+    Qemu::take_over(found, || Err("the first monitor is to do".to_owned()))
+}
+
+fn adopt_and_end(lab: &Lab, identity: QemuIdentity) {
+    let later = QemuIdentity { start_time_ticks: identity.start_time_ticks + 1, ..identity };
+    assert!(matches!(adopt(lab, later), Err(QemuError::Ended { .. })));
+    let stranger = QemuIdentity { uid: identity.uid + 1, ..identity };
+    assert!(matches!(adopt(lab, stranger), Err(QemuError::Stranger { .. })));
+    let mut qemu = Machine::of(adopt(lab, identity).unwrap());
     assert_eq!(qemu.identity(), identity);
     qemu.monitor().cont().unwrap();
     await_event(qemu.monitor(), |event| *event == PowerEvent::Resumed);
     assert!(qemu.stop_now(SOON));
-    assert!(matches!(Qemu::adopt(&run, identity, &lab.isolation()), Err(QemuError::Ended { .. })));
+    assert!(matches!(adopt(lab, identity), Err(QemuError::Ended { .. })));
 }
 
 fn pid(of: Option<u32>) -> Pid {

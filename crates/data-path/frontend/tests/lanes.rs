@@ -108,7 +108,7 @@ fn connections_take_neither_threads_nor_rings() {
         assert_eq!((threads("nbd"), rings()), before);
         for client in &mut clients {
             client.request(DISCONNECT, 0, 0, 0, 0);
-            assert!(client.is_closed());
+            assert!(client.await_close());
         }
     }
     assert_eq!((threads("nbd"), rings()), before);
@@ -192,7 +192,7 @@ fn a_client_that_finds_all_lanes_busy_waits_for_one() {
     // And a server that is stopped while somebody waits stops.
     drop(first);
     server.stop().unwrap();
-    assert!(waiting.is_closed());
+    assert!(waiting.await_close());
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn errors_reach_the_client_and_the_connection_goes_on() {
     client.request(READ, DF, 9, 0, 512);
     assert_eq!(client.reply().data, [0; 512]);
     client.request(DISCONNECT, 0, 0, 0, 0);
-    assert!(client.is_closed());
+    assert!(client.await_close());
     local.server.stop().unwrap();
 }
 
@@ -73,14 +73,14 @@ fn one_clients_nonsense_harms_that_client_alone() {
     let mut good = Client::enter(&local.socket);
     let mut bad = Client::enter(&local.socket);
     bad.send(&noise(3, 1000));
-    assert!(bad.is_closed());
+    assert!(bad.await_close());
     let mut worse = Client::connect(&local.socket);
     worse.send(&noise(4, 1000));
-    assert!(worse.is_closed());
+    assert!(worse.await_close());
     // An old client that knows no options.
     let mut stream = UnixStream::connect(&local.socket).unwrap();
     stream.write_all(&[0; 4]).unwrap();
-    assert!(Client { stream }.is_closed());
+    assert!(Client { stream }.await_close());
     // A client that ends in the middle of a write.
     let mut cut = Client::enter(&local.socket);
     cut.send(&request(WRITE, 0, 1, 0, 4096));
@@ -173,7 +173,7 @@ fn a_client_that_does_not_finish_its_negotiation_is_cut_off() {
     // It says nothing at all: what it says might come after the end.
     let stream = UnixStream::connect(&local.socket).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    assert!(Client { stream }.is_closed());
+    assert!(Client { stream }.await_close());
     local.server.stop().unwrap();
 }
 
@@ -184,9 +184,9 @@ fn when_all_places_are_taken_idle_negotiations_make_room_and_clients_do_not() {
     let mut first = Client::enter(&local.socket);
     let mut idle = Client::connect(&local.socket);
     let mut second = Client::enter(&local.socket);
-    assert!(idle.is_closed());
+    assert!(idle.await_close());
     let mut third = Client { stream: UnixStream::connect(&local.socket).unwrap() };
-    assert!(third.is_closed());
+    assert!(third.await_close());
     for client in [&mut first, &mut second] {
         client.request(FLUSH, 0, 1, 0, 0);
         assert_eq!(client.error_of(1), 0);
@@ -206,13 +206,13 @@ fn stopping_answers_what_is_in_flight_refuses_what_is_new_and_flushes() {
     let Local { server, directory, socket } = local;
     let stopping = std::thread::spawn(move || server.stop());
     // The idle one is closed at once, which shows that stopping has begun.
-    assert!(idle.is_closed());
+    assert!(idle.await_close());
     client.request(READ, 0, 2, 0, 512);
     assert_eq!(client.error_of(2), 108);
     assert!(UnixStream::connect(&socket).is_err());
     disk.release();
     assert_eq!(client.error_of(1), 0);
-    assert!(client.is_closed());
+    assert!(client.await_close());
     stopping.join().unwrap().unwrap();
     assert_eq!(disk.log().last().unwrap().0, RequestKind::Flush);
     assert!(!socket.exists());
@@ -229,7 +229,7 @@ fn a_disk_that_does_not_finish_is_a_typed_error_and_not_a_hang() {
     disk.await_held(1);
     let stopped = local.server.stop();
     assert!(matches!(stopped, Err(StopError::Busy { connections: 1, .. })), "{stopped:?}");
-    assert!(client.is_closed());
+    assert!(client.await_close());
     disk.release();
 }
 
@@ -256,7 +256,7 @@ fn hostile_options_are_answered_or_end_the_connection() {
             break;
         }
     }
-    assert!(client.is_closed());
+    assert!(client.await_close());
     local.server.stop().unwrap();
 }
 

@@ -168,23 +168,23 @@ fn before_tls_a_client_learns_nothing() {
         assert_eq!(client.option(number, &go("disk"))[0], (REP_ERR_TLS_REQD, refused[0].1.clone()));
     }
     assert_eq!(client.option(OPT_ABORT, b"")[0].0, REP_ACK);
-    assert!(client.is_closed());
+    assert!(client.await_close());
 
     let mut client = plain_client(&server);
     client.option_without_reply(OPT_EXPORT_NAME, b"disk");
-    assert!(client.is_closed());
+    assert!(client.await_close());
 
     // What is sent in the clear after STARTTLS must not count as if it had come under TLS.
     let mut client = plain_client(&server);
     let start_tls = [&b"IHAVEOPT"[..], &OPT_START_TLS.to_be_bytes(), &[0; 4]].concat();
     let smuggled = [&b"IHAVEOPT"[..], &OPT_LIST.to_be_bytes(), &[0; 4]].concat();
     client.send(&[start_tls, smuggled].concat());
-    assert!(client.is_closed());
+    assert!(client.await_close());
 
     // And no TLS after all.
     let mut client = plain_client(&server);
     assert_eq!(client.option(OPT_START_TLS, b"")[0].0, REP_ACK);
     client.option_without_reply(OPT_LIST, b"");
-    assert!(client.is_closed());
+    assert!(client.await_close());
     server.stop().unwrap();
 }

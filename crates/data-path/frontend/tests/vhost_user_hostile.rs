@@ -130,7 +130,7 @@ fn what_is_no_message_ends_the_session() {
     for send in send {
         let mut front_end = FrontEnd::connect(&local.socket, ALL);
         send(&mut front_end);
-        assert!(front_end.is_cut());
+        assert!(front_end.await_cut());
     }
     check_service(&local);
     local.server.stop().unwrap();

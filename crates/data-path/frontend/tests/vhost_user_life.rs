@@ -247,7 +247,7 @@ fn who_comes_back_to_a_server_that_ends_is_refused_and_not_cut_off() {
     let held = log.lock();
     std::thread::scope(|threads| {
         let ending = threads.spawn(|| local.server.retire());
-        assert!(front_end.is_cut());
+        assert!(front_end.await_cut());
         let refused = UnixStream::connect(&local.socket).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         assert!(!ending.is_finished());
@@ -267,11 +267,11 @@ fn who_is_setting_up_a_connection_may_finish_that_before_the_server_ends() {
     let mut late = FrontEnd::connect(socket, ALL);
     std::thread::scope(|threads| {
         let ending = threads.spawn(|| local.server.retire());
-        assert!(first.is_cut());
+        assert!(first.await_cut());
         assert_eq!(UnixStream::connect(socket).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         let mut driver = late.start(0, 0);
         assert_eq!(driver.run(OUT, 0, 4096), 0);
-        assert!(late.is_cut());
+        assert!(late.await_cut());
         ending.join().unwrap().unwrap();
     });
 }

@@ -22,7 +22,7 @@ pub use self::socket::{connect_to, connect_within};
 pub(crate) use self::start::connection;
 pub use self::start::{LaunchedQemu, MachineFiles, MachineProcess, NewMonitor, give_disk_socket};
 use crate::firmware::FirmwareError;
-use crate::launch::{Isolation, LaunchError, Process, Shortfall};
+use crate::launch::{LaunchError, Process, Shortfall};
 use crate::machine::SpecError;
 use crate::monitor::{Monitor, MonitorProcess, NotGreeted};
 use crate::network::{NetworkError, NetworkState};
@@ -105,7 +105,7 @@ pub enum QemuError {
     Network(#[from] NetworkError),
 }
 
-/// A running QEMU. Dropping it does nothing to the machine, which another supervisor can [adopt](Self::adopt).
+/// A running QEMU. Dropping it does nothing to the machine, which another supervisor can [take over](Self::take_over).
 #[derive(Debug)]
 pub struct Qemu {
     process: Process,
@@ -119,20 +119,6 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Finds a running QEMU again: the process of that identity, which listens in `run`.
-    pub fn adopt(
-        run: &RunDirectory,
-        identity: QemuIdentity,
-        isolation: &Isolation<'_>,
-    ) -> Result<Self, QemuError> {
-        let machine = MachineProcess::find(run, identity, isolation)?;
-        let MachineProcess { process, monitors_process, connection, .. } = machine;
-        let connection = connection.ok_or_else(handed_over)?;
-        let monitor = Monitor::greet(connection, STARTS_WITHIN).map_err(|not| not.error)?;
-        let (networks, companions) = (Vec::new(), Vec::new());
-        Ok(Self { process, identity, monitor, monitors_process, networks, companions })
-    }
-
     /// Who speaks with it.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor

@@ -142,8 +142,8 @@ impl FrontEnd {
         let _ = sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL);
     }
 
-    /// Whether the server has ended the connection.
-    pub fn is_cut(&mut self) -> bool {
+    /// Waits until the server has ended the connection; whether it has, without another word.
+    pub fn await_cut(&mut self) -> bool {
         let mut rest = Vec::new();
         // Reset where the server did not read everything.
         self.socket.read_to_end(&mut rest).is_err() || rest.is_empty()

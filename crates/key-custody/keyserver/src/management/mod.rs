@@ -191,7 +191,8 @@ impl Management {
                 done::<AuditHead>(&AuditAnswer { head }, [])
             }
             Question::RecordUse(RecordUse { vm, what, by }) => {
-                check_use(&[&what, &by])?;
+                check_use(&what)?;
+                check_use(&by)?;
                 done::<RecordUse>(&(), [vm.to_string()])
             }
             Question::MakeBackup(MakeBackup { threshold, custodians }) => {
@@ -380,18 +381,13 @@ fn done<Q: Ask>(answer: &Q::Answer, about: impl IntoIterator<Item = String>) -> 
     Ok(Done { answer: bytes, about: about.into_iter().collect() })
 }
 
-/// Refuses texts that do not fit into a record.
-fn check_use(texts: &[&String]) -> Result<(), Unanswered> {
-    let is_wrong = |text: &&&String| {
-        text.is_empty() || text.len() > USE_TEXT_BYTES_MAX || text.chars().any(char::is_control)
-    };
-    match texts.iter().find(is_wrong) {
-        None => Ok(()),
-        Some(_) => Err(refused(
-            "malformed",
-            format!("a use is named in 1 to {USE_TEXT_BYTES_MAX} bytes without control characters"),
-        )),
+/// Refuses a text about a use that does not fit into its record.
+fn check_use(text: &str) -> Result<(), Unanswered> {
+    if text.is_empty() || text.len() > USE_TEXT_BYTES_MAX || text.chars().any(char::is_control) {
+        let message = format!("a use is named in 1 to {USE_TEXT_BYTES_MAX} bytes without control characters");
+        return Err(refused("malformed", message));
     }
+    Ok(())
 }
 
 fn refused(code: &'static str, message: String) -> Unanswered {

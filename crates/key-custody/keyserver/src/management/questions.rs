@@ -36,7 +36,7 @@ macro_rules! questions {
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(tag = "question", rename_all = "kebab-case")]
         pub enum Question {
-            $(#[doc = concat!("To ", $name, ".")] $question($question),)*
+            $(#[doc = concat!("On record as `", $name, "`.")] $question($question),)*
         }
 
         impl Question {
