@@ -57,7 +57,7 @@ attacks: ## 10,000 rounds of whoever writes the datastore, over every kind of vo
 	scripts/install-packages test
 	ATTACK_ROUNDS=$(or $(ATTACK_ROUNDS),10000) ATTACK_SEED=$(or $(ATTACK_SEED),1) \
 	  cargo test --package strongroom-hostd --test datastore_fuzz -- --nocapture
-	cargo test --package strongroom-hostd --test host -- refused attested clear
+	cargo test --package strongroom-hostd --test host
 
 mutants: ## mistakes on purpose, each with the test that has to notice it, and cargo-mutants on the rooms of custody and durability; hours
 	scripts/mutants mistakes
