@@ -76,6 +76,10 @@ uuid_id! {
     LayerId
 }
 uuid_id! {
+    /// Names a snapshot: the same in every volume that was part of it.
+    SnapshotId
+}
+uuid_id! {
     /// Names a datastore, wherever it is mounted.
     DatastoreId
 }

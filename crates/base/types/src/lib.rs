@@ -26,10 +26,11 @@ pub const DESCRIPTOR_TAG_BYTES: usize = 32;
 pub use count::counted;
 pub use extent::{BLOCK_BYTES, Extent, ExtentError, SECTOR_BYTES};
 pub use id::{
-    ClientId, DatastoreId, GrantId, IdError, KekId, KeyEpoch, KeyRequestId, LayerId, VmId, VolumeId, parse_id,
+    ClientId, DatastoreId, GrantId, IdError, KekId, KeyEpoch, KeyRequestId, LayerId, SnapshotId, VmId,
+    VolumeId, parse_id,
 };
 pub use lease_status::{LeaseState, LeaseStatus, RevokedHow};
-pub use name::{NAME_BYTES_MAX, NameError, check_name};
+pub use name::{NAME_BYTES_MAX, NameError, SnapshotName, check_name};
 pub use pending::{Abandoned, Answerer, Pending, pending};
 pub use provider_key::{
     PROVIDER_KEY_ID_BYTES_MAX, PROVIDER_NAME_BYTES_MAX, ProviderKey, ProviderKeyId, ProviderName,

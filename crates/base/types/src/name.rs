@@ -59,6 +59,60 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     if Uuid::parse_str(name).is_ok() { refused(NameFault::Id) } else { Ok(()) }
 }
 
+/// Defines a type for the names of one kind of object. All obey the rule of [`check_name`], and are
+/// strings in JSON.
+#[macro_export]
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::serde::Serialize, ::serde::Deserialize,
+        )]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = $crate::NameError;
+
+            fn try_from(name: String) -> Result<Self, $crate::NameError> {
+                $crate::check_name(&name).map(|()| Self(name))
+            }
+        }
+
+        impl ::std::str::FromStr for $name {
+            type Err = $crate::NameError;
+
+            fn from_str(text: &str) -> Result<Self, $crate::NameError> {
+                text.to_owned().try_into()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    };
+}
+
+name_type! {
+    /// What people call a snapshot of a volume or a VM ([`check_name`]).
+    SnapshotName
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
