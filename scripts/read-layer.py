@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Reads a cleanly closed volume without any program of Strongroom's.
 
-    read-layer.py VOLUME (--key-file FILE | --passphrase-fd N) > plain.img
+    read-layer.py VOLUME (--key-file FILE | --passphrase-fd N) [--snapshot NAME] > plain.img
 
 Of a volume with tags every block is compared with its own, and one that does not fit ends it with an error.
 
@@ -34,8 +34,8 @@ def read_descriptor(volume):
     with open(os.path.join(volume, "descriptor"), "rb") as file:
         content = file.read()
     magic, version, length = struct.unpack_from("<8sII", content)
-    if magic != b"STRGROOM" or version not in (1, 2, 3, 4) or len(content) not in (16 + length + 32, 16 + length + 64):
-        sys.exit(f"{volume}: not a descriptor of format version 1 to 4")
+    if magic != b"STRGROOM" or version not in (1, 2, 3, 4, 5) or len(content) not in (16 + length + 32, 16 + length + 64):
+        sys.exit(f"{volume}: not a descriptor of format version 1 to 5")
     # The first tag is under `kek`, which opens the volume also while a re-wrap brings in another one.
     return json.loads(content[16 : 16 + length]), content[: 16 + length], content[16 + length : 16 + length + 32]
 
@@ -88,13 +88,21 @@ def open_envelope(envelope, descriptor, layer, epoch, kek, kek_id):
     return AESGCM(kek).decrypt(bytes.fromhex(envelope["nonce"]), bytes.fromhex(envelope["sealed"]), associated)
 
 
-def chain_of(descriptor):
-    """The top layer and those below it, nearest first."""
+def chain_of(descriptor, uppermost):
+    """A layer and those below it, nearest first."""
     records = {record["id"]: record for record in descriptor["layers"]}
-    chain = [records[descriptor["top"]]]
+    chain = [records[uppermost]]
     while chain[-1]["parent"]:
         chain.append(records[chain[-1]["parent"]])
     return chain
+
+
+def uppermost_layer(descriptor, snapshot):
+    """The layer that a snapshot's content ends with, or the volume's."""
+    if snapshot is None:
+        return descriptor["top"]
+    found = [record["layer"] for record in descriptor.get("snapshots", []) if record["name"] == snapshot]
+    return found[0] if found else sys.exit(f"there is no snapshot {snapshot}")
 
 
 def read_block(layers, number):
@@ -239,6 +247,7 @@ def main():
     parser.add_argument("volume")
     parser.add_argument("--key-file")
     parser.add_argument("--passphrase-fd", type=int)
+    parser.add_argument("--snapshot", help="read what the volume held at this snapshot")
     arguments = parser.parse_args()
 
     descriptor, signed, tag = read_descriptor(arguments.volume)
@@ -250,13 +259,15 @@ def main():
     verifier.update(signed)
     verifier.verify(tag)
 
-    layers = [Layer(arguments.volume, descriptor, record, kek, kek_id) for record in chain_of(descriptor)]
+    uppermost = uppermost_layer(descriptor, arguments.snapshot)
+    chain = chain_of(descriptor, uppermost)
+    layers = [Layer(arguments.volume, descriptor, record, kek, kek_id) for record in chain]
     for layer in layers:
         deks = [layer.dek for layer in layers]
         layer.read_discards(descriptor, deks)
         if layer.record.get("integrity"):
             layer.tags = Tags(arguments.volume, descriptor, layer, deks)
-    left = descriptor["size_bytes"]
+    left = chain[0].get("size_bytes") or descriptor["size_bytes"]
     for number in range(-(-left // BLOCK_BYTES)):
         block = read_block(layers, number)[:left]
         sys.stdout.buffer.write(block)

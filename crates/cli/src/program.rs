@@ -37,7 +37,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     let program = env!("CARGO_PKG_VERSION");
     let module = strongroom_crypto::module::name();
     format!(
-        "{program} (volume format: writes {FORMAT_VERSION}, reads up to {FORMAT_VERSION}; ciphers: {module})"
+        "{program} (volume format: writes up to {FORMAT_VERSION}, reads up to {FORMAT_VERSION}; ciphers: {module})"
     )
 });
 

@@ -71,6 +71,11 @@ impl<'test> Volume<'test> {
         self.datastore().join(&self.name)
     }
 
+    /// Where the test works.
+    pub fn scratch(&self) -> &'test Scratch {
+        self.scratch
+    }
+
     /// The key file; there is none of an unencrypted volume.
     pub fn key_file(&self) -> PathBuf {
         self.scratch.path(&format!("{}.key", self.name))

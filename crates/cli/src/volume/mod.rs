@@ -16,6 +16,7 @@ mod list;
 pub mod open;
 pub mod rekey;
 mod resize;
+mod snapshot;
 mod staged;
 mod statistics;
 mod target;
@@ -50,6 +51,9 @@ pub enum VolumeCommand {
     Rekey(Box<rekey::RekeyArguments>),
     /// Look for damage, and change nothing
     Check(check::CheckArguments),
+    /// Make, list, go back to and delete snapshots of a volume
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Make a volume of a disk image
     Import(import::ImportArguments),
     /// Make a disk image of a volume: plain guest data
@@ -72,6 +76,7 @@ impl VolumeCommand {
             Self::Upgrade(arguments) => arguments.run(output),
             Self::Rekey(arguments) => return arguments.run(output),
             Self::Check(arguments) => return arguments.run(output),
+            Self::Snapshot(command) => command.run(output),
             Self::Import(arguments) => arguments.run(output),
             Self::Export(arguments) => arguments.run(output),
             Self::Delete(arguments) => arguments.run(output),

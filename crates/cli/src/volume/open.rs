@@ -88,12 +88,14 @@ impl OpenArguments {
         Ok((head, layer, deks, key))
     }
 
-    fn ask_for_key(&self, path: &Path) -> Result<VolumeKey, CliError> {
+    /// Asks for the key of the volume at `path`.
+    pub fn ask_for_key(&self, path: &Path) -> Result<VolumeKey, CliError> {
         let DescribedVolume { descriptor, .. } = describe(path)?;
         self.key.for_volume(path, &descriptor, self.freshness.expect_kek)
     }
 
-    fn options<'a>(&self, key: &'a VolumeKey, access: Access) -> OpenOptions<'a> {
+    /// How to open the volume with this key.
+    pub fn options<'a>(&self, key: &'a VolumeKey, access: Access) -> OpenOptions<'a> {
         OpenOptions {
             protection: key.protection(),
             access,

@@ -345,7 +345,7 @@ fn a_newer_format_is_told_from_damage() {
     let file = fs::File::options().write(true).open(path.join("descriptor")).unwrap();
     file.write_all_at(&(FORMAT_VERSION + 1).to_le_bytes(), 8).unwrap();
     let error = open(&path, &to_write(Protection::Unencrypted)).unwrap_err();
-    assert!(matches!(error, DatastoreError::NewerFormat { found: 5, known: 4, .. }), "{error}");
+    assert!(matches!(error, DatastoreError::NewerFormat { found: 6, known: 5, .. }), "{error}");
 }
 
 #[test]

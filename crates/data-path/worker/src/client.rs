@@ -68,6 +68,13 @@ impl Client {
         Ok(())
     }
 
+    /// Makes an extent read as zeroes, and gives its space back where that can be.
+    pub fn write_zeroes(&mut self, extent: Extent) -> Result<(), TransferError> {
+        self.settle(DEPTH - 1, &mut nothing_read)?;
+        self.submit(extent, Request::WriteZeroes { extent, may_unmap: true, durable: false });
+        Ok(())
+    }
+
     /// Sends a read of a piece on its way; `sink` gets what this one, or an earlier one, brings.
     pub fn read(&mut self, extent: Extent, sink: Sink<'_>) -> Result<(), TransferError> {
         self.settle(DEPTH - 1, sink)?;

@@ -13,6 +13,7 @@ use strongroom_filters::park::{Trouble, TroubleBook};
 use strongroom_io::{IoError, Waker};
 
 use crate::birth::{BirthError, BirthSocket, Report};
+use crate::closing::ClosingWatch;
 use crate::supervise::timespec;
 
 /// Between two reports: a guest whose disk fills up and empties again and again is not worth more.
@@ -57,6 +58,25 @@ pub struct Condition {
     /// How many reads of blocks failed because their tags do not match.
     #[serde(skip_serializing_if = "is_none")]
     pub wrong_blocks: u64,
+    /// How far the layer below the top is completed, since the worker began to serve with one that was
+    /// not complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion: Option<Completion>,
+}
+
+/// How far a layer is completed that took writes until a snapshot was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Completion {
+    /// What was written last is on its way to it.
+    UnderWay,
+    /// It has everything, durably, and does not change any more.
+    Complete,
+    /// It cannot be completed before the volume is opened anew.
+    Failed {
+        /// Why not.
+        reason: String,
+    },
 }
 
 /// Of blocks: what a former supervisor does not know is not told it while there are none.
@@ -76,7 +96,12 @@ pub struct Parked {
 }
 
 impl Condition {
-    fn of(trouble: &Trouble, tags: TagTrouble, parked_since: SystemTime) -> Self {
+    fn of(
+        trouble: &Trouble,
+        tags: TagTrouble,
+        completion: Option<Completion>,
+        parked_since: SystemTime,
+    ) -> Self {
         let Trouble { waiting, refused, flush_failed, device_errors, last_device_error } = *trouble;
         let parked = (waiting.requests > 0).then(|| Parked {
             since_unix_seconds: unix_seconds(parked_since),
@@ -97,6 +122,7 @@ impl Condition {
             last_device_error,
             adopted_blocks: tags.adopted,
             wrong_blocks: tags.mismatched,
+            completion,
         }
     }
 }
@@ -117,8 +143,10 @@ struct TagTrouble {
 pub(crate) struct Teller {
     waker: Arc<Waker>,
     book: Arc<TroubleBook>,
-    tags: Option<TagsWatch>,
-    told: (Trouble, TagTrouble),
+    /// Of the layers that take writes, or have taken them until now.
+    tags: Vec<TagsWatch>,
+    closing: Option<ClosingWatch>,
+    told: (Trouble, TagTrouble, Option<Completion>),
     /// When something may be told again.
     next: Instant,
     parked_since: Option<SystemTime>,
@@ -131,7 +159,8 @@ impl Teller {
         Ok(Self {
             waker,
             book,
-            tags: None,
+            tags: Vec::new(),
+            closing: None,
             told: Default::default(),
             next: Instant::now(),
             parked_since: None,
@@ -143,9 +172,16 @@ impl Teller {
         &self.book
     }
 
-    /// Tells what these tags show from now on.
-    pub(crate) fn watch(&mut self, tags: Option<&TagsDisk>) {
-        self.tags = tags.map(|tags| tags.watch(Arc::clone(&self.waker)));
+    /// Tells from now on what these tags show, and how far the layer below the top is completed.
+    pub(crate) fn watch(&mut self, tags: Option<&TagsDisk>, closing: Option<ClosingWatch>) {
+        let all = tags.into_iter().chain(closing.as_ref().and_then(ClosingWatch::tags));
+        self.tags = all.map(|tags| tags.watch(Arc::clone(&self.waker))).collect();
+        self.closing = closing;
+    }
+
+    /// Wakes the thread that tells.
+    pub(crate) fn waker(&self) -> &Arc<Waker> {
+        &self.waker
     }
 
     /// Returns when an order is there, or the supervisor gone.
@@ -175,26 +211,34 @@ impl Teller {
     /// Tells what is new; when it is to be tried again, if something is left to tell.
     fn tell(&mut self, socket: &BirthSocket<Stdin>) -> Option<Instant> {
         let trouble = self.book.read();
-        let (adopted, mismatched) = self.tags.as_ref().map_or((0, 0), TagsWatch::adopted_and_mismatched);
-        let tags = TagTrouble { adopted, mismatched };
+        let mut tags = TagTrouble::default();
+        for (adopted, mismatched) in self.tags.iter().map(TagsWatch::adopted_and_mismatched) {
+            tags.adopted += adopted;
+            tags.mismatched += mismatched;
+        }
+        let completion = self.closing.as_ref().map(ClosingWatch::outcome);
         if trouble.waiting.requests == 0 {
             self.parked_since = None;
         }
         let now = Instant::now();
-        if (trouble, tags) == self.told || socket.format() < FORMAT_TELLING {
+        let news = (trouble, tags, completion.clone());
+        if news == self.told || socket.format() < FORMAT_TELLING {
             return None;
         }
+        // A snapshot waits for it, and it comes once.
+        let is_urgent = completion != self.told.2;
         let parked_since = match trouble.waiting.requests {
             0 => SystemTime::now(),
             _ => *self.parked_since.get_or_insert_with(SystemTime::now),
         };
-        if now < self.next {
+        if now < self.next && !is_urgent {
             return Some(self.next);
         }
         self.next = now + TELLS_EVERY;
-        match socket.send(&Report::Condition(Condition::of(&trouble, tags, parked_since)), &[]) {
+        let condition = Condition::of(&trouble, tags, completion, parked_since);
+        match socket.send(&Report::Condition(condition), &[]) {
             Ok(()) => {
-                self.told = (trouble, tags);
+                self.told = news;
                 None
             }
             // A supervisor that is busy with something long. It is told later.
@@ -213,11 +257,11 @@ mod tests {
     fn a_failed_flush_is_more_important_than_want_of_room() {
         let since = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
         let mut trouble = Trouble::default();
-        assert_eq!(Condition::of(&trouble, TagTrouble::default(), since), Condition::default());
+        assert_eq!(Condition::of(&trouble, TagTrouble::default(), None, since), Condition::default());
         trouble.waiting = Waiting { requests: 2, bytes: 8192 };
-        let parked = Condition::of(&trouble, TagTrouble::default(), since);
+        let parked = Condition::of(&trouble, TagTrouble::default(), None, since);
         assert_eq!((parked.state, parked.parked.unwrap().since_unix_seconds), (State::Parked, 7));
         trouble.flush_failed = true;
-        assert_eq!(Condition::of(&trouble, TagTrouble::default(), since).state, State::FlushFailed);
+        assert_eq!(Condition::of(&trouble, TagTrouble::default(), None, since).state, State::FlushFailed);
     }
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use strongroom_datastore::file::CONTROL_SOCKET;
 use strongroom_keys::{KekSource, LeaseStatus, ProviderKeyId, ProviderName};
 use strongroom_statistics::Snapshot;
-use strongroom_types::{KekId, VolumeSize};
+use strongroom_types::{KekId, SnapshotId, SnapshotName, VolumeSize};
 use strongroom_wire::Formats;
 use thiserror::Error;
 
@@ -46,6 +46,22 @@ pub enum Request {
     },
     /// Go on with the program that is installed now.
     Upgrade,
+    /// Make a snapshot. It is answered when that is durable.
+    Snapshot {
+        /// Its id.
+        id: SnapshotId,
+        /// What people call it.
+        name: SnapshotName,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
+    /// Delete a snapshot.
+    DeleteSnapshot {
+        /// What it is called.
+        name: SnapshotName,
+        /// The least generation that the caller knows to exist.
+        least_generation: u64,
+    },
     /// Move the volume to another KEK. It is in a pipe, whose reading end comes with the line; without one, its provider is asked
     /// for it.
     Rewrap {
@@ -92,6 +108,22 @@ pub enum Answer {
         program: String,
         /// For how long nobody served, in microseconds.
         stall_microseconds: u64,
+    },
+    /// The snapshot is there, and durable.
+    Snapshotted {
+        /// Its id.
+        snapshot: SnapshotId,
+        /// The descriptor's generation now.
+        generation: u64,
+        /// For how long nobody served, in microseconds.
+        stall_microseconds: u64,
+    },
+    /// The snapshot is gone.
+    SnapshotDeleted {
+        /// The descriptor's generation now.
+        generation: u64,
+        /// Whether layers are to be merged when nobody exposes the volume.
+        layers_to_merge: bool,
     },
     /// The volume is under another KEK.
     Rewrapped {

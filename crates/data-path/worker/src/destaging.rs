@@ -24,9 +24,12 @@ pub enum DestagingError {
     Open(#[from] IoError),
 }
 
+/// One thread for the top, and one for the layer below it while that is completed.
+const LANES: usize = 2;
+
 /// Threads for this, made before a sandbox closes.
 pub fn lanes() -> Result<Lanes, RingError> {
-    Lanes::start("destage", 1, DEPTH)
+    Lanes::start("destage", LANES, DEPTH)
 }
 
 /// The destaging of one layer.
@@ -50,7 +53,7 @@ impl Destaging {
             Some(_) => {
                 disk.expect_destager(true);
                 let job = lanes.run(move |ring: &Ring| destage(&shared, ring)).map_err(|_| {
-                    // One lane for one layer.
+                    // There is a lane for each layer that takes writes, or has taken them until now.
                     IoError::Device(Errno(rustix::io::Errno::BUSY.raw_os_error()))
                 })?;
                 Some(Work::Lane(job))

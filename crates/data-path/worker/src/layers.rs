@@ -8,7 +8,7 @@ use strongroom_datastore::file::chain::{ChainDisk, LowerLayer};
 use strongroom_datastore::file::discards::{DiscardKeys, Discards, DiscardsFacts};
 use strongroom_datastore::file::storage::StoredFile;
 use strongroom_datastore::file::tags::{TagKeys, TagsDisk, TagsTuning};
-use strongroom_datastore::file::{Deks, LayerBlocks, LogError, OpenVolume};
+use strongroom_datastore::file::{Deks, FileDisk, LayerBlocks, LogError, MergeLayers, OpenVolume};
 use strongroom_filters::blocksize::BlocksizeError;
 use strongroom_filters::cleartext::CleartextDisk;
 use strongroom_filters::crypt::{CryptDisk, EpochKeys, EpochKeysError};
@@ -16,6 +16,7 @@ use strongroom_io::{Disk, IoError, Plain, Sealed};
 use strongroom_types::KeyEpoch;
 use thiserror::Error;
 
+use crate::closing::ClosingLayer;
 use crate::destaging::DestagingError;
 
 /// The least memory for the tags of a layer, in pages: enough for a few requests at a time.
@@ -99,6 +100,8 @@ pub struct PlainBlocks {
     pub tags: Option<TagsDisk>,
     /// The stage that reads through the layers, where there are several.
     pub chain: Option<ChainDisk>,
+    /// The layer below the top, if it is not complete.
+    pub closing: Option<ClosingLayer>,
 }
 
 /// Puts the stages together that make plain blocks of `blocks`: the volume's own, perhaps with instruments in between.
@@ -125,36 +128,8 @@ pub(crate) fn plain_over(
     lower: Vec<LayerBlocks>,
     ciphers: Ciphers,
 ) -> Result<PlainBlocks, StackError> {
-    let (keys, tag_keys, discard_keys) = match ciphers {
-        Ciphers::Of(keyed) => {
-            let Keyed { blocks, tags, discards } = *keyed;
-            (Some(Arc::new(blocks)), Some(tags), discards)
-        }
-        Ciphers::Unencrypted => {
-            (None, None, DiscardKeys::derive(&Deks::new()).map_err(StackError::DiscardKeys)?)
-        }
-    };
-    // The layers share what memory there is for tags.
-    let tuning = TagsTuning::default();
-    let pages_max = (tuning.pages_max / (1 + lower.len())).max(TAG_PAGES_MIN);
-    let assembly = Assembly { tag_keys, discard_keys, tuning: TagsTuning { pages_max, ..tuning } };
-
-    let (top_bytes, top_discards) = (blocks.limits().size_bytes, top.discards.clone());
-    let (mut sealed, tags) = assembly.tagged(blocks, &top)?;
-    let mut chain = None;
-    if !lower.is_empty() {
-        let recorded = top_discards.ok_or(StackError::NoDiscards)?;
-        let discards = assembly.discards(recorded, top_bytes)?;
-        let lower = lower.into_iter().map(|layer| assembly.lower(layer)).collect::<Result<_, _>>()?;
-        let disk = ChainDisk::new(sealed, discards, lower);
-        sealed = Arc::new(disk.clone());
-        chain = Some(disk);
-    }
-    let disk: Arc<dyn Disk<Plain>> = match keys {
-        Some(keys) => Arc::new(CryptDisk::new(sealed, keys)),
-        None => Arc::new(CleartextDisk::new(sealed)),
-    };
-    Ok(PlainBlocks { disk, tags, chain })
+    let (keys, assembly) = Assembly::of(ciphers, 1 + lower.len())?;
+    assembly.plain(blocks, top, lower, keys)
 }
 
 /// The plain blocks of a disk that is no layer of a volume: nothing of it is in files, and it has no tags.
@@ -162,6 +137,44 @@ pub(crate) fn plain_over_alone(blocks: Arc<dyn Disk<Sealed>>, ciphers: Ciphers) 
     match ciphers {
         Ciphers::Of(keyed) => Arc::new(CryptDisk::new(blocks, Arc::new(keyed.blocks))),
         Ciphers::Unencrypted => Arc::new(CleartextDisk::new(blocks)),
+    }
+}
+
+/// The stages between which the blocks of a layer are merged into the one below it.
+pub(crate) struct MergePlan {
+    /// The upper layer's sealed blocks.
+    pub from_sealed: Arc<dyn Disk<Sealed>>,
+    /// The upper layer alone: what it does not have reads as zeroes.
+    pub from: Arc<dyn Disk<Plain>>,
+    /// The lower layer, on those below it.
+    pub into: Arc<dyn Disk<Plain>>,
+    /// What the upper layer hides of those below it.
+    pub hidden: Option<Arc<Discards>>,
+}
+
+/// Puts the stages for a merge together. What is written is sealed by the last of the keys. `watch` is put on the upper layer's
+/// sealed blocks.
+pub(crate) fn merge_plan(
+    layers: MergeLayers,
+    ciphers: Ciphers,
+    watch: impl FnOnce(Arc<dyn Disk<Sealed>>) -> Arc<dyn Disk<Sealed>>,
+) -> Result<MergePlan, StackError> {
+    let MergeLayers { from, into, lower } = layers;
+    let (keys, assembly) = Assembly::of(ciphers, 2 + lower.len())?;
+    let from_bytes = from.disk.limits().size_bytes;
+    let (from_sealed, _) = assembly.tagged(Arc::clone(&from.disk) as _, &from)?;
+    let hidden = from.discards.map(|recorded| assembly.discards(recorded, from_bytes)).transpose()?;
+    let from = over(watch(Arc::clone(&from_sealed)), keys.clone());
+    let blocks = Arc::clone(&into.disk);
+    let PlainBlocks { disk: into, .. } = assembly.plain(blocks, into, lower, keys)?;
+    Ok(MergePlan { from_sealed, from, into, hidden })
+}
+
+/// The stage that opens and seals blocks.
+fn over(sealed: Arc<dyn Disk<Sealed>>, keys: Option<Arc<EpochKeys>>) -> Arc<dyn Disk<Plain>> {
+    match keys {
+        Some(keys) => Arc::new(CryptDisk::new(sealed, keys)),
+        None => Arc::new(CleartextDisk::new(sealed)),
     }
 }
 
@@ -180,6 +193,54 @@ type Tagged = (Arc<dyn Disk<Sealed>>, Option<TagsDisk>);
 type Recorded = (Arc<dyn StoredFile>, DiscardsFacts);
 
 impl Assembly {
+    /// What these ciphers give for so many layers: the keys of the blocks, if there are any, and the rest.
+    fn of(ciphers: Ciphers, layers: usize) -> Result<(Option<Arc<EpochKeys>>, Self), StackError> {
+        let (keys, tag_keys, discard_keys) = match ciphers {
+            Ciphers::Of(keyed) => {
+                let Keyed { blocks, tags, discards } = *keyed;
+                (Some(Arc::new(blocks)), Some(tags), discards)
+            }
+            Ciphers::Unencrypted => {
+                (None, None, DiscardKeys::derive(&Deks::new()).map_err(StackError::DiscardKeys)?)
+            }
+        };
+        // The layers share what memory there is for tags.
+        let tuning = TagsTuning::default();
+        let pages_max = (tuning.pages_max / layers).max(TAG_PAGES_MIN);
+        Ok((keys, Self { tag_keys, discard_keys, tuning: TagsTuning { pages_max, ..tuning } }))
+    }
+
+    /// All layers as one disk. `blocks` are those of the top, perhaps with instruments in between.
+    fn plain(
+        &self,
+        blocks: Arc<dyn Disk<Sealed>>,
+        top: LayerBlocks,
+        lower: Vec<LayerBlocks>,
+        keys: Option<Arc<EpochKeys>>,
+    ) -> Result<PlainBlocks, StackError> {
+        let (top_bytes, top_discards) = (blocks.limits().size_bytes, top.discards.clone());
+        let (mut sealed, tags) = self.tagged(blocks, &top)?;
+        let (mut chain, mut closing) = (None, None);
+        if !lower.is_empty() {
+            let recorded = top_discards.ok_or(StackError::NoDiscards)?;
+            let discards = self.discards(recorded, top_bytes)?;
+            let below = lower.first().map(|layer| FileDisk::clone(&layer.disk));
+            let lower = lower.into_iter().map(|layer| self.lower(layer)).collect::<Result<Vec<_>, _>>()?;
+            let below_stages =
+                lower.first().map(|layer| (Arc::clone(&layer.layer.blocks), layer.tags.clone()));
+            let disk = ChainDisk::new(sealed, discards, lower.into_iter().map(|lower| lower.layer).collect());
+            if let (Some(flushes), Some(layer), Some((blocks, tags))) =
+                (disk.lower_flushes(), below, below_stages)
+            {
+                closing = Some(ClosingLayer { layer, blocks, tags, flushes });
+            }
+            sealed = Arc::new(disk.clone());
+            chain = Some(disk);
+        }
+        let disk = over(sealed, keys);
+        Ok(PlainBlocks { disk, tags, chain, closing })
+    }
+
     /// Blocks, with the stage of their tags if they have any.
     fn tagged(&self, blocks: Arc<dyn Disk<Sealed>>, layer: &LayerBlocks) -> Result<Tagged, StackError> {
         let (Some((file, facts)), Some(keys)) = (&layer.tags, &self.tag_keys) else {
@@ -195,13 +256,19 @@ impl Assembly {
         discards.map(Arc::new).map_err(StackError::Discards)
     }
 
-    fn lower(&self, layer: LayerBlocks) -> Result<LowerLayer, StackError> {
+    fn lower(&self, layer: LayerBlocks) -> Result<AssembledLower, StackError> {
         let disk = Arc::clone(&layer.disk);
         let layer_bytes = disk.limits().size_bytes;
-        let (blocks, _) = self.tagged(disk, &layer)?;
+        let (blocks, tags) = self.tagged(disk, &layer)?;
         let discards = layer.discards.map(|recorded| self.discards(recorded, layer_bytes)).transpose()?;
-        Ok(LowerLayer { blocks, discards })
+        Ok(AssembledLower { layer: LowerLayer { blocks, discards }, tags })
     }
+}
+
+/// A layer below the top, and the stage of its tags if it has any.
+struct AssembledLower {
+    layer: LowerLayer,
+    tags: Option<TagsDisk>,
 }
 
 /// The ciphers of all epochs; the last one seals what is written.

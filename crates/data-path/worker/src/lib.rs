@@ -8,7 +8,9 @@
 //! - [`layers`]: the layers of an open volume become one disk of plain blocks, and the keys go where only the ciphers
 //!   find them.
 //! - [`stack`]: that disk, as a frontend serves it.
-//! - `destaging`: a thread that empties a layer's first-write log.
+//! - `destaging`: a thread that empties a layer's first-write log. `closing`: completes the layer below the top after a
+//!   snapshot. `merge`: makes one layer of two. `complete`:
+//!   empties the log of a volume that nobody serves.
 //! - [`access`]: that disk as a file is used, for whoever keeps something of their own in a volume.
 //! - [`read_through`]: whether all of a volume can be read; [`check`]: what that shows. [`transfer`]: a whole volume's content into a file and out
 //!   of one.
@@ -21,11 +23,14 @@ pub mod access;
 pub mod birth;
 pub mod check;
 mod client;
+mod closing;
+mod complete;
 pub mod condition;
 pub mod control;
 mod destaging;
 mod file_writer;
 pub mod layers;
+mod merge;
 pub mod placement;
 pub mod process;
 pub mod process_main;
@@ -36,8 +41,10 @@ pub mod supervise;
 pub mod transfer;
 
 pub use access::DiskAccess;
+pub use complete::complete;
 pub use destaging::Destaging;
 pub use layers::StackError;
+pub use merge::{MergeError, Merged, merge_next};
 pub use process::{ProcessError, prepare_for_keys};
 pub use stack::{assemble, assemble_destaged, assemble_over};
 pub use transfer::{Progress, TransferError, export_file, import_file};

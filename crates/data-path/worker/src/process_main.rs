@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use serde_json::Value;
 use strongroom_datastore::file::{Deks, End, OpenLayer};
@@ -16,6 +17,7 @@ use strongroom_types::{KeyEpoch, VolumeSize};
 use thiserror::Error;
 
 use crate::birth::{BirthError, BirthSocket, Keys, Order, Report, Start};
+use crate::closing::Closing;
 use crate::destaging::{Destaging, DestagingError};
 use crate::layers::{Ciphers, StackError};
 use crate::placement::SYSFS;
@@ -115,9 +117,24 @@ fn recorders_of(page: Option<OwnedFd>) -> Recorders {
 struct Worker {
     service: Service,
     ciphers: Option<Ciphers>,
-    serving: Option<(Serving, Stack, Destaging)>,
+    serving: Option<Served>,
     /// What serves a disk in memory, in place of a volume.
     in_memory: Option<Serving>,
+}
+
+/// A volume that is served.
+struct Served {
+    serving: Serving,
+    stack: Stack,
+    destaging: Destaging,
+    /// What completes the layer below the top, where that was not complete.
+    closing: Option<Closing>,
+}
+
+impl Served {
+    fn has_failed_flush(&self) -> bool {
+        self.stack.has_failed_flush() || self.closing.as_ref().is_some_and(Closing::has_failed_flush)
+    }
 }
 
 impl Worker {
@@ -130,9 +147,9 @@ impl Worker {
                 Err(BirthError::Gone) => {
                     tracing::warn!("the supervisor is gone: the volume is closed");
                     // As if this process were killed too, but in order.
-                    let closed = self.serving.map_or(Ok(()), |(serving, _stack, destaging)| {
-                        let closed = serving.close();
-                        empty_log(destaging);
+                    let closed = self.serving.map_or(Ok(()), |served| {
+                        let closed = served.serving.close();
+                        empty_log(served.destaging);
                         closed
                     });
                     return closed.map_err(|failure| ServiceError::Stop(failure).into());
@@ -186,16 +203,19 @@ impl Worker {
         sessions: Option<Value>,
         session_files: Vec<OwnedFd>,
     ) -> Result<(), WorkerError> {
-        let stack = Stack::new(layer, self.take_ciphers()?)?;
-        self.service.teller.watch(stack.tags());
-        let destaging = stack.destage(&self.service.destage_lanes)?;
+        let mut stack = Stack::new(layer, self.take_ciphers()?)?;
+        let lanes = &self.service.destage_lanes;
+        let destaging = stack.destage(lanes)?;
+        let told = Arc::clone(self.service.teller.waker());
+        let closing = stack.complete_lower(lanes, told).map_err(DestagingError::Open)?;
+        self.service.teller.watch(stack.tags(), closing.as_ref().map(Closing::watch));
         let serving = self.service.serve(stack.disk(), sessions, session_files)?;
-        self.serving = Some((serving, stack, destaging));
+        self.serving = Some(Served { serving, stack, destaging, closing });
         Ok(())
     }
 
     fn grow(&mut self, size: VolumeSize) -> Result<(), WorkerError> {
-        if let Some((serving, stack, _)) = &mut self.serving {
+        if let Some(Served { serving, stack, .. }) = &mut self.serving {
             stack.grow(size)?;
             serving.announce_size();
         }
@@ -204,15 +224,14 @@ impl Worker {
 
     /// Drains, and hands everything over. The sessions are the successor's from here on; what is left to do is to end.
     fn suspend(&mut self, socket: &BirthSocket<io::Stdin>) -> Result<(), WorkerError> {
-        let (serving, mut stack, destaging) =
-            self.serving.take().ok_or_else(|| missing("something to suspend"))?;
-        if stack.has_failed_flush() {
-            self.serving = Some((serving, stack, destaging));
+        let served = self.serving.take().ok_or_else(|| missing("something to suspend"))?;
+        if served.has_failed_flush() {
+            self.serving = Some(served);
             let reason =
                 "a flush failed, and no other one succeeds until the volume is exposed anew".to_owned();
             return Ok(socket.send(&Report::Failed { reason }, &[])?);
         }
-        let layer_files = stack.duplicate_files().map_err(BirthError::from)?;
+        let Served { serving, mut stack, destaging, closing } = served;
         let (sessions, session_files) = serving.suspend().map_err(ServiceError::Stop)?;
         // The guest waits: what is in the log stays there for the successor.
         let ended = destaging.end(End::Now);
@@ -220,6 +239,10 @@ impl Worker {
             tracing::warn!(%error, "the first-write log was not left in order; the successor sees to it");
         }
         stack.close(ended.is_ok());
+        if let Some(closing) = closing {
+            stack.end_closing(&closing);
+        }
+        let layer_files = stack.duplicate_files().map_err(BirthError::from)?;
         points::worker_state(WorkerState::Suspended);
         let (layer, lower) = (stack.facts(), stack.lower_facts().to_vec());
         let files: Vec<_> = layer_files.iter().chain(&session_files).map(AsFd::as_fd).collect();
@@ -232,13 +255,16 @@ impl Worker {
             return serving.stop();
         }
         match self.serving {
-            Some((serving, _stack, destaging)) => {
+            Some(Served { serving, stack: _stack, destaging, closing }) => {
                 let stopped = serving.stop();
                 match stopped {
                     Ok(()) => empty_log(destaging),
                     // The disk may be one that does not answer. Nobody waits for it: what is in the log is durable
                     // there.
-                    Err(_) => std::mem::forget(destaging),
+                    Err(_) => {
+                        std::mem::forget(destaging);
+                        std::mem::forget(closing);
+                    }
                 }
                 stopped
             }

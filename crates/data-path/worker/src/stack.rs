@@ -16,11 +16,12 @@ use strongroom_datastore::file::{FileDisk, LayerFacts, OpenLayer, OpenVolume};
 use strongroom_datastore::memory::MemoryDisk;
 use strongroom_filters::blocksize::BlocksizeDisk;
 use strongroom_io::{
-    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Sealed, Thread,
+    Allocation, Channel, Disk, Done, Io, IoError, Limits, Plain, RangeLocks, Sealed, Thread, Waker,
 };
 use strongroom_ring::Lanes;
 use strongroom_types::{Extent, KeyEpoch, VolumeSize};
 
+use crate::closing::{Closing, ClosingLayer};
 use crate::destaging::{Destaging, DestagingError};
 use crate::layers::{Ciphers, PlainBlocks, StackError, plain_blocks_over, plain_over, plain_over_alone};
 
@@ -36,6 +37,8 @@ pub struct Stack {
     files: Vec<OwnedFd>,
     facts: LayerFacts,
     lower: Vec<LayerFacts>,
+    /// The layer below the top, until somebody completes it.
+    closing: Option<ClosingLayer>,
     blocks: Arc<BlocksizeDisk>,
 }
 
@@ -46,9 +49,45 @@ impl Stack {
         let files = layer.duplicate_files().map_err(StackError::Files)?;
         let (top, below) = layer.into_blocks()?;
         let layer = FileDisk::clone(&top.disk);
-        let PlainBlocks { disk, tags, chain } = plain_over(Arc::new(layer.clone()), top, below, ciphers)?;
+        let PlainBlocks { disk, tags, chain, closing } =
+            plain_over(Arc::new(layer.clone()), top, below, ciphers)?;
         let blocks = BlocksizeDisk::new(disk, facts.size_bytes.bytes(), UNIT_BYTES, RangeLocks::new())?;
-        Ok(Self { layer, tags, chain, files, facts, lower, blocks: Arc::new(blocks) })
+        Ok(Self { layer, tags, chain, files, facts, lower, closing, blocks: Arc::new(blocks) })
+    }
+
+    /// Begins to complete the layer below the top, if it is not. `told` is woken when that is done.
+    pub fn complete_lower(&mut self, lanes: &Lanes, told: Arc<Waker>) -> Result<Option<Closing>, IoError> {
+        self.closing.take().map(|layer| Closing::begin(layer, lanes, told)).transpose()
+    }
+
+    /// Takes over what has become of the layer below the top, for a successor.
+    pub fn end_closing(&mut self, closing: &Closing) {
+        let end = closing.end();
+        let Some(facts) = self.lower.first_mut() else { return };
+        if let Some(tags) = &mut facts.tags {
+            tags.handed_over = end.tags_in_order;
+        }
+        if let Some(discards) = &mut facts.discards {
+            // Nothing was recorded since the layer is not the top any more.
+            discards.is_durable = end.is_complete;
+        }
+        match (end.is_complete, &mut facts.log) {
+            (false, Some(log)) => log.handed_over = end.log_in_order,
+            (false, None) => {}
+            (true, log) => {
+                // The log is after the top's files and the layer's own.
+                let of_log = 1
+                    + [self.facts.log.is_some(), self.facts.tags.is_some(), self.facts.discards.is_some()]
+                        .into_iter()
+                        .filter(|is_there| *is_there)
+                        .count()
+                    + 1;
+                if log.take().is_some() {
+                    self.files.remove(of_log);
+                }
+                facts.read_only = true;
+            }
+        }
     }
 
     /// What a frontend serves.

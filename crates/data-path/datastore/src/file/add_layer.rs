@@ -14,7 +14,9 @@ use strongroom_keys::KeyError;
 use strongroom_types::LayerId;
 
 use super::create::new_epoch;
-use super::descriptor::{CHAIN_LAYERS_MAX, Descriptor, Integrity, LayerRecord, LogRecord, Provisioning};
+use super::descriptor::{
+    CHAIN_LAYERS_MAX, Descriptor, Integrity, LAYERS_MAX, LayerRecord, LogRecord, Provisioning, SnapshotRecord,
+};
 use super::directory::{VolumeDirectory, layer_of_name, log_name, system};
 use super::disk::LockedLayer;
 use super::error::DatastoreError;
@@ -37,12 +39,13 @@ pub struct AddLayerOptions<'a> {
     pub least_generation: u64,
 }
 
-/// Puts a new, empty layer on the volume at `path`, which takes the writes from then on; the content stays what it was.
-/// Says what the volume is now.
+/// Puts a new, empty layer on the volume at `path`, which takes the writes from then on; the content
+/// stays what it was. Returns the volume's new descriptor.
 ///
 /// # Errors
-/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were not closed in
-/// order; if it has [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume is then what it was.
+/// While the volume is in use, once `lock_wait` has passed; if its first-write log or its tags were not
+/// closed in order; if it has [`CHAIN_LAYERS_MAX`] layers already; for want of room. The volume is then
+/// what it was.
 pub fn add_layer(path: &Path, options: &AddLayerOptions<'_>) -> Result<Descriptor, DatastoreError> {
     add_layer_on(HOST, path, options)
 }
@@ -53,42 +56,85 @@ pub fn add_layer_on(
     path: &Path,
     options: &AddLayerOptions<'_>,
 ) -> Result<Descriptor, DatastoreError> {
+    put_on(storage, path, options, |descriptor| {
+        Ok(Placement { on: descriptor.top, snapshots: descriptor.snapshots.clone() })
+    })
+}
+
+/// Where a new top goes.
+pub(super) struct Placement {
+    /// The layer that it lies on.
+    pub on: LayerId,
+    /// The volume's snapshots from then on. Layers that neither these nor the new top need go away.
+    pub snapshots: Vec<SnapshotRecord>,
+}
+
+/// Puts a new, empty top on the layer that `place` chooses.
+pub(super) fn put_on(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &AddLayerOptions<'_>,
+    place: impl FnOnce(&Descriptor) -> Result<Placement, DatastoreError>,
+) -> Result<Descriptor, DatastoreError> {
     let &AddLayerOptions { protection, lock_wait, least_generation, .. } = options;
     let to_write = OpenOptions { protection, access: Access::ReadWrite, lock_wait, least_generation };
     let (head, old_top, deks) = open_locked(storage, path, &to_write)?;
     let (directory, descriptor) = (&head.directory, &head.descriptor);
-    refuse_a_long_chain(path, descriptor)?;
-    refuse_an_open_log(path, descriptor.top, &old_top)?;
-    refuse_unsettled_tags(path, descriptor.top, &old_top, &deks)?;
-    remove_leftovers(directory, descriptor)?;
-
-    let layered = with_a_layer(path, descriptor, options)?;
-    let encoded = layered.encode(path, protection.keks())?;
-    make_durable(path, &old_top)?;
-    if let Err(error) = put_in_place(directory, &layered, &encoded, protection) {
-        // Once the descriptor was renamed the files are its own, also if that could not be made durable.
-        if directory.read_descriptor().is_ok_and(|found| found.bytes() != encoded) {
-            for name in layered.layer(layered.top).into_iter().flat_map(layer_files::names) {
-                let _ = directory.handle.remove(&name);
-            }
-        }
-        return Err(error);
+    let placement = place(descriptor)?;
+    refuse_unclosed(path, descriptor)?;
+    let (layered, pruned) = with_a_layer(path, descriptor, placement, OldTop::Closed, options)?;
+    let keeps_old_top = layered.layer(descriptor.top).is_some();
+    if keeps_old_top {
+        refuse_an_open_log(path, descriptor.top, &old_top)?;
+        refuse_unsettled_tags(path, descriptor.top, &old_top, &deks)?;
     }
-    // Nothing leads to it any more: should it stay, it is a leftover.
+    remove_leftovers(directory, descriptor)?;
+    let encoded = layered.encode(path, protection.keks())?;
+    if keeps_old_top {
+        make_durable(path, &old_top)?;
+    }
+    put_in_place(directory, &layered, &encoded, log::FileState::Closed, protection)?;
+    // Nothing leads to these any more: what stays of them is a leftover.
     let _ = directory.handle.remove(&log_name(descriptor.top));
+    remove_layers(directory, &pruned);
     Ok(layered)
 }
 
-fn refuse_a_long_chain(path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
-    let (count, most) = (descriptor.chain().count() + 1, CHAIN_LAYERS_MAX);
+/// Removes the files of layers that the volume no longer has.
+pub(super) fn remove_layers(directory: &VolumeDirectory, layers: &[LayerRecord]) {
+    for name in layers.iter().flat_map(layer_files::names) {
+        // What stays is a leftover, which the next layer's addition removes.
+        let _ = directory.handle.remove(&name);
+    }
+}
+
+/// Refuses a volume with a layer below the top that is not complete.
+pub(super) fn refuse_unclosed(path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
+    match descriptor.closing() {
+        Some(layer) => Err(DatastoreError::NotClosed { path: path.to_owned(), layer: layer.id }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a descriptor with more layers, or a longer chain, than a volume can be used with.
+fn refuse_too_many(path: &Path, layered: &Descriptor) -> Result<(), DatastoreError> {
+    let (count, most) = (layered.chain().count(), CHAIN_LAYERS_MAX);
     if count > most {
         return Err(DatastoreError::LongChain { path: path.to_owned(), count, most });
+    }
+    let (count, most) = (layered.layers.len(), LAYERS_MAX);
+    if count > most {
+        return Err(DatastoreError::ManyLayers { path: path.to_owned(), count, most });
     }
     Ok(())
 }
 
 /// Nothing reads the log of a layer that is not the top: it must hold nothing.
-fn refuse_an_open_log(path: &Path, layer: LayerId, top: &LockedLayer) -> Result<(), DatastoreError> {
+pub(super) fn refuse_an_open_log(
+    path: &Path,
+    layer: LayerId,
+    top: &LockedLayer,
+) -> Result<(), DatastoreError> {
     match top.log.as_ref().map(|file| log::is_closed_empty(&**file, layer)) {
         None | Some(Ok(true)) => Ok(()),
         Some(Ok(false)) => Err(DatastoreError::LogNotEmpty { path: path.to_owned(), layer }),
@@ -97,7 +143,7 @@ fn refuse_an_open_log(path: &Path, layer: LayerId, top: &LockedLayer) -> Result<
 }
 
 /// Nobody settles the tags of a layer that is not the top: what is marked would be taken as it is, for good.
-fn refuse_unsettled_tags(
+pub(super) fn refuse_unsettled_tags(
     path: &Path,
     layer: LayerId,
     top: &LockedLayer,
@@ -117,7 +163,10 @@ fn refuse_unsettled_tags(
 /// Removes what an interrupted addition has left. The descriptor that does not name it is authentic, and durable since
 /// the volume was opened: with one that a power cut may still take back, the log of the layer below would be no
 /// leftover.
-fn remove_leftovers(directory: &VolumeDirectory, descriptor: &Descriptor) -> Result<(), DatastoreError> {
+pub(super) fn remove_leftovers(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+) -> Result<(), DatastoreError> {
     for name in directory.names()?.iter().filter(|name| is_leftover(descriptor, name)) {
         match directory.handle.remove(name) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -132,33 +181,63 @@ pub(super) fn is_leftover(descriptor: &Descriptor, name: &str) -> bool {
     layer_of_name(name).is_some() && !layer_files::are_of(descriptor, name)
 }
 
-/// The descriptor of the volume with another layer on it.
-fn with_a_layer(
+/// What becomes of the layer that was the top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OldTop {
+    /// It is complete, and its log is empty.
+    Closed,
+    /// A process writes to it until the new top takes over.
+    Closing,
+}
+
+/// The descriptor of the volume with a new top, and the layers that it no longer has.
+pub(super) fn with_a_layer(
     path: &Path,
     descriptor: &Descriptor,
+    placement: Placement,
+    old_top: OldTop,
     options: &AddLayerOptions<'_>,
-) -> Result<Descriptor, DatastoreError> {
+) -> Result<(Descriptor, Vec<LayerRecord>), DatastoreError> {
     let mut layered = descriptor.clone();
-    let (parent, id, size) = (descriptor.top, LayerId::random(), descriptor.size_bytes);
+    let Placement { on, snapshots } = placement;
+    let parent = descriptor.layer(on).ok_or_else(|| DatastoreError::Damaged {
+        path: path.to_owned(),
+        reason: format!("it has no layer {on}"),
+    })?;
+    let (id, size) = (LayerId::random(), descriptor.layer_size(parent));
     layered.generation += 1;
+    layered.size_bytes = size;
     let epochs = new_epoch(path, &mut layered, id, options.protection)?.into_iter().collect();
     let log = match descriptor.provisioning {
         Provisioning::Thin => Some(LogRecord { bytes: log::bytes_for(options.log_bytes, size) }),
         Provisioning::Thick => None,
     };
-    let integrity = descriptor.layer(parent).and_then(|layer| layer.integrity);
-    let integrity = integrity.map(|_| Integrity::HmacSha256Absence);
-    if let Some(old) = layered.layers.iter_mut().find(|layer| layer.id == parent) {
-        old.size_bytes = Some(size);
-        old.log = None;
+    let integrity = parent.integrity.map(|_| Integrity::HmacSha256Absence);
+    if let Some(old) = layered.layers.iter_mut().find(|layer| layer.id == descriptor.top) {
+        old.size_bytes = Some(descriptor.size_bytes);
+        old.closing = old_top == OldTop::Closing;
+        old.log = old.log.filter(|_| old.closing);
     }
-    layered.layers.push(LayerRecord { id, parent: Some(parent), size_bytes: None, epochs, log, integrity });
-    layered.top = id;
-    Ok(layered)
+    layered.layers.push(LayerRecord {
+        id,
+        parent: Some(on),
+        size_bytes: None,
+        epochs,
+        log,
+        integrity,
+        closing: false,
+    });
+    (layered.top, layered.snapshots) = (id, snapshots);
+    let pruned = layered.prune();
+    if layered.merging.is_some_and(|merging| layered.layer(merging.from).is_none()) {
+        layered.merging = None;
+    }
+    refuse_too_many(path, &layered)?;
+    Ok((layered, pruned))
 }
 
 /// Makes durable whatever was written to the layer that is the top so far. Nobody syncs it again.
-fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), DatastoreError> {
+pub(super) fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), DatastoreError> {
     let synced = std::iter::once(&old_top.file).chain(&old_top.tags).try_for_each(|file| file.sync());
     synced.map_err(system("sync a layer of", path))?;
     let Some((file, facts)) = old_top.discards.as_ref().zip(old_top.facts.discards) else { return Ok(()) };
@@ -168,16 +247,25 @@ fn make_durable(path: &Path, old_top: &LockedLayer) -> Result<(), DatastoreError
     })
 }
 
-/// Makes the files of the new top, and then the descriptor that names them.
-fn put_in_place(
+/// Makes the files of the new top, and then the descriptor that names them. If that fails, the files are
+/// removed, unless the descriptor is there all the same.
+pub(super) fn put_in_place(
     directory: &VolumeDirectory,
     layered: &Descriptor,
     encoded: &[u8],
+    log: log::FileState,
     protection: Protection<'_>,
 ) -> Result<(), DatastoreError> {
-    if let Some(layer) = layered.layer(layered.top) {
-        layer_files::make(directory, layered, layer, &directory.path, protection)?;
-    }
-    directory.sync()?;
-    directory.write_descriptor(encoded)
+    let Some(layer) = layered.layer(layered.top) else { return Ok(()) };
+    let put = || {
+        layer_files::make(directory, layered, layer, log, &directory.path, protection)?;
+        directory.sync()?;
+        directory.write_descriptor(encoded)
+    };
+    put().inspect_err(|_| {
+        // A descriptor that was renamed, and could not be made durable, names them.
+        if directory.read_descriptor().is_ok_and(|found| found.bytes() != encoded) {
+            remove_layers(directory, std::slice::from_ref(layer));
+        }
+    })
 }

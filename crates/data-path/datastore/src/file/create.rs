@@ -58,7 +58,15 @@ pub fn create_on(
 
     let descriptor = describe_new(path, options)?;
     let building = Building::start(storage, parent.join(format!("{BUILDING_PREFIX}{}", descriptor.volume)))?;
-    layer_files::make(&building.directory, &descriptor, &descriptor.layers[0], path, options.protection)?;
+    let layer = &descriptor.layers[0];
+    layer_files::make(
+        &building.directory,
+        &descriptor,
+        layer,
+        log::FileState::Closed,
+        path,
+        options.protection,
+    )?;
     let encoded = descriptor.encode(path, options.protection.keks())?;
     building.directory.write_descriptor(&encoded)?;
     building.finish(path)?;
@@ -133,6 +141,8 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         }),
         top: layer,
         layers: Vec::new(),
+        snapshots: Vec::new(),
+        merging: None,
     };
     let epochs = new_epoch(path, &mut descriptor, layer, options.protection)?;
     descriptor.layers.push(LayerRecord {
@@ -142,6 +152,7 @@ fn describe_new(path: &Path, options: &CreateOptions<'_>) -> Result<Descriptor, 
         epochs: epochs.into_iter().collect(),
         log,
         integrity,
+        closing: false,
     });
     Ok(descriptor)
 }

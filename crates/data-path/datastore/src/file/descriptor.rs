@@ -3,7 +3,8 @@
 //! ```text
 //! offset  bytes  content
 //!      0      8  "STRGROOM"
-//!      8      4  format version, little-endian: 4; 1 to 3 are read too
+//!      8      4  format version, little-endian: 5 if the volume has snapshots, or a layer that only
+//!                version 5 can describe, otherwise 4; 1 to 3 are read too
 //!     12      4  length L of the body, little-endian, at most 1 MiB
 //!     16      L  the body: JSON, UTF-8
 //!   16+L     32  tag over bytes 0 .. 16+L: HMAC-SHA256 under the descriptor key; SHA-256 where there are no keys
@@ -14,13 +15,18 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use strongroom_keys::{Cipher, DESCRIPTOR_TAG_BYTES, DescriptorKey, Envelope, Kek, KekSource, KeyError};
-use strongroom_types::{KekId, KeyEpoch, LayerId, STORED_COUNT_MAX, VolumeId, VolumeSize};
+use strongroom_types::{
+    KekId, KeyEpoch, LayerId, STORED_COUNT_MAX, SnapshotId, SnapshotName, VolumeId, VolumeSize,
+};
 
 use super::error::DatastoreError;
 use super::log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LOG_BYTES_STEP};
 
-/// The format that this program writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 4;
+/// The newest format that this program writes and reads.
+pub const FORMAT_VERSION: u32 = 5;
+
+/// The format of a volume without snapshots, which programs that know none can read.
+const FORMAT_VERSION_WITHOUT_SNAPSHOTS: u32 = 4;
 
 const MAGIC: &[u8; 8] = b"STRGROOM";
 const HEADER_BYTES: usize = 16;
@@ -32,7 +38,11 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 pub(super) const DESCRIPTOR_BYTES_MAX: usize = HEADER_BYTES + BODY_BYTES_MAX + 2 * DESCRIPTOR_TAG_BYTES;
 
 /// The most layers of a volume, branches included.
-const LAYERS_MAX: usize = 256;
+pub(super) const LAYERS_MAX: usize = 256;
+
+/// The most snapshots of a volume: with the top and the layers that wait to be merged they stay within
+/// [`LAYERS_MAX`].
+pub const SNAPSHOTS_MAX: usize = 128;
 
 /// The most layers of a chain that is opened: the up to four files of the top and three of each other one go to a
 /// worker with the files of its guest's sessions in one message, which takes 253 (`SCM_MAX_FD`), and a block that is
@@ -69,6 +79,37 @@ pub struct Descriptor {
     pub top: LayerId,
     /// All layers, oldest first.
     pub layers: Vec<LayerRecord>,
+    /// What can be reverted to, oldest first. Format versions 1 to 4 had none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<SnapshotRecord>,
+    /// The merge that is under way. Format versions 1 to 4 had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merging: Option<Merging>,
+}
+
+/// The content of a volume at one instant: what a layer holds, with the layers below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotRecord {
+    /// The snapshot; it has the same id in every volume that was part of it.
+    pub id: SnapshotId,
+    /// What people call it.
+    pub name: SnapshotName,
+    /// The uppermost layer of its content, which takes no writes any more.
+    pub layer: LayerId,
+    /// When it was made: seconds since 1970-01-01 00:00 UTC.
+    pub created_unix_seconds: u64,
+}
+
+/// A layer whose blocks are being written into the layer below it. Until that is complete and durable,
+/// the upper one answers for everything that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Merging {
+    /// The upper layer.
+    pub from: LayerId,
+    /// The layer below it, which no snapshot and no other layer needs.
+    pub into: LayerId,
 }
 
 /// How a volume is encrypted.
@@ -122,6 +163,10 @@ pub struct LayerRecord {
     /// How its blocks are tagged, if they are. Format version 1 knew none.
     #[serde(default)]
     pub integrity: Option<Integrity>,
+    /// Whether it was the top until another layer was put on it, and what was written to it last is not
+    /// known to be durable, and outside its log, yet. Format versions 1 to 4 had none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub closing: bool,
 }
 
 /// How a layer's blocks are tagged. That they are is said here, so that taking the file of their tags away is no way to
@@ -194,6 +239,72 @@ impl Descriptor {
         })
     }
 
+    /// The layer below the top that is not complete yet, if there is one.
+    pub fn closing(&self) -> Option<&LayerRecord> {
+        self.layers.iter().find(|layer| layer.closing)
+    }
+
+    /// The snapshot of this id.
+    pub fn snapshot(&self, id: SnapshotId) -> Option<&SnapshotRecord> {
+        self.snapshots.iter().find(|snapshot| snapshot.id == id)
+    }
+
+    /// The snapshot of this name.
+    pub fn snapshot_named(&self, name: &SnapshotName) -> Option<&SnapshotRecord> {
+        self.snapshots.iter().find(|snapshot| snapshot.name == *name)
+    }
+
+    /// The snapshot that a layer's content began with, or its own.
+    pub fn nearest_snapshot(&self, layer: Option<LayerId>) -> Option<&SnapshotRecord> {
+        let start = layer.and_then(|id| self.layer(id));
+        let below = std::iter::successors(start, |layer| layer.parent.and_then(|id| self.layer(id)));
+        let of = |layer: &LayerRecord| self.snapshots.iter().find(|snapshot| snapshot.layer == layer.id);
+        below.into_iter().find_map(of)
+    }
+
+    /// The layers that lie directly on this one.
+    pub(super) fn children(&self, of: LayerId) -> impl Iterator<Item = &LayerRecord> {
+        self.layers.iter().filter(move |layer| layer.parent == Some(of))
+    }
+
+    /// Whether a snapshot has this layer as its uppermost.
+    pub(super) fn is_kept(&self, layer: LayerId) -> bool {
+        self.snapshots.iter().any(|snapshot| snapshot.layer == layer)
+    }
+
+    /// Takes away the layers that neither the top nor a snapshot needs. Returns them.
+    pub(super) fn prune(&mut self) -> Vec<LayerRecord> {
+        let mut pruned = Vec::new();
+        loop {
+            let is_needed = |layer: &LayerRecord| {
+                layer.id == self.top || self.is_kept(layer.id) || self.children(layer.id).next().is_some()
+            };
+            let Some(at) = self.layers.iter().position(|layer| !is_needed(layer)) else { return pruned };
+            pruned.push(self.layers.remove(at));
+        }
+    }
+
+    /// The next two layers to make one of: the merge that is under way, or the lower one is no snapshot's
+    /// and has no other layer on it.
+    pub fn next_merge(&self) -> Option<Merging> {
+        let next = || {
+            let into = self.layers.iter().find(|layer| {
+                let is_alone = self.children(layer.id).count() == 1;
+                is_alone && layer.id != self.top && !self.is_kept(layer.id) && !layer.closing
+            })?;
+            let from = self.children(into.id).find(|from| !from.closing)?;
+            Some(Merging { from: from.id, into: into.id })
+        };
+        self.merging.or_else(next)
+    }
+
+    /// The format version that describes it.
+    fn format_version(&self) -> u32 {
+        let is_line = self.chain().count() == self.layers.len();
+        let is_plain = self.snapshots.is_empty() && self.merging.is_none() && self.closing().is_none();
+        if is_line && is_plain { FORMAT_VERSION_WITHOUT_SNAPSHOTS } else { FORMAT_VERSION }
+    }
+
     /// The epoch whose key vouches for what a layer does not have, if anything does.
     pub(super) fn absence_of(layer: &LayerRecord) -> Option<KeyEpoch> {
         match layer.integrity? {
@@ -229,7 +340,7 @@ impl Descriptor {
         }
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len() + DESCRIPTOR_TAG_BYTES);
         bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes.extend_from_slice(&self.format_version().to_le_bytes());
         bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&body);
         let tags = match &self.encryption {
@@ -293,8 +404,16 @@ impl Descriptor {
                 (None, false) => return Err(format!("layer {} below the top has no size", layer.id)),
                 _ => {}
             }
-            if layer.log.is_some() && layer.id != self.top {
+            if layer.log.is_some() && layer.id != self.top && !layer.closing {
                 return Err(format!("layer {} has a log, and takes no writes", layer.id));
+            }
+            let is_below_top = self.layer(self.top).is_some_and(|top| top.parent == Some(layer.id));
+            if layer.closing && !is_below_top {
+                return Err(format!("layer {} is being closed, and does not lie below the top", layer.id));
+            }
+            let is_leaf = self.children(layer.id).next().is_none();
+            if is_leaf && layer.id != self.top && !self.is_kept(layer.id) {
+                return Err(format!("neither the top nor a snapshot needs layer {}", layer.id));
             }
             if layer.epochs.is_empty() == self.encryption.is_some() {
                 return Err(format!(
@@ -317,6 +436,7 @@ impl Descriptor {
                 last_epoch = Some(record.epoch);
             }
         }
+        self.validate_snapshots()?;
         if let Some(EncryptionRecord { kek, next_kek: Some(next), .. }) = &self.encryption
             && kek.id == next.id
         {
@@ -328,6 +448,26 @@ impl Descriptor {
             }
             _ => Ok(()),
         }
+    }
+
+    fn validate_snapshots(&self) -> Result<(), String> {
+        for (index, snapshot) in self.snapshots.iter().enumerate() {
+            let SnapshotRecord { id, name, layer, .. } = snapshot;
+            if self.snapshots[..index].iter().any(|other| other.id == *id || other.name == *name) {
+                return Err(format!("it names snapshot {name} ({id}) twice"));
+            }
+            match self.layer(*layer) {
+                Some(record) if *layer != self.top && !record.closing => {}
+                Some(_) => return Err(format!("layer {layer} of snapshot {name} still takes writes")),
+                None => return Err(format!("layer {layer} of snapshot {name} is not among its layers")),
+            }
+        }
+        let Some(Merging { from, into }) = self.merging else { return Ok(()) };
+        let is_pair = self.layer(from).is_some_and(|layer| layer.parent == Some(into));
+        if !is_pair || self.children(into).count() != 1 || self.is_kept(into) {
+            return Err(format!("layer {from} cannot be merged into layer {into}"));
+        }
+        Ok(())
     }
 
     /// Refuses two layers that cannot lie on each other. A volume only grows, so a layer has at least its parent's

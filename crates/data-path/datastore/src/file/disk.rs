@@ -96,7 +96,10 @@ pub struct LayerFacts {
     pub size_bytes: VolumeSize,
     /// How space is taken.
     pub provisioning: Provisioning,
-    /// Whether it takes no writes.
+    /// Whether it takes no writes. A layer below the top takes none either way; if this is `false`, what
+    /// was written to it last is still on its way to it ([`LayerRecord::closing`]).
+    ///
+    /// [`LayerRecord::closing`]: super::LayerRecord::closing
     pub read_only: bool,
     /// The epoch that seals what is written; of a layer below the top, the newest that sealed its blocks.
     pub write_epoch: KeyEpoch,
@@ -167,6 +170,25 @@ impl From<OpenLayer> for LockedLayer {
 }
 
 impl LockedLayer {
+    /// Says that its tags fit its blocks, whatever its sidecar has marked. A block that does not match is
+    /// an error then, and never taken as it is.
+    pub(super) fn vouch_for_tags(&mut self) {
+        if let Some(tags) = &mut self.facts.tags {
+            tags.handed_over = true;
+        }
+    }
+
+    /// Says that nothing was written to any of its files since they were made durable.
+    pub(super) fn set_new(&mut self) {
+        self.vouch_for_tags();
+        if let Some(log) = &mut self.facts.log {
+            log.handed_over = true;
+        }
+        if let Some(discards) = &mut self.facts.discards {
+            discards.is_durable = true;
+        }
+    }
+
     /// Its blocks, and those of each layer below.
     pub(super) fn into_blocks(mut self) -> Result<(LayerBlocks, Vec<LayerBlocks>), LogError> {
         let lower = std::mem::take(&mut self.lower);

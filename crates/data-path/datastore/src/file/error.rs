@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use strongroom_io::IoError;
 use strongroom_keys::KeyError;
-use strongroom_types::{KekId, LayerId, VolumeId, VolumeSize};
+use strongroom_types::{KekId, LayerId, SnapshotName, VolumeId, VolumeSize};
 use thiserror::Error;
 
 use super::filesystem::SUPPORTED;
@@ -306,18 +306,6 @@ pub enum DatastoreError {
         /// Why not.
         error: LogError,
     },
-    /// A tree of layers that this version does not open.
-    #[error(
-        "{path} has {count} layers, of which {chain} lie in one line below its top; this version opens volumes of one line"
-    )]
-    Layers {
-        /// The volume.
-        path: PathBuf,
-        /// How many it has.
-        count: usize,
-        /// How many of them lie on the way from the top to the lowest.
-        chain: usize,
-    },
     /// More layers on each other than a volume can be used with.
     #[error("{path} would have {count} layers on each other; {most} are the most that can be opened")]
     LongChain {
@@ -327,6 +315,53 @@ pub enum DatastoreError {
         count: usize,
         /// The most.
         most: usize,
+    },
+    /// More layers than a volume can have, on all its branches.
+    #[error(
+        "{path} would have {count} layers; {most} are the most that a volume can have. Delete snapshots first"
+    )]
+    ManyLayers {
+        /// The volume.
+        path: PathBuf,
+        /// How many there would be.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
+    /// More snapshots than a volume can have.
+    #[error("{path} has {most} snapshots, which is the most that a volume can have; delete one first")]
+    ManySnapshots {
+        /// The volume.
+        path: PathBuf,
+        /// The most.
+        most: usize,
+    },
+    /// A snapshot that there is already.
+    #[error("{path} has a snapshot '{name}' already; choose another name, or delete that one first")]
+    SnapshotExists {
+        /// The volume.
+        path: PathBuf,
+        /// The name.
+        name: SnapshotName,
+    },
+    /// A snapshot that the volume does not have.
+    #[error("{path} has no snapshot '{snapshot}'")]
+    NoSnapshot {
+        /// The volume.
+        path: PathBuf,
+        /// Its name or id, as it was asked for.
+        snapshot: String,
+    },
+    /// A layer below the top whose last writes are not brought to it yet.
+    #[error(
+        "layer {layer} of {path} is not complete yet: a snapshot was made while the volume was in use, and what was written last is still on its \
+         way to the layer; expose the volume once and end that in order, then try again"
+    )]
+    NotClosed {
+        /// The volume.
+        path: PathBuf,
+        /// The layer.
+        layer: LayerId,
     },
     /// A layer that is not complete without its log, and should become a lower one.
     #[error(
@@ -442,8 +477,12 @@ impl DatastoreError {
             Self::NothingToTagWith { .. } => "nothing_to_tag_with",
             Self::MissingDiscards { .. } => "missing_discards",
             Self::TruncatedDiscards { .. } => "truncated_discards",
-            Self::Layers { .. } => "layers",
             Self::LongChain { .. } => "long_chain",
+            Self::ManyLayers { .. } => "many_layers",
+            Self::ManySnapshots { .. } => "many_snapshots",
+            Self::SnapshotExists { .. } => "snapshot_exists",
+            Self::NoSnapshot { .. } => "no_snapshot",
+            Self::NotClosed { .. } => "not_closed",
             Self::LogNotEmpty { .. } => "log_not_empty",
             Self::TagsNotSettled { .. } => "tags_not_settled",
             Self::UnreadableTags { .. } => "unreadable_tags",

@@ -109,7 +109,9 @@ impl VolumeHead {
         grown.size_bytes = size;
         grown.generation += 1;
         let encoded = grown.encode(&path, protection.keks())?;
-        layer_files::grow(&self.directory, &grown, from, protection)?;
+        if let Some(top) = grown.layer(grown.top) {
+            layer_files::grow(&self.directory, &grown, top, from, protection)?;
+        }
         self.directory.write_descriptor(&encoded)?;
         self.descriptor = grown;
         Ok(())

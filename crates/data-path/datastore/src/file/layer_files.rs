@@ -43,15 +43,16 @@ pub(super) fn make(
     directory: &VolumeDirectory,
     descriptor: &Descriptor,
     layer: &LayerRecord,
+    log: log::FileState,
     path: &Path,
     protection: Protection<'_>,
 ) -> Result<(), DatastoreError> {
     let new = |name: &str| directory.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL);
     let file = new(&layer_name(layer.id)).map_err(system("create a layer of", path))?;
-    size_layer(&*file, 0, descriptor, path)?;
+    size_layer(&*file, 0, descriptor, layer, path)?;
     file.sync().map_err(system("sync a layer of", path))?;
     if let Some(LogRecord { bytes }) = layer.log {
-        log::create(directory, layer.id, bytes, path)?;
+        log::create(directory, layer.id, bytes, log, path)?;
     }
     if let Some(integrity) = layer.integrity {
         let tags = new(&tags_name(layer.id, integrity)).map_err(system("create the tags of", path))?;
@@ -62,20 +63,22 @@ pub(super) fn make(
     if layer.parent.is_some() {
         let discards =
             new(&discards_name(layer.id)).map_err(system("create the record of discards of", path))?;
-        size_discards(&*discards, descriptor.size_bytes, path)?;
+        size_discards(&*discards, descriptor.layer_size(layer), path)?;
         discards.sync().map_err(system("sync the record of discards of", path))?;
     }
     Ok(())
 }
 
-/// Makes the files of the top layer as large as a volume that has grown needs them, durably. `from` is the size so far.
+/// Makes the files of a layer as large as its new size in `grown` needs them, durably. `from` is the size
+/// so far.
 pub(super) fn grow(
     directory: &VolumeDirectory,
     grown: &Descriptor,
+    layer: &LayerRecord,
     from: VolumeSize,
     protection: Protection<'_>,
 ) -> Result<(), DatastoreError> {
-    let (path, id) = (&directory.path, grown.top);
+    let (path, id) = (&directory.path, layer.id);
     // Through open files of their own: the locked ones may be another process's.
     let open = |name: &str, missing: DatastoreError, action| {
         directory.file(name, OFlags::RDWR).map_err(|errno| match errno {
@@ -83,28 +86,27 @@ pub(super) fn grow(
             errno => system(action, path)(errno),
         })
     };
-    // Whoever does the I/O may be syncing the same files, in another process.
+    // The process that does the I/O may be syncing the same files.
     let in_turn = directory.file_system()?.syncs_in_turn;
     let sync = |file: &dyn StoredFile, action| {
         let synced = if in_turn { directory.handle.sync_file_system() } else { file.sync() };
         synced.map_err(system(action, path))
     };
     let missing = DatastoreError::MissingLayer { path: path.clone(), layer: id };
-    let layer = open(&layer_name(id), missing, "open a layer of")?;
-    size_layer(&*layer, from.block_aligned_bytes(), grown, path)?;
-    sync(&*layer, "sync a layer of")?;
-    let record = grown.layer(id);
-    if let Some((layer, integrity)) = record.and_then(|layer| Some((layer, layer.integrity?))) {
+    let blocks = open(&layer_name(id), missing, "open a layer of")?;
+    size_layer(&*blocks, from.block_aligned_bytes(), grown, layer, path)?;
+    sync(&*blocks, "sync a layer of")?;
+    if let Some(integrity) = layer.integrity {
         let missing = DatastoreError::MissingTags { path: path.clone(), layer: id };
         let tags = open(&tags_name(id, integrity), missing, "open the tags of")?;
         size_tags(&*tags, grown, layer, path)?;
         say_nothing_is_there(&*tags, grown, layer, from.block_aligned_bytes(), path, protection)?;
         sync(&*tags, "sync the tags of")?;
     }
-    if record.is_some_and(|layer| layer.parent.is_some()) {
+    if layer.parent.is_some() {
         let missing = DatastoreError::MissingDiscards { path: path.clone(), layer: id };
         let discards = open(&discards_name(id), missing, "open the record of discards of")?;
-        size_discards(&*discards, grown.size_bytes, path)?;
+        size_discards(&*discards, grown.layer_size(layer), path)?;
         sync(&*discards, "sync the record of discards of")?;
     }
     Ok(())
@@ -113,17 +115,18 @@ pub(super) fn grow(
 /// Gives a layer's file the length that its volume needs, and the space if it is thick; `from_bytes` is its length so
 /// far.
 fn size_layer(
-    layer: &dyn StoredFile,
+    file: &dyn StoredFile,
     from_bytes: u64,
     descriptor: &Descriptor,
+    layer: &LayerRecord,
     path: &Path,
 ) -> Result<(), DatastoreError> {
-    let bytes = descriptor.size_bytes.block_aligned_bytes();
+    let bytes = descriptor.layer_size(layer).block_aligned_bytes();
     let sized = match descriptor.provisioning {
-        Provisioning::Thin => layer.set_length(bytes),
+        Provisioning::Thin => file.set_length(bytes),
         // A growth within the last block needs no more space, and there is no allocating of nothing.
         Provisioning::Thick if bytes == from_bytes => Ok(()),
-        Provisioning::Thick => layer.allocate(from_bytes, bytes - from_bytes),
+        Provisioning::Thick => file.allocate(from_bytes, bytes - from_bytes),
     };
     sized.map_err(no_room_or("give its size to a layer of", bytes - from_bytes, path))
 }

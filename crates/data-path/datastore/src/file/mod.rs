@@ -27,6 +27,7 @@ pub mod chain;
 mod channel;
 mod check;
 mod check_report;
+mod closing;
 mod create;
 mod delete;
 mod descriptor;
@@ -43,6 +44,7 @@ mod layer_files;
 mod list;
 pub mod lock;
 mod log;
+mod merge;
 mod open;
 mod open_files;
 mod places;
@@ -50,6 +52,7 @@ mod renew_tags;
 mod reserve;
 mod rewrap;
 mod sidecar_pages;
+mod snapshots;
 pub mod storage;
 mod syncs;
 mod tagging;
@@ -63,7 +66,7 @@ pub use create::{CreateOptions, create, create_on, rename, rename_on};
 pub use delete::{delete, delete_on};
 pub use descriptor::{
     CHAIN_LAYERS_MAX, Descriptor, EncryptionRecord, EpochRecord, FORMAT_VERSION, Integrity, KekRecord,
-    LayerRecord, LogRecord, Provisioning,
+    LayerRecord, LogRecord, Merging, Provisioning, SNAPSHOTS_MAX, SnapshotRecord,
 };
 pub use directory::{CONTROL_SOCKET, DescribedVolume, describe, describe_log, describe_on};
 pub use disk::{FileDisk, LayerBlocks, LayerFacts, LogFacts, OpenLayer};
@@ -75,7 +78,11 @@ pub use key_needs::{KeyNeeds, VolumeNeeds, key_needs, key_needs_on};
 pub use list::{ListedVolume, list, list_on};
 pub use log::destage::{Destager, End};
 pub use log::{LOG_BYTES_MAX, LOG_BYTES_MIN, LogError, LogUse};
+pub use merge::{FinishMerge, MergeKeys, MergeLayers, OpenMerge, open_merge, open_merge_on};
 pub use open::{Access, Deks, OpenOptions, OpenVolume, Protection, authenticated, open, open_apart, open_on};
 pub use places::{TPM_STATE, VM_FILE};
 pub use reserve::Room;
 pub use rewrap::{RewrapOptions, rewrap, rewrap_on};
+pub use snapshots::{
+    NewSnapshot, create_snapshot, create_snapshot_on, delete_snapshot, delete_snapshot_on, revert, revert_on,
+};

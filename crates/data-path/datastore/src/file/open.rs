@@ -9,6 +9,7 @@ use strongroom_keys::Kek;
 use strongroom_memory::secret::SecretBytes;
 use strongroom_types::{KeyEpoch, VolumeSize};
 
+use super::closing::settle_if_complete;
 use super::descriptor::Descriptor;
 use super::directory::VolumeDirectory;
 use super::discards::DiscardsFacts;
@@ -189,7 +190,9 @@ pub(super) fn open_locked(
     let (mut descriptor, mut layer, mut deks) = open_layer_of(&directory, &left)?;
     if options.access == Access::ReadWrite {
         directory.sync_place(storage)?;
-        if renew_tags(&directory, &descriptor, options.protection)? {
+        let is_changed = settle_if_complete(&directory, &descriptor, &layer, &deks, options.protection)?
+            || renew_tags(&directory, &descriptor, options.protection)?;
+        if is_changed {
             drop(layer);
             (descriptor, layer, deks) = open_layer_of(&directory, &left)?;
         }

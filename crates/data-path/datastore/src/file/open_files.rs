@@ -45,13 +45,12 @@ pub(super) fn open_layer_of(
     let below = OpenOptions { access: Access::ReadOnly, ..*options };
     let below = Opening { options: &below, ..opening };
     for layer in &chain[1..] {
-        let (id, path) = (layer.id, path.clone());
-        let file = below.lock(
-            &layer_name(id),
-            DatastoreError::MissingLayer { path, layer: id },
-            "open a layer of",
-        )?;
-        top.lower.push(below.complete(layer, file)?);
+        let opening = if layer.closing { &opening } else { &below };
+        let mut lower = opening.open(layer)?;
+        if !layer.closing {
+            lower.vouch_for_tags();
+        }
+        top.lower.push(lower);
     }
     let deks = match options.protection {
         Protection::Encrypted(kek) => open_chain_envelopes(path, &descriptor, kek)?,
@@ -60,18 +59,15 @@ pub(super) fn open_layer_of(
     Ok((descriptor, top, deks))
 }
 
-/// The layers of a volume, the top first, if they lie on each other in one line that is not too long.
+/// The layers that hold what a volume holds now, the top first, if there are not too many.
 pub(super) fn chain_of<'a>(
     path: &Path,
     descriptor: &'a Descriptor,
 ) -> Result<Vec<&'a LayerRecord>, DatastoreError> {
     let chain: Vec<_> = descriptor.chain().collect();
-    let (path, count) = (path.to_owned(), descriptor.layers.len());
-    if chain.len() != count {
-        return Err(DatastoreError::Layers { path, count, chain: chain.len() });
-    }
-    if count > CHAIN_LAYERS_MAX {
-        return Err(DatastoreError::LongChain { path, count, most: CHAIN_LAYERS_MAX });
+    let (count, most) = (chain.len(), CHAIN_LAYERS_MAX);
+    if count > most {
+        return Err(DatastoreError::LongChain { path: path.to_owned(), count, most });
     }
     Ok(chain)
 }
@@ -106,14 +102,22 @@ fn lock_top(
 }
 
 /// What is the same for all files of a layer that is being opened.
-struct Opening<'a> {
-    directory: &'a VolumeDirectory,
-    file_system: FileSystem,
-    descriptor: &'a Descriptor,
-    options: &'a OpenOptions<'a>,
+pub(super) struct Opening<'a> {
+    pub(super) directory: &'a VolumeDirectory,
+    pub(super) file_system: FileSystem,
+    pub(super) descriptor: &'a Descriptor,
+    pub(super) options: &'a OpenOptions<'a>,
 }
 
 impl Opening<'_> {
+    /// Opens and locks all files of a layer.
+    pub(super) fn open(&self, layer: &LayerRecord) -> Result<LockedLayer, DatastoreError> {
+        let (id, path) = (layer.id, self.directory.path.clone());
+        let missing = DatastoreError::MissingLayer { path, layer: id };
+        let file = self.lock(&layer_name(id), missing, "open a layer of")?;
+        self.complete(layer, file)
+    }
+
     /// Opens and locks what belongs to a layer, whose file is locked: a killed predecessor's last writes to each of
     /// them land as late as those to the layer.
     fn complete(

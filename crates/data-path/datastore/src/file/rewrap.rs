@@ -154,7 +154,11 @@ impl VolumeHead {
         self.replace_descriptor(alone, &[to])
     }
 
-    fn replace_descriptor(&mut self, descriptor: Descriptor, keks: &[&Kek]) -> Result<(), DatastoreError> {
+    pub(super) fn replace_descriptor(
+        &mut self,
+        descriptor: Descriptor,
+        keks: &[&Kek],
+    ) -> Result<(), DatastoreError> {
         let encoded = descriptor.encode(&self.directory.path, keks)?;
         self.directory.write_descriptor(&encoded)?;
         self.descriptor = descriptor;

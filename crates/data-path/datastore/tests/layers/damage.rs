@@ -4,9 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use strongroom_datastore::file::*;
-use strongroom_types::LayerId;
+use strongroom_types::{LayerId, SnapshotId};
 
 use crate::volume::{MIB, Volume, chain, size};
+
+fn snapshot(name: &str, layer: LayerId) -> SnapshotRecord {
+    let (id, name) = (SnapshotId::random(), name.parse().unwrap());
+    SnapshotRecord { id, name, layer, created_unix_seconds: 0 }
+}
 
 #[test]
 fn what_is_missing_or_truncated_below_is_named() {
@@ -50,7 +55,7 @@ fn what_is_missing_or_truncated_below_is_named() {
 #[test]
 fn a_descriptor_that_none_of_us_writes_is_refused() {
     type Edit = fn(&mut Descriptor);
-    let edits: [(&str, Edit); 8] = [
+    let edits: [(&str, Edit); 14] = [
         ("the top with a size", |found| found.layers[2].size_bytes = Some(found.size_bytes)),
         ("a lower layer without a size", |found| found.layers[1].size_bytes = None),
         ("a lower layer that is larger than the volume", |found| {
@@ -67,6 +72,21 @@ fn a_descriptor_that_none_of_us_writes_is_refused() {
         }),
         ("a parent that is not there", |found| found.layers[0].parent = Some(LayerId::random())),
         ("a circle", |found| found.layers[0].parent = Some(found.layers[1].id)),
+        ("a snapshot of the top", |found| found.snapshots = vec![snapshot("a", found.top)]),
+        ("a snapshot of no layer", |found| found.snapshots = vec![snapshot("a", LayerId::random())]),
+        ("two snapshots of one name", |found| {
+            found.snapshots = vec![snapshot("a", found.layers[0].id), snapshot("a", found.layers[1].id)];
+        }),
+        ("a layer that is being closed and does not lie below the top", |found| {
+            found.layers[0].closing = true;
+        }),
+        ("a merge of layers that do not lie on each other", |found| {
+            found.merging = Some(Merging { from: found.layers[2].id, into: found.layers[0].id });
+        }),
+        ("a merge into what a snapshot keeps", |found| {
+            found.snapshots = vec![snapshot("a", found.layers[0].id)];
+            found.merging = Some(Merging { from: found.layers[1].id, into: found.layers[0].id });
+        }),
     ];
     for (what, edit) in edits {
         let volume = Volume::clear(MIB).and_layers(2);
@@ -81,12 +101,12 @@ fn a_descriptor_that_none_of_us_writes_is_refused() {
 }
 
 #[test]
-fn branches_are_refused() {
+fn a_layer_that_nothing_needs_is_refused() {
     let volume = Volume::clear(MIB).and_layers(1);
     volume.edit(|found| {
         let branch = LayerRecord { id: LayerId::random(), ..found.layers[0].clone() };
         found.layers.insert(1, LayerRecord { parent: Some(found.layers[0].id), ..branch });
     });
-    assert!(matches!(volume.refused(), DatastoreError::Layers { count: 3, chain: 2, .. }));
-    assert!(matches!(volume.add_layer(), Err(DatastoreError::Layers { .. })));
+    assert!(matches!(volume.refused(), DatastoreError::Damaged { .. }));
+    assert!(matches!(volume.add_layer(), Err(DatastoreError::Damaged { .. })));
 }

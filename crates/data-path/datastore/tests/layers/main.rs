@@ -6,6 +6,7 @@
 mod additions;
 mod damage;
 mod life;
+mod snapshots;
 #[path = "../support/mod.rs"]
 mod support;
 mod volume;

@@ -202,6 +202,19 @@ impl WorkerProcess {
         self.expect(Report::Serving, ANSWERS_WITHIN)
     }
 
+    /// Has it serve what another worker suspended, below a new, empty top.
+    pub fn take_over_under(&mut self, suspended: &Handover, top: &OpenLayer) -> Result<(), ChildError> {
+        let Order::Serve { layer, lower, sessions } = &suspended.order else {
+            return Err(BirthError::Unexpected("a handover without a layer".to_owned()).into());
+        };
+        let lower = std::iter::once(layer).chain(lower).copied().collect();
+        let order = Order::Serve { layer: top.facts, lower, sessions: sessions.clone() };
+        let mut files = top.files();
+        files.extend(suspended.files.iter().map(AsFd::as_fd));
+        self.order(&order, &files)?;
+        self.expect(Report::Serving, ANSWERS_WITHIN)
+    }
+
     /// Has it drain within `deadline`, and hand over what it serves.
     pub fn suspend(&mut self, deadline: Duration) -> Result<Handover, ChildError> {
         self.order(&Order::Suspend, &[])?;

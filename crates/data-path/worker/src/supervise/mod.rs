@@ -23,6 +23,7 @@ mod quarters;
 mod restart;
 mod rewrap;
 mod said;
+mod snapshot;
 mod starter;
 mod starter_process;
 mod upgrade;
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use strongroom_confine::SandboxError;
-use strongroom_datastore::file::{Access, DatastoreError, Deks, OpenLayer, VolumeHead};
+use strongroom_datastore::file::{Access, DatastoreError, Deks, NewSnapshot, OpenLayer, VolumeHead};
 use strongroom_frontend::listen::{Address, Listener};
 use strongroom_keys::{Keyring, RevokedHow};
 use strongroom_statistics::Page;
@@ -47,6 +48,7 @@ use self::control_socket::ControlSocket;
 use self::herald::Herald;
 use self::restart::{Crashes, Outage};
 use self::rewrap::PendingRewrap;
+use self::snapshot::PendingSnapshot;
 use crate::birth::Frontend;
 use crate::control::{Answer, Request, Status};
 
@@ -126,6 +128,8 @@ pub struct Supervisor {
     herald: Herald,
     /// A move to another KEK that waits for keys, and whose answer is waited for.
     rewrap: Option<PendingRewrap>,
+    /// A snapshot that is not durable yet, and whose answer is waited for.
+    snapshot: Option<PendingSnapshot>,
     observer: Option<(Observer, Option<Status>)>,
 }
 
@@ -179,6 +183,7 @@ impl Supervisor {
             crashes,
             herald,
             rewrap: None,
+            snapshot: None,
             observer: None,
         })
     }
@@ -246,6 +251,7 @@ impl Supervisor {
             self.restart()?;
             self.answer_requests();
             self.hear();
+            self.go_on_with_snapshot();
             self.tell_observer();
         }
     }
@@ -311,6 +317,12 @@ impl Supervisor {
                 },
             }),
             Request::Upgrade => Some(self.upgrade()),
+            Request::Snapshot { id, name, least_generation } => {
+                self.snapshot(NewSnapshot { id, name }, least_generation)
+            }
+            Request::DeleteSnapshot { name, least_generation } => {
+                Some(self.delete_snapshot(&name, least_generation))
+            }
             Request::Rewrap { to, least_generation } => self.rewrap(to, least_generation, file),
         });
         self.control = Some(control);

@@ -49,8 +49,11 @@ impl Supervisor {
         pipe: Option<OwnedFd>,
     ) -> Option<Answer> {
         let path = PathBuf::from(self.exposure.head.path());
-        if self.rewrap.is_some() {
-            let message = "the volume is being moved to another key already".to_owned();
+        if self.rewrap.is_some() || self.snapshot.is_some() {
+            let message = match self.snapshot {
+                Some(_) => "a snapshot of the volume is being made; try again when it is there".to_owned(),
+                None => "the volume is being moved to another key already".to_owned(),
+            };
             return Some(Answer::Refused { code: "rewrap".to_owned(), message });
         }
         if let Err(error) = self.check_rewrap(least_generation) {

@@ -89,7 +89,7 @@ impl Supervisor {
     }
 
     /// Has another worker of the old program go on with the sessions.
-    fn take_back(&mut self, handover: &Handover, suspended_at: Instant) {
+    pub(super) fn take_back(&mut self, handover: &Handover, suspended_at: Instant) {
         let taken = self.successor_of(&self.exposure.workers).and_then(|mut worker| {
             worker.take_over(handover)?;
             Ok(worker)
@@ -104,7 +104,7 @@ impl Supervisor {
     }
 
     /// Serves through this worker, and lets go of the one before, which has nothing left to do.
-    fn replace(&mut self, worker: WorkerProcess) {
+    pub(super) fn replace(&mut self, worker: WorkerProcess) {
         self.crashes.serving();
         self.herald.begins_anew();
         if let Phase::Serving(old) = std::mem::replace(&mut self.phase, Phase::Serving(worker))

@@ -85,6 +85,11 @@ impl Between for BrokenQueue {
             (FileOperation::SyncData, Rule::FlushForgetsLog, Whose::Guest) if is("log-") => {
                 return Fate::Ends(io, Ok(()));
             }
+            (FileOperation::SyncData, Rule::FlushForgetsLowerLayer, Whose::Guest)
+                if is("layer-") && *shared.top.lock() != name =>
+            {
+                return Fate::Ends(io, Ok(()));
+            }
             (FileOperation::SyncData, Rule::DestagedBeforeLogIsDurable, Whose::Destager) if is("log-") => {
                 return Fate::Ends(io, Ok(()));
             }

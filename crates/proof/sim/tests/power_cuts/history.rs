@@ -14,7 +14,7 @@ use rand::{Rng, SeedableRng};
 use strongroom_datastore::file::storage::Storage;
 use strongroom_datastore::file::*;
 use strongroom_filters::blocksize::BlocksizeDisk;
-use strongroom_io::{IoError, RangeLocks, Reactor, Thread};
+use strongroom_io::{Disk, IoError, RangeLocks, Reactor, Thread};
 use strongroom_sim::{Faults, SimFs};
 use strongroom_types::{BLOCK_BYTES, SECTOR_BYTES, VolumeSize};
 use strongroom_worker::layers::plain_blocks_over;
@@ -52,6 +52,8 @@ pub struct History {
     pub errors: Vec<IoError>,
     /// Reads that succeeded and were wrong.
     pub wrong: Vec<String>,
+    /// How often a new top was put on the volume in use.
+    pub changes_over: usize,
 }
 
 /// What goes wrong while a volume is used, and not while it is created or opened.
@@ -76,13 +78,18 @@ pub fn options(protection: Protection<'_>) -> OpenOptions<'_> {
 struct Stages {
     volume: OpenVolume,
     top: Arc<BlocksizeDisk>,
+    /// The layer below the top, if it is not complete.
+    closing: Option<FileDisk>,
 }
 
 impl Stages {
     fn over(mut volume: OpenVolume) -> Self {
         let size_bytes = volume.descriptor().size_bytes.bytes();
+        let below = volume.lower.first().map(|layer| FileDisk::clone(&layer.disk));
+        let closing = below.filter(|disk| !disk.limits().read_only);
         let plain = plain_blocks_over(Arc::clone(&volume.disk) as _, &mut volume).unwrap().disk;
-        Self { top: Arc::new(BlocksizeDisk::new(plain, size_bytes, 1, RangeLocks::new()).unwrap()), volume }
+        let top = BlocksizeDisk::new(plain, size_bytes, 1, RangeLocks::new()).unwrap();
+        Self { top: Arc::new(top), volume, closing }
     }
 }
 
@@ -104,9 +111,13 @@ struct Life<'a> {
     open: Option<Stages>,
     /// Empties the log of an open volume that has one.
     destager: Option<Destager>,
+    /// Empties the log of the layer below the top, if that is not complete.
+    lower_destager: Option<Destager>,
     guest: Guest,
     errors: Vec<IoError>,
     wrong: Vec<String>,
+    /// How often a new top was put on the volume in use.
+    changes_over: usize,
 }
 
 impl History {
@@ -152,9 +163,11 @@ impl History {
             opened: 0,
             open: None,
             destager: None,
+            lower_destager: None,
             guest: Guest::new(&bench.memory, 0),
             errors: Vec::new(),
             wrong: Vec::new(),
+            changes_over: 0,
             fs,
         };
         life.create();
@@ -248,10 +261,12 @@ impl<'a> Life<'a> {
             opened,
             open: None,
             destager: None,
+            lower_destager: None,
             // Its contents differ from those of before.
             guest: Guest::new(&bench.memory, 1 << 20),
             errors: Vec::new(),
             wrong: Vec::new(),
+            changes_over: 0,
             fs,
         })
     }
@@ -261,8 +276,8 @@ impl<'a> Life<'a> {
             self.step();
         }
         self.end();
-        let Life { fs, sort, account, additions, changes, opened, errors, wrong, .. } = self;
-        History { fs, sort, account, additions, changes, opened, errors, wrong }
+        let Life { fs, sort, account, additions, changes, opened, errors, wrong, changes_over, .. } = self;
+        History { fs, sort, account, additions, changes, opened, errors, wrong, changes_over }
     }
 
     fn moment(&self) -> usize {
@@ -312,6 +327,7 @@ impl<'a> Life<'a> {
             }
             2..4 => self.grow(),
             4..6 => self.add_layer(),
+            6..9 => self.change_over(),
             _ => self.use_it(),
         }
     }
@@ -336,6 +352,13 @@ impl<'a> Life<'a> {
             // At once, or only when the log is nearly full.
             let eager = self.random.random();
             destager.set_quiet(if eager { Duration::ZERO } else { Duration::from_secs(86_400) });
+        }
+        let thread = Thread { pool: self.bench.pool.clone(), reactor: self.reactor(Whose::Destager) };
+        let lower = stages.closing.as_ref().and_then(|disk| disk.destager(&thread).unwrap());
+        self.lower_destager = lower;
+        if let (Some(destager), Some(disk)) = (&mut self.lower_destager, &stages.closing) {
+            destager.set_quiet(Duration::ZERO);
+            disk.end_destaging(End::Empty);
         }
         self.guest = Guest::new(&self.bench.memory, self.guest.next_request());
         self.guest.attach(&*stages.top, &reactors, &self.bench.pool).unwrap();
@@ -362,6 +385,10 @@ impl<'a> Life<'a> {
             if let Some(destager) = &mut self.destager {
                 destager.poll();
             }
+            // Seldom, so that guests flush what is still on its way to the layer below.
+            if let Some(destager) = self.lower_destager.as_mut().filter(|_| self.random.random_ratio(1, 8)) {
+                destager.poll();
+            }
             self.fs.set_faults(Faults::default());
         } else if self.random.random_ratio(2, 5) {
             self.guest.submit(&mut self.account.log, moment, &mut self.random);
@@ -382,8 +409,8 @@ impl<'a> Life<'a> {
                 let fs = self.fs.clone();
                 self.guest.poll(queue, &mut self.account.log, move || fs.moments() - 1);
             }
-            // Some of it may wait for room in the log.
-            if let Some(destager) = &mut self.destager {
+            // Some of it may wait for room in the log, or for a sync of the layer below.
+            for destager in [&mut self.destager, &mut self.lower_destager].into_iter().flatten() {
                 destager.poll();
             }
         }
@@ -391,8 +418,15 @@ impl<'a> Life<'a> {
 
     /// Ends destaging: so, or in the middle of it.
     fn end_destaging(&mut self, end: Option<End>) {
+        let lower_destager = self.lower_destager.take();
         let (Some(mut destager), Some(stages)) = (self.destager.take(), &self.open) else { return };
         let Some(end) = end else { return };
+        if let (Some(mut lower), Some(disk)) = (lower_destager, &stages.closing) {
+            disk.end_destaging(end);
+            while lower.ended().is_none() {
+                lower.poll();
+            }
+        }
         stages.volume.disk.end_destaging(end);
         while destager.ended().is_none() {
             destager.poll();
@@ -416,7 +450,11 @@ impl<'a> Life<'a> {
         self.changes.push(begun..=self.moment());
         self.errors.append(&mut self.guest.errors);
         self.wrong.append(&mut self.guest.wrong);
-        if self.open.take().is_some_and(|stages| stages.volume.disk.has_failed_flush()) {
+        let has_failed_flush = |stages: Stages| {
+            stages.volume.disk.has_failed_flush()
+                || stages.closing.is_some_and(|disk| disk.has_failed_flush())
+        };
+        if self.open.take().is_some_and(has_failed_flush) {
             // The next flush would have failed; opened anew, the volume knows nothing of it.
             let moment = self.moment();
             self.account.log.add(moment, Event::FlushSubmitted { id: NOBODYS });
@@ -444,9 +482,37 @@ impl<'a> Life<'a> {
         };
         let begun = self.moment();
         set_adding(true);
-        add_layer_on(&*self.storage, &path(self.name), &options).unwrap();
+        let added = add_layer_on(&*self.storage, &path(self.name), &options);
         set_adding(false);
+        match added {
+            Ok(_) => self.additions.push(begun..=self.moment()),
+            // The tags of the layer below the top are not settled yet.
+            Err(DatastoreError::NotClosed { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Puts a new top on the volume while it is in use, and has a successor go on with that, who finds the layer below
+    /// it as it was left.
+    fn change_over(&mut self) {
+        self.open();
+        if self.layers >= LAYERS_MAX {
+            return;
+        }
+        let protection = self.sort.protection(&self.bench.kek);
+        let begun = self.moment();
+        let Some(stages) = &mut self.open else { return };
+        match stages.volume.head.prepare_layer(protection, Some(LOG_BYTES_MIN)) {
+            Ok(()) => {}
+            Err(DatastoreError::NotClosed { .. }) => return,
+            Err(error) => panic!("{error}"),
+        }
         self.additions.push(begun..=self.moment());
+        self.changes_over += 1;
+        // The drain of the worker before: what it does still goes to the layer below.
+        let end = self.random.random_bool(0.5).then_some(End::Now);
+        self.close_with(end);
+        self.open();
     }
 
     fn rename(&mut self) {

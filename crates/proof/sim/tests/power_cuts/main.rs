@@ -53,15 +53,23 @@ struct Count {
     first_writes: usize,
     /// Cuts that left a volume of several layers.
     layered: usize,
+    /// How often a new top was put on a volume in use.
+    changes_over: usize,
 }
 
-/// So many random ones of a history, in order; one in four is in the middle of adding a layer, which is over soon.
+/// Moments after the addition of a layer in which guests first flush over it.
+const AFTER_ADDITION: usize = 60;
+
+/// So many random ones of a history, in order; one in four is in the middle of adding a layer, which is over soon, or
+/// shortly after it.
 fn moments(random: &mut StdRng, history: &History, count: usize) -> Vec<usize> {
-    let mut moments = campaign::moments(random, count, history.fs.moments() - 1);
+    let last = history.fs.moments() - 1;
+    let mut moments = campaign::moments(random, count, last);
     if !history.additions.is_empty() {
         for moment in moments.iter_mut().step_by(4) {
             let addition = &history.additions[random.random_range(0..history.additions.len())];
-            *moment = random.random_range(addition.clone());
+            let end = addition.end() + if random.random() { AFTER_ADDITION } else { 0 };
+            *moment = random.random_range(*addition.start()..=end.min(last));
         }
         moments.sort_unstable();
     }
@@ -140,6 +148,7 @@ fn live(bench: &Bench, seed: u64, rule: Option<Rule>, count: &mut Count) -> Resu
     if let Some(wrong) = history.wrong.first().filter(|_| rule.is_none()) {
         return Err(wrong.clone());
     }
+    count.changes_over += history.changes_over;
     cut(bench, &history, seed, CUTS_PER_HISTORY, rule.is_none(), count)?;
     Ok(count.cuts + count.second_cuts - before)
 }
@@ -151,7 +160,7 @@ fn every_power_cut_leaves_what_was_promised() {
     let done = campaign::until(CUTS, |seed| live(&bench, seed, None, &mut count));
     println!("{done}: {count:?}");
     assert!(
-        count.absent > 0 && count.first_writes > 0 && count.layered > 0,
+        count.absent > 0 && count.first_writes > 0 && count.layered > 0 && count.changes_over > 0,
         "the workload has all that it should have"
     );
 }
@@ -220,6 +229,11 @@ fn a_flush_that_forgets_the_layer_is_caught() {
 #[test]
 fn a_flush_that_forgets_the_log_is_caught() {
     is_caught(Rule::FlushForgetsLog);
+}
+
+#[test]
+fn a_flush_that_forgets_the_layer_below_the_top_is_caught() {
+    is_caught(Rule::FlushForgetsLowerLayer);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub enum Rule {
     FlushForgetsLayer,
     /// A flush syncs the layer alone.
     FlushForgetsLog,
+    /// A flush syncs the top alone, and not the layer below it that is not complete.
+    FlushForgetsLowerLayer,
     /// Blocks are written to their places before the log that holds them is durable.
     DestagedBeforeLogIsDurable,
     /// The log's tail passes blocks that are not durable in the layer.

@@ -10,6 +10,7 @@ use strongroom_memory::{CHUNK_BYTES, ReservedPool};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
 use super::Shared;
+use super::closing::{LowerFlush, LowerFlushes};
 use super::read::{Next, Read};
 use crate::file::blocks::is_zero;
 use crate::file::discards::round::Recorder;
@@ -44,6 +45,15 @@ enum Active {
     /// A request that the top has as it came.
     Passed {
         tag: u64,
+    },
+    /// A flush of the top and of the layer below it.
+    Flush {
+        tag: u64,
+        /// How many of the two have not ended.
+        left: u8,
+        /// Of the lower layer, until that has ended.
+        lower: Option<LowerFlush>,
+        result: Result<(), IoError>,
     },
 }
 
@@ -87,6 +97,32 @@ impl ChainChannel {
         self.send(0, slot, io.request);
     }
 
+    fn flush(&mut self, io: Io<Sealed>) {
+        let Some(lower) = self.shared.lower_flushes.as_ref().and_then(LowerFlushes::begin) else {
+            return self.pass(io);
+        };
+        let flush = Active::Flush { tag: io.tag, left: 2, lower: Some(lower), result: Ok(()) };
+        let slot = self.active.insert(flush);
+        self.send(0, slot, Request::Flush);
+        self.send(1, slot, Request::Flush);
+    }
+
+    /// One of the two layers of a flush has ended.
+    fn on_flushed(&mut self, slot: Slot, level: usize, ended: Result<(), IoError>) -> Option<()> {
+        let Some(Active::Flush { tag, left, lower, result }) = self.active.get_mut(slot) else { return None };
+        if level == 1 {
+            lower.take();
+        }
+        *result = result.and(ended);
+        *left -= 1;
+        if *left == 0 {
+            let (tag, result) = (*tag, *result);
+            self.active.take(slot);
+            self.ended.push(Done { tag, result, memory: None });
+        }
+        Some(())
+    }
+
     /// Takes a change of the top, of which these blocks may become "nothing here" where a lower layer has something.
     fn change(&mut self, io: Io<Sealed>, blocks: Range<u64>) {
         let rest = blocks.start..blocks.end.min(self.shared.lower_end_block());
@@ -118,8 +154,11 @@ impl ChainChannel {
         }
     }
 
-    fn on_returned(&mut self, done: Done<Sealed>) -> Option<()> {
+    fn on_returned(&mut self, level: usize, done: Done<Sealed>) -> Option<()> {
         let slot = Slot::from_tag(done.tag)?;
+        if matches!(self.active.get_mut(slot)?, Active::Flush { .. }) {
+            return self.on_flushed(slot, level, done.result);
+        }
         let Active::Read(read) = self.active.get_mut(slot)? else {
             let Some(Active::Passed { tag }) = self.active.take(slot) else { return None };
             self.ended.push(Done { tag, ..done });
@@ -219,7 +258,7 @@ impl Channel<Sealed> for ChainChannel {
                 self.send(0, slot, Request::Read { extent, into });
             }
             Request::Write { extent, .. } => self.change(io, blocks_of(extent)),
-            Request::Flush => self.pass(io),
+            Request::Flush => self.flush(io),
             // The top keeps its content.
             Request::Discard { .. } if !limits.discards => self.pass(io),
             Request::Discard { extent } => self.change(io, blocks_of(extent.narrowed_to(BLOCK_BYTES))),
@@ -238,11 +277,14 @@ impl Channel<Sealed> for ChainChannel {
     fn poll(&mut self, done: &mut Vec<Done<Sealed>>) {
         loop {
             let mut returned = mem::take(&mut self.returned);
-            self.layers.iter_mut().for_each(|layer| layer.poll(&mut returned));
-            let mut moved = !returned.is_empty();
-            for done in returned.drain(..) {
-                let is_known = self.on_returned(done).is_some();
-                debug_assert!(is_known, "a layer returned what was not submitted");
+            let mut moved = false;
+            for level in 0..self.layers.len() {
+                self.layers[level].poll(&mut returned);
+                moved |= !returned.is_empty();
+                for done in returned.drain(..) {
+                    let is_known = self.on_returned(level, done).is_some();
+                    debug_assert!(is_known, "a layer returned what was not submitted");
+                }
             }
             self.returned = returned;
             // First, because what is asked for anew, of a channel that went away, is begun with what is wanted.

@@ -8,11 +8,13 @@
 //!
 //! A read goes to the top, and where that has nothing, and has not recorded that it hides what is below, to the next
 //! layer. A write goes to the top alone. What becomes zeroes there is recorded first ([`discards`](super::discards)).
+//! A flush goes to the top, and to the layer below it as long as that is not complete ([`LowerFlushes`]).
 //!
 //! The stage keeps nothing of blocks in memory: what a layer has is what reading it shows, so nothing can be out of
 //! date.
 
 mod channel;
+mod closing;
 mod read;
 
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use strongroom_io::{Allocation, Channel, Disk, IoError, Limits, Sealed, Thread};
 use strongroom_types::{BLOCK_BYTES, Extent};
 
 use self::channel::ChainChannel;
+pub use self::closing::LowerFlushes;
 use super::discards::Discards;
 
 /// A layer that others lie on. It does not change.
@@ -42,12 +45,21 @@ struct Shared {
     discards: Arc<Discards>,
     /// Nearest first.
     lower: Vec<LowerLayer>,
+    /// Of the layer below the top, if what was written to it last may not be durable.
+    lower_flushes: Option<Arc<LowerFlushes>>,
 }
 
 impl ChainDisk {
     /// Puts `top`, and what it has recorded, on other layers, of which the nearest comes first.
     pub fn new(top: Arc<dyn Disk<Sealed>>, discards: Arc<Discards>, lower: Vec<LowerLayer>) -> Self {
-        Self { shared: Arc::new(Shared { top, discards, lower }) }
+        let is_closing = lower.first().is_some_and(|layer| !layer.blocks.limits().read_only);
+        let lower_flushes = is_closing.then(Arc::default);
+        Self { shared: Arc::new(Shared { top, discards, lower, lower_flushes }) }
+    }
+
+    /// The flushes of the layer below the top, if that is not complete.
+    pub fn lower_flushes(&self) -> Option<Arc<LowerFlushes>> {
+        self.shared.lower_flushes.clone()
     }
 
     /// Whether nothing can be recorded any more until the volume is opened anew.

@@ -242,7 +242,7 @@ impl Discards {
     }
 
     /// Reports the runs of an extent that are recorded, and those that are not, ascending.
-    pub(super) fn runs(&self, extent: Extent, mut report: impl FnMut(Extent, bool) -> bool) {
+    pub fn runs(&self, extent: Extent, mut report: impl FnMut(Extent, bool) -> bool) {
         let (mut block, end) = (extent.offset() / BLOCK_BYTES, extent.end().div_ceil(BLOCK_BYTES));
         while block < end {
             let (run_end, is_recorded) = {

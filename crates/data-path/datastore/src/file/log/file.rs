@@ -50,12 +50,22 @@ pub(in crate::file) fn bytes_for(asked: Option<u64>, size: VolumeSize) -> u64 {
     bytes.clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) / LOG_BYTES_STEP * LOG_BYTES_STEP
 }
 
+/// How a new log looks to the process that opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::file) enum FileState {
+    /// As if it had been closed empty.
+    Closed,
+    /// As if it were in use: nothing has to be written to it before the first record.
+    InUse,
+}
+
 /// Makes the log of a new layer, durably. All of it is written once: what is appended later takes no new
 /// space, and no metadata with it.
 pub(in crate::file) fn create(
     directory: &VolumeDirectory,
     layer: LayerId,
     bytes: u64,
+    state: FileState,
     path: &Path,
 ) -> Result<(), DatastoreError> {
     let failed = |errno| match errno {
@@ -74,7 +84,8 @@ pub(in crate::file) fn create(
         file.write_at(SEGMENTS_START + at, &zeroes[..length]).map_err(failed)?;
         file.begin_sync(SEGMENTS_START + at, length as u64);
     }
-    let mut superblock = Superblock { layer, log: new_id(), generation: 0, tail: 1, next: Some(1) };
+    let next = (state == FileState::Closed).then_some(1);
+    let mut superblock = Superblock { layer, log: new_id(), generation: 0, tail: 1, next };
     let mut block = [0; BLOCK];
     // Both, so that no place is without one.
     for generation in [0, 1] {

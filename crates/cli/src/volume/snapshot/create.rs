@@ -1,0 +1,101 @@
+//! `strongroom volume snapshot create`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_datastore::file::{AddLayerOptions, NewSnapshot, create_snapshot, describe};
+use strongroom_types::{SnapshotId, SnapshotName};
+use strongroom_worker::control::{Answer, Client, Request};
+
+use super::super::open::OpenArguments;
+use super::{ANSWER_WITHIN, to_change};
+use crate::error::CliError;
+use crate::output::Output;
+
+/// Which volume, and what the snapshot is called.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Nothing is copied: what is written from then on goes to a new layer with a key of its own. A volume that is \
+exposed stays so, and its clients wait for some milliseconds; the process that exposes it has the key, so none is needed here. \
+The command returns when the snapshot is durable. The snapshot holds what the disk holds at one instant, as after a power cut; \
+flush in the guest (`sync`, `fsfreeze`) to have more in it.
+
+Example:
+  strongroom volume snapshot create ./ds/vm1 before-upgrade"
+)]
+pub struct CreateArguments {
+    /// The volume
+    path: PathBuf,
+
+    /// What the snapshot is called
+    name: SnapshotName,
+
+    #[command(flatten)]
+    open: OpenArguments,
+}
+
+#[derive(Serialize)]
+struct Created {
+    path: PathBuf,
+    snapshot: SnapshotName,
+    snapshot_id: String,
+    generation: u64,
+    /// For how long the clients of an exposed volume waited.
+    stall_microseconds: Option<u64>,
+}
+
+impl fmt::Display for Created {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: snapshot {}", self.path.display(), self.snapshot)?;
+        match self.stall_microseconds {
+            Some(stall) => write!(f, "; the volume's clients waited for {:.1} ms", stall as f64 / 1000.0),
+            None => Ok(()),
+        }
+    }
+}
+
+impl CreateArguments {
+    /// Makes the snapshot.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let snapshot = NewSnapshot { id: SnapshotId::random(), name: self.name.clone() };
+        if let Some(client) = Client::connect(&self.path)? {
+            return self.ask(client, snapshot, output);
+        }
+        let key = self.open.ask_for_key(&self.path)?;
+        let opening = to_change(&self.path, &self.open, &key)?;
+        let options = AddLayerOptions {
+            protection: opening.protection,
+            log_bytes: None,
+            lock_wait: opening.lock_wait,
+            least_generation: opening.least_generation,
+        };
+        let descriptor = create_snapshot(&self.path, &snapshot, &options)?;
+        output.answer(&Created {
+            path: self.path.clone(),
+            snapshot: snapshot.name,
+            snapshot_id: snapshot.id.to_string(),
+            generation: descriptor.generation,
+            stall_microseconds: None,
+        })
+    }
+
+    /// Has the process that exposes the volume do it.
+    fn ask(&self, client: Client, new: NewSnapshot, output: &Output) -> Result<(), CliError> {
+        let freshness = self.open.freshness;
+        describe(&self.path)?.descriptor.expect_volume(&self.path, freshness.expect_volume)?;
+        let request =
+            Request::Snapshot { id: new.id, name: new.name, least_generation: freshness.least_generation };
+        match client.ask(request, ANSWER_WITHIN)? {
+            Answer::Snapshotted { snapshot, generation, stall_microseconds } => output.answer(&Created {
+                path: self.path.clone(),
+                snapshot: self.name.clone(),
+                snapshot_id: snapshot.to_string(),
+                generation,
+                stall_microseconds: Some(stall_microseconds),
+            }),
+            other => Err(CliError::of_answer(&self.path, other)),
+        }
+    }
+}

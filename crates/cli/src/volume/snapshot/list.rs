@@ -1,0 +1,94 @@
+//! `strongroom volume snapshot list`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use strongroom_datastore::file::{SnapshotRecord, describe};
+use strongroom_types::{SnapshotName, counted};
+
+use crate::error::CliError;
+use crate::output::{Output, utc};
+
+/// Which volume.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The list is read from the volume's descriptor as it is: without the key it cannot be told whether somebody \
+changed that, and the commands that use a snapshot find out.
+
+Example:
+  strongroom volume snapshot list ./ds/vm1"
+)]
+pub struct ListArguments {
+    /// The volume
+    path: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Listed {
+    path: PathBuf,
+    snapshots: Vec<ListedSnapshot>,
+    /// Layers that are to be merged.
+    layers_to_merge: bool,
+}
+
+#[derive(Serialize)]
+struct ListedSnapshot {
+    name: SnapshotName,
+    snapshot_id: String,
+    created_unix_seconds: u64,
+    /// The snapshot whose content this one began with.
+    parent: Option<SnapshotName>,
+    /// Whether the volume's present content began with this one.
+    is_current: bool,
+    size_bytes: u64,
+}
+
+impl fmt::Display for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for snapshot in &self.snapshots {
+            let ListedSnapshot { name, created_unix_seconds, parent, is_current, .. } = snapshot;
+            let mark = if *is_current { "*" } else { " " };
+            write!(f, "{mark} {name:<24} {}", utc(*created_unix_seconds))?;
+            match parent {
+                Some(parent) => writeln!(f, "  after {parent}")?,
+                None => writeln!(f)?,
+            }
+        }
+        write!(f, "{}", counted(self.snapshots.len(), "snapshot"))?;
+        if self.snapshots.iter().any(|snapshot| snapshot.is_current) {
+            write!(f, "; the volume goes on from the one that is marked *")?;
+        }
+        match self.layers_to_merge {
+            true => write!(f, "; `strongroom volume snapshot merge` gives space back"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl ListArguments {
+    /// Lists them.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        let descriptor = describe(&self.path)?.descriptor;
+        let snapshot_below = |from| descriptor.nearest_snapshot(from).map(|found| found.id);
+        let current = snapshot_below(Some(descriptor.top));
+        let list = |record: &SnapshotRecord| {
+            let layer = descriptor.layer(record.layer);
+            let parent = descriptor.nearest_snapshot(layer.and_then(|layer| layer.parent));
+            ListedSnapshot {
+                name: record.name.clone(),
+                snapshot_id: record.id.to_string(),
+                created_unix_seconds: record.created_unix_seconds,
+                parent: parent.map(|parent| parent.name.clone()),
+                is_current: current == Some(record.id),
+                size_bytes: layer.map_or(0, |layer| descriptor.layer_size(layer).bytes()),
+            }
+        };
+        output.answer(&Listed {
+            path: self.path.clone(),
+            snapshots: descriptor.snapshots.iter().map(list).collect(),
+            layers_to_merge: descriptor.next_merge().is_some(),
+        })
+    }
+}

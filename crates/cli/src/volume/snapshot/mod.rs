@@ -1,0 +1,78 @@
+//! `strongroom volume snapshot`: one file per command.
+
+mod create;
+mod delete;
+mod list;
+mod merge;
+mod revert;
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Subcommand;
+use strongroom_datastore::file::{Access, DatastoreError, Descriptor, OpenOptions, SnapshotRecord};
+use strongroom_types::SnapshotName;
+use strongroom_worker::{MergeError, complete};
+
+use super::open::OpenArguments;
+use crate::error::CliError;
+use crate::keys::VolumeKey;
+use crate::output::Output;
+
+/// For what was written before a snapshot to be made durable, on a slow disk.
+const ANSWER_WITHIN: Duration = Duration::from_secs(600);
+
+/// What can be done with snapshots.
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// Make a snapshot, also while the volume is exposed
+    Create(create::CreateArguments),
+    /// List the snapshots of a volume
+    List(list::ListArguments),
+    /// Put a volume back to what it was at a snapshot
+    Revert(revert::RevertArguments),
+    /// Delete a snapshot, also while the volume is exposed
+    Delete(delete::DeleteArguments),
+    /// Give back the space of snapshots that were deleted while the volume was exposed
+    Merge(merge::MergeArguments),
+}
+
+impl SnapshotCommand {
+    /// Does it.
+    pub fn run(&self, output: &Output) -> Result<(), CliError> {
+        match self {
+            Self::Create(arguments) => arguments.run(output),
+            Self::List(arguments) => arguments.run(output),
+            Self::Revert(arguments) => arguments.run(output),
+            Self::Delete(arguments) => arguments.run(output),
+            Self::Merge(arguments) => arguments.run(output),
+        }
+    }
+}
+
+/// Completes a volume that a snapshot command is to change; says how to open it.
+fn to_change<'a>(path: &Path, open: &OpenArguments, key: &'a VolumeKey) -> Result<OpenOptions<'a>, CliError> {
+    let options = open.options(key, Access::ReadWrite);
+    complete(path, &options).map_err(|error| of_merge(error, path))?;
+    Ok(options)
+}
+
+/// The failure of moving blocks between the layers of a volume.
+fn of_merge(error: MergeError, path: &Path) -> CliError {
+    match error {
+        MergeError::Datastore(error) => error.into(),
+        MergeError::Stack(error) => error.into(),
+        MergeError::Transfer(error) => CliError::transfer(error, path, "merge", path),
+    }
+}
+
+/// The snapshot of this name.
+fn find<'a>(
+    path: &Path,
+    descriptor: &'a Descriptor,
+    name: &SnapshotName,
+) -> Result<&'a SnapshotRecord, DatastoreError> {
+    descriptor
+        .snapshot_named(name)
+        .ok_or_else(|| DatastoreError::NoSnapshot { path: path.to_owned(), snapshot: name.to_string() })
+}

@@ -1,0 +1,179 @@
+//! A new top for a volume in use: prepared beforehand, and the layer below it completed afterwards.
+//!
+//! ```text
+//! prepare   the descriptor names an empty top over the layer that still takes writes, which is `closing`
+//! take over the process that does the I/O writes to the new top; the caller sees to that
+//! settle    the lower layer is complete and durable: the descriptor says so, and its log goes
+//! ```
+//!
+//! A power cut between these steps needs no decision: before the change-over the new top is empty, and
+//! after it the lower layer takes no writes; either way the top is opened over a layer that is recovered
+//! as a top is. So the change-over itself writes nothing.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::add_layer::{
+    AddLayerOptions, OldTop, Placement, make_durable, put_in_place, refuse_an_open_log, refuse_unclosed,
+    refuse_unsettled_tags, remove_layers, remove_leftovers, with_a_layer,
+};
+use super::descriptor::Descriptor;
+use super::directory::{VolumeDirectory, log_name, system};
+use super::disk::{LockedLayer, OpenLayer};
+use super::error::DatastoreError;
+use super::head::VolumeHead;
+use super::log;
+use super::open::{Access, Deks, OpenOptions, Protection};
+use super::open_files::{Opening, open_chain_envelopes};
+use super::snapshots::NewSnapshot;
+
+/// The new top is empty and locked by nobody else: it is not waited for.
+const LOCK_WAIT: Duration = Duration::ZERO;
+
+impl VolumeHead {
+    /// Puts a new, empty top over the layer that another process writes to, durably.
+    ///
+    /// # Errors
+    /// If the layer below the top is not complete yet, the volume has too many layers, or there is no room.
+    /// The volume is then what it was.
+    pub fn prepare_layer(
+        &mut self,
+        protection: Protection<'_>,
+        log_bytes: Option<u64>,
+    ) -> Result<(), DatastoreError> {
+        let (directory, descriptor) = (&self.directory, &self.descriptor);
+        let path = &directory.path;
+        refuse_unclosed(path, descriptor)?;
+        let options = AddLayerOptions { protection, log_bytes, lock_wait: LOCK_WAIT, least_generation: 0 };
+        let placement = Placement { on: descriptor.top, snapshots: descriptor.snapshots.clone() };
+        let (layered, _) = with_a_layer(path, descriptor, placement, OldTop::Closing, &options)?;
+        let encoded = layered.encode(path, protection.keks())?;
+        remove_leftovers(directory, descriptor)?;
+        put_in_place(directory, &layered, &encoded, log::FileState::InUse, protection)?;
+        self.descriptor = layered;
+        Ok(())
+    }
+
+    /// Opens the top that was prepared, to which nobody has written, and locks it. Returns its open files, and
+    /// the keys of all layers.
+    ///
+    /// # Errors
+    /// If its files cannot be opened.
+    pub fn open_prepared(&self, protection: Protection<'_>) -> Result<(OpenLayer, Deks), DatastoreError> {
+        let (directory, descriptor) = (&self.directory, &self.descriptor);
+        let path = &directory.path;
+        let top = descriptor.layer(descriptor.top).ok_or_else(|| DatastoreError::Damaged {
+            path: path.clone(),
+            reason: "it has no top".to_owned(),
+        })?;
+        let (access, least_generation) = (Access::ReadWrite, descriptor.generation);
+        let options = OpenOptions { protection, access, lock_wait: LOCK_WAIT, least_generation };
+        let file_system = directory.file_system()?;
+        let mut layer = Opening { directory, file_system, descriptor, options: &options }.open(top)?;
+        layer.set_new();
+        let deks = match protection {
+            Protection::Encrypted(kek) => open_chain_envelopes(path, descriptor, kek)?,
+            Protection::Unencrypted => Deks::new(),
+        };
+        Ok((layer.hand_over(path)?, deks))
+    }
+
+    /// Takes a prepared top away again. Nobody may have written to it.
+    pub fn withdraw_layer(&mut self, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        let mut without = self.descriptor.clone();
+        let Some(at) = without.layers.iter().position(|layer| layer.closing) else { return Ok(()) };
+        let (top, size) = (without.top, without.layer_size(&without.layers[at]));
+        let withdrawn: Vec<_> = without.layers.extract_if(.., |layer| layer.id == top).collect();
+        let Some(closing) = without.layers.iter_mut().find(|layer| layer.closing) else { return Ok(()) };
+        (closing.closing, closing.size_bytes) = (false, None);
+        (without.top, without.size_bytes) = (closing.id, size);
+        without.generation += 1;
+        let encoded = without.encode(&self.directory.path, protection.keks())?;
+        self.directory.write_descriptor(&encoded)?;
+        self.descriptor = without;
+        remove_layers(&self.directory, &withdrawn);
+        Ok(())
+    }
+
+    /// Notes that the layer below the top is complete and durable, as the process says that does the I/O,
+    /// and makes it a snapshot's if one is given.
+    ///
+    /// # Errors
+    /// If its log holds something, or the volume has such a snapshot already.
+    pub fn settle_layer(
+        &mut self,
+        snapshot: Option<&NewSnapshot>,
+        protection: Protection<'_>,
+    ) -> Result<(), DatastoreError> {
+        let path = &self.directory.path;
+        let Some(closing) = self.descriptor.closing() else { return Ok(()) };
+        let id = closing.id;
+        if closing.log.is_some() {
+            let log = self.directory.file(&log_name(id), OFlags::RDONLY).map_err(|errno| match errno {
+                Errno::NOENT => DatastoreError::MissingLog { path: path.clone(), layer: id },
+                errno => system("open the log of", path)(errno),
+            })?;
+            if !log::is_closed_empty(&*log, id).map_err(log::damaged(path, id))? {
+                return Err(DatastoreError::LogNotEmpty { path: path.clone(), layer: id });
+            }
+        }
+        let mut settled = settled(&self.descriptor);
+        if let Some(snapshot) = snapshot {
+            snapshot.check(path, &settled)?;
+            settled.snapshots.push(snapshot.of(id));
+        }
+        put_settled(&self.directory, &settled, &log_name(id), protection)?;
+        self.descriptor = settled;
+        Ok(())
+    }
+}
+
+/// Settles the layer below the top if its last user has left it complete. Returns whether the descriptor has
+/// changed.
+pub(super) fn settle_if_complete(
+    directory: &VolumeDirectory,
+    descriptor: &Descriptor,
+    layer: &LockedLayer,
+    deks: &Deks,
+    protection: Protection<'_>,
+) -> Result<bool, DatastoreError> {
+    let (Some(record), Some(closing)) = (descriptor.closing(), layer.lower.first()) else { return Ok(false) };
+    let path: &Path = &directory.path;
+    let is_complete = refuse_an_open_log(path, record.id, closing)
+        .and_then(|()| refuse_unsettled_tags(path, record.id, closing, deks));
+    match is_complete {
+        Ok(()) => {}
+        Err(DatastoreError::LogNotEmpty { .. } | DatastoreError::TagsNotSettled { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    make_durable(path, closing)?;
+    let settled = settled(descriptor);
+    put_settled(directory, &settled, &log_name(record.id), protection)?;
+    Ok(true)
+}
+
+/// The descriptor of a volume whose layers below the top are all complete.
+fn settled(descriptor: &Descriptor) -> Descriptor {
+    let mut settled = descriptor.clone();
+    for layer in settled.layers.iter_mut().filter(|layer| layer.closing) {
+        (layer.closing, layer.log) = (false, None);
+    }
+    settled.generation += 1;
+    settled
+}
+
+fn put_settled(
+    directory: &VolumeDirectory,
+    settled: &Descriptor,
+    log: &str,
+    protection: Protection<'_>,
+) -> Result<(), DatastoreError> {
+    let encoded = settled.encode(&directory.path, protection.keks())?;
+    directory.write_descriptor(&encoded)?;
+    // Nothing leads to it any more: should it stay, it is a leftover.
+    let _ = directory.handle.remove(log);
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Making one layer of two, where no snapshot needs the lower one any more.
+//!
+//! The blocks of the upper layer are written into the lower one, under the lower one's key. Until that is
+//! complete the upper layer stays where it is and answers for all that it holds, so what a power cut leaves
+//! of a block in the lower layer is read by nobody, and is written again. Blocks of which the upper layer
+//! has nothing are not touched, and must match their tags all the time: nothing is taken as it is
+//! ([`LockedLayer::vouch_for_tags`]).
+//!
+//! ```text
+//! the lower layer's files have the upper one's size, durably -> the descriptor marks the merge
+//!     -> blocks, tags and record of discards of the lower layer are complete, and durable
+//!     -> the descriptor has one layer -> the upper one's files go
+//! ```
+//!
+//! Moving the blocks takes ciphers, and is another room's work; this is what comes before and after.
+
+use std::path::Path;
+
+use strongroom_types::LayerId;
+
+use super::add_layer::{
+    make_durable, refuse_an_open_log, refuse_unclosed, refuse_unsettled_tags, remove_layers,
+};
+use super::descriptor::{Descriptor, LogRecord, Merging, Provisioning};
+use super::directory::log_name;
+use super::disk::{LayerBlocks, LockedLayer};
+use super::error::DatastoreError;
+use super::head::VolumeHead;
+use super::open::{Access, Deks, OpenOptions, Protection, open_locked};
+use super::open_files::{Opening, open_envelopes};
+use super::storage::{HOST, Storage};
+use super::{layer_files, log};
+
+/// Two layers of a volume that nobody else uses, and those below them.
+pub struct OpenMerge {
+    /// The size of what is merged, in bytes of whole blocks.
+    pub size_bytes: u64,
+    /// The layers.
+    pub layers: MergeLayers,
+    /// Their keys.
+    pub keys: MergeKeys,
+    /// What comes when all blocks were moved and flushed, and nothing uses the layers any more.
+    pub finish: FinishMerge,
+}
+
+/// The layers of a merge.
+pub struct MergeLayers {
+    /// The upper layer, which is read.
+    pub from: LayerBlocks,
+    /// The lower layer, which is written to.
+    pub into: LayerBlocks,
+    /// Those below both, nearest first.
+    pub lower: Vec<LayerBlocks>,
+}
+
+/// The keys of the layers of a merge; none of a clear volume.
+pub struct MergeKeys {
+    /// Those of the upper layer.
+    pub from: Deks,
+    /// Those of the lower layer, the last of which seals what is written.
+    pub into: Deks,
+    /// Those of the layers below both, oldest first.
+    pub lower: Deks,
+}
+
+/// Opens the next two layers of the volume at `path` that are to become one, and marks them; `None` if
+/// there are none.
+///
+/// # Errors
+/// While the volume is in use, once the options' `lock_wait` has passed; if it was not closed in order; for
+/// want of room.
+pub fn open_merge(path: &Path, options: &OpenOptions<'_>) -> Result<Option<OpenMerge>, DatastoreError> {
+    open_merge_on(HOST, path, options)
+}
+
+/// As [`open_merge`], on another file system.
+pub fn open_merge_on(
+    storage: &dyn Storage,
+    path: &Path,
+    options: &OpenOptions<'_>,
+) -> Result<Option<OpenMerge>, DatastoreError> {
+    let options = OpenOptions { access: Access::ReadWrite, ..*options };
+    let (mut head, top, deks) = open_locked(storage, path, &options)?;
+    let Some(merging) = head.descriptor.next_merge() else { return Ok(None) };
+    refuse_unclosed(path, &head.descriptor)?;
+    if merging.from == head.descriptor.top {
+        refuse_an_open_log(path, merging.from, &top)?;
+        refuse_unsettled_tags(path, merging.from, &top, &deks)?;
+    }
+    drop(top);
+    head.mark(merging, options.protection)?;
+    head.open_merge(merging, &options).map(Some)
+}
+
+impl VolumeHead {
+    /// Says durably that the layers are being merged, and gives the lower one room for the other's blocks.
+    fn mark(&mut self, merging: Merging, protection: Protection<'_>) -> Result<(), DatastoreError> {
+        if self.descriptor.merging.is_some() {
+            return Ok(());
+        }
+        let mut marked = self.descriptor.clone();
+        marked.generation += 1;
+        marked.merging = Some(merging);
+        let from_size = self.descriptor.layer(merging.from).map(|layer| self.descriptor.layer_size(layer));
+        let Some(into) = marked.layers.iter_mut().find(|layer| layer.id == merging.into) else {
+            return Ok(());
+        };
+        let former_size = into.size_bytes;
+        into.size_bytes = from_size;
+        let into = into.clone();
+        if let Some(former_size) = former_size.filter(|former| Some(*former) != from_size) {
+            layer_files::grow(&self.directory, &marked, &into, former_size, protection)?;
+        }
+        self.replace_descriptor(marked, protection.keks())
+    }
+
+    fn open_merge(self, merging: Merging, options: &OpenOptions<'_>) -> Result<OpenMerge, DatastoreError> {
+        let (directory, descriptor) = (&self.directory, &self.descriptor);
+        let file_system = directory.file_system()?;
+        let reading = OpenOptions { access: Access::ReadOnly, ..*options };
+        let to_read = Opening { directory, file_system, descriptor, options: &reading };
+        let to_write = Opening { directory, file_system, descriptor, options };
+        let blocks = |opening: &Opening<'_>, id: LayerId| {
+            let opened = self.open_layer(opening, id)?.into_blocks();
+            opened.map(|(blocks, _)| blocks).map_err(log::damaged(&directory.path, id))
+        };
+        let deks = |id| self.layer_deks(id, options.protection);
+        let below: Vec<LayerId> = std::iter::successors(descriptor.layer(merging.into), |layer| {
+            layer.parent.and_then(|parent| descriptor.layer(parent))
+        })
+        .skip(1)
+        .map(|layer| layer.id)
+        .collect();
+        let mut lower_deks = Deks::new();
+        for id in below.iter().rev() {
+            lower_deks.extend(deks(*id)?);
+        }
+        let size_bytes = descriptor.layer(merging.from);
+        Ok(OpenMerge {
+            size_bytes: size_bytes.map_or(0, |layer| descriptor.layer_size(layer).block_aligned_bytes()),
+            layers: MergeLayers {
+                from: blocks(&to_read, merging.from)?,
+                into: blocks(&to_write, merging.into)?,
+                lower: below.iter().map(|id| blocks(&to_read, *id)).collect::<Result<_, _>>()?,
+            },
+            keys: MergeKeys { from: deks(merging.from)?, into: deks(merging.into)?, lower: lower_deks },
+            finish: FinishMerge { head: self, merging },
+        })
+    }
+
+    fn open_layer(&self, opening: &Opening<'_>, id: LayerId) -> Result<LockedLayer, DatastoreError> {
+        let missing = || DatastoreError::MissingLayer { path: self.directory.path.clone(), layer: id };
+        let mut layer = opening.open(self.descriptor.layer(id).ok_or_else(missing)?)?;
+        layer.vouch_for_tags();
+        Ok(layer)
+    }
+
+    fn layer_deks(&self, id: LayerId, protection: Protection<'_>) -> Result<Deks, DatastoreError> {
+        match (self.descriptor.layer(id), protection) {
+            (Some(layer), Protection::Encrypted(kek)) => {
+                open_envelopes(&self.directory.path, &self.descriptor, layer, kek)
+            }
+            _ => Ok(Deks::new()),
+        }
+    }
+}
+
+/// Two layers of which the lower one has everything.
+pub struct FinishMerge {
+    head: VolumeHead,
+    merging: Merging,
+}
+
+impl FinishMerge {
+    /// Makes one layer of the two. Returns the volume's new descriptor.
+    ///
+    /// # Errors
+    /// If the lower layer's tags were not closed in order. The merge can be done again then.
+    pub fn finish(self, options: &OpenOptions<'_>) -> Result<Descriptor, DatastoreError> {
+        let Self { mut head, merging } = self;
+        let protection = options.protection;
+        let path = head.directory.path.clone();
+        let file_system = head.directory.file_system()?;
+        {
+            let options = OpenOptions { access: Access::ReadWrite, ..*options };
+            let (directory, descriptor) = (&head.directory, &head.descriptor);
+            let opening = Opening { directory, file_system, descriptor, options: &options };
+            let into = head.open_layer(&opening, merging.into)?;
+            let deks = head.layer_deks(merging.into, protection)?;
+            refuse_unsettled_tags(&path, merging.into, &into, &deks)?;
+            make_durable(&path, &into)?;
+        }
+        let merged = head.merged(merging, &path)?;
+        if merged.top == merging.into
+            && let Some(LogRecord { bytes }) = merged.layer(merged.top).and_then(|layer| layer.log)
+        {
+            // What an interrupted attempt has left.
+            let _ = head.directory.handle.remove(&log_name(merged.top));
+            log::create(&head.directory, merged.top, bytes, log::FileState::Closed, &path)?;
+            head.directory.sync()?;
+        }
+        let gone = head.descriptor.layer(merging.from).cloned();
+        head.replace_descriptor(merged, protection.keks())?;
+        remove_layers(&head.directory, gone.as_slice());
+        Ok(head.descriptor)
+    }
+}
+
+impl VolumeHead {
+    /// The descriptor with one layer in the place of the two.
+    fn merged(&self, merging: Merging, path: &Path) -> Result<Descriptor, DatastoreError> {
+        let Merging { from, into } = merging;
+        let mut merged = self.descriptor.clone();
+        let upper = merged
+            .layers
+            .iter()
+            .position(|layer| layer.id == from)
+            .ok_or_else(|| DatastoreError::MissingLayer { path: path.to_owned(), layer: from })?;
+        let upper = merged.layers.remove(upper);
+        for layer in &mut merged.layers {
+            if layer.parent == Some(from) {
+                layer.parent = Some(into);
+            }
+            if layer.id == into {
+                layer.size_bytes = upper.size_bytes;
+            }
+        }
+        for snapshot in merged.snapshots.iter_mut().filter(|snapshot| snapshot.layer == from) {
+            snapshot.layer = into;
+        }
+        if merged.top == from {
+            merged.top = into;
+            let log = match merged.provisioning {
+                Provisioning::Thin => {
+                    let default = LogRecord { bytes: log::bytes_for(None, merged.size_bytes) };
+                    Some(upper.log.unwrap_or(default))
+                }
+                Provisioning::Thick => None,
+            };
+            merged.layers.iter_mut().filter(|layer| layer.id == into).for_each(|layer| layer.log = log);
+        }
+        merged.merging = None;
+        merged.generation += 1;
+        Ok(merged)
+    }
+}

@@ -1,0 +1,170 @@
+//! The snapshots of a volume that nobody uses: making one, going back to one, and letting one go.
+//!
+//! A snapshot is a name for a layer that takes no writes any more. Making one puts a new top on the layer
+//! that was the top; going back puts one on the snapshot's layer. Either is one replacement of the
+//! descriptor, so that a power cut leaves the volume before it or after it. Nothing is copied.
+//!
+//! A snapshot that is deleted leaves its layer. Where neither another snapshot nor the top needs that, it
+//! goes at once, with its key; otherwise it is merged with the layer above it ([`super::merge`]).
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use strongroom_types::{LayerId, SnapshotId, SnapshotName};
+
+use super::add_layer::{AddLayerOptions, Placement, put_on, remove_layers};
+use super::descriptor::{Descriptor, SNAPSHOTS_MAX, SnapshotRecord};
+use super::error::DatastoreError;
+use super::head::VolumeHead;
+use super::open::{OpenOptions, Protection};
+use super::storage::{HOST, Storage};
+
+/// What a new snapshot is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSnapshot {
+    /// Its id, which the snapshots of other volumes at the same instant share.
+    pub id: SnapshotId,
+    /// What people call it.
+    pub name: SnapshotName,
+}
+
+impl NewSnapshot {
+    /// The record of it, of this layer as it is now.
+    pub(super) fn of(&self, layer: LayerId) -> SnapshotRecord {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        SnapshotRecord {
+            id: self.id,
+            name: self.name.clone(),
+            layer,
+            created_unix_seconds: now.map_or(0, |since| since.as_secs()),
+        }
+    }
+
+    /// Refuses one of which the volume has the name or the id already, and one too many.
+    ///
+    /// # Errors
+    /// [`DatastoreError::SnapshotExists`], [`DatastoreError::ManySnapshots`].
+    pub fn check(&self, path: &Path, descriptor: &Descriptor) -> Result<(), DatastoreError> {
+        if descriptor.snapshot(self.id).is_some() || descriptor.snapshot_named(&self.name).is_some() {
+            return Err(DatastoreError::SnapshotExists { path: path.to_owned(), name: self.name.clone() });
+        }
+        if descriptor.snapshots.len() >= SNAPSHOTS_MAX {
+            return Err(DatastoreError::ManySnapshots { path: path.to_owned(), most: SNAPSHOTS_MAX });
+        }
+        Ok(())
+    }
+}
+
+/// Makes a snapshot of what the volume at `path` holds. Returns the volume's new descriptor.
+///
+/// # Errors
+/// If the volume has such a snapshot already, and as [`add_layer`](super::add_layer).
+pub fn create_snapshot(
+    path: &Path,
+    snapshot: &NewSnapshot,
+    options: &AddLayerOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    create_snapshot_on(HOST, path, snapshot, options)
+}
+
+/// As [`create_snapshot`], on another file system.
+pub fn create_snapshot_on(
+    storage: &dyn Storage,
+    path: &Path,
+    snapshot: &NewSnapshot,
+    options: &AddLayerOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    put_on(storage, path, options, |descriptor| {
+        snapshot.check(path, descriptor)?;
+        let mut snapshots = descriptor.snapshots.clone();
+        snapshots.push(snapshot.of(descriptor.top));
+        Ok(Placement { on: descriptor.top, snapshots })
+    })
+}
+
+/// Puts the volume at `path` back to what it was at a snapshot, its size included. What it holds now is
+/// kept as the snapshot `keep`, or is lost. Returns the volume's new descriptor, whose generation and key
+/// epochs only rise.
+///
+/// # Errors
+/// [`DatastoreError::NoSnapshot`], and as [`create_snapshot`].
+pub fn revert(
+    path: &Path,
+    to: SnapshotId,
+    keep: Option<&NewSnapshot>,
+    options: &AddLayerOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    revert_on(HOST, path, to, keep, options)
+}
+
+/// As [`revert`], on another file system.
+pub fn revert_on(
+    storage: &dyn Storage,
+    path: &Path,
+    to: SnapshotId,
+    keep: Option<&NewSnapshot>,
+    options: &AddLayerOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    put_on(storage, path, options, |descriptor| {
+        let target = descriptor.snapshot(to).ok_or_else(|| no_snapshot(path, to))?;
+        let mut snapshots = descriptor.snapshots.clone();
+        if let Some(keep) = keep {
+            keep.check(path, descriptor)?;
+            snapshots.push(keep.of(descriptor.top));
+        }
+        Ok(Placement { on: target.layer, snapshots })
+    })
+}
+
+/// Deletes a snapshot of the volume at `path`. Returns the volume's new descriptor. Its space is given back
+/// at once where only this snapshot needed it, and by the [merge](super::merge) of two layers where what was written
+/// before it is still needed.
+///
+/// # Errors
+/// [`DatastoreError::NoSnapshot`]; while the volume is in use.
+pub fn delete_snapshot(
+    path: &Path,
+    snapshot: SnapshotId,
+    options: &OpenOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    delete_snapshot_on(HOST, path, snapshot, options)
+}
+
+/// As [`delete_snapshot`], on another file system.
+pub fn delete_snapshot_on(
+    storage: &dyn Storage,
+    path: &Path,
+    snapshot: SnapshotId,
+    options: &OpenOptions<'_>,
+) -> Result<Descriptor, DatastoreError> {
+    let mut head = VolumeHead::open_on(storage, path, options)?;
+    head.delete_snapshot(snapshot, options.protection)?;
+    Ok(head.descriptor)
+}
+
+impl VolumeHead {
+    /// As [`delete_snapshot`], of a volume that may be served meanwhile.
+    pub fn delete_snapshot(
+        &mut self,
+        snapshot: SnapshotId,
+        protection: Protection<'_>,
+    ) -> Result<(), DatastoreError> {
+        let path = &self.directory.path;
+        let mut without = self.descriptor.clone();
+        without.snapshots.retain(|other| other.id != snapshot);
+        if without.snapshots.len() == self.descriptor.snapshots.len() {
+            return Err(no_snapshot(path, snapshot));
+        }
+        without.generation += 1;
+        let pruned = without.prune();
+        let encoded = without.encode(path, protection.keks())?;
+        self.directory.write_descriptor(&encoded)?;
+        self.descriptor = without;
+        remove_layers(&self.directory, &pruned);
+        Ok(())
+    }
+}
+
+fn no_snapshot(path: &Path, id: SnapshotId) -> DatastoreError {
+    DatastoreError::NoSnapshot { path: path.to_owned(), snapshot: id.to_string() }
+}

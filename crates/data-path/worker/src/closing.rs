@@ -1,0 +1,192 @@
+//! Completing the layer below the top, which took writes until a snapshot was made.
+//!
+//! Beside the clients, on a thread of its own: what is in its first-write log is brought to the layer, what a
+//! crash has left of its tags is settled, and everything is made durable. Then the layer is one that never
+//! changes again, and the supervisor notes that.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use strongroom_datastore::file::chain::LowerFlushes;
+use strongroom_datastore::file::tags::TagsDisk;
+use strongroom_datastore::file::{End, FileDisk};
+use strongroom_io::{Disk, Errno, Io, IoError, Request, Sealed, Thread, Waker};
+use strongroom_memory::{BufferPool, CHUNK_BYTES};
+use strongroom_ring::{Job, Lanes, Ring};
+
+use crate::condition::Completion;
+
+/// Memory for reading what a crash has left of the tags.
+const POOL_BYTES: usize = 4 * CHUNK_BYTES;
+
+/// How often it is looked whether the tags are settled, which no event tells.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The layer below the top, which is not complete.
+pub struct ClosingLayer {
+    /// Its own blocks, with its log.
+    pub layer: FileDisk,
+    /// The blocks through the stage of its tags.
+    pub blocks: Arc<dyn Disk<Sealed>>,
+    /// That stage, if it has tags.
+    pub tags: Option<TagsDisk>,
+    /// The flushes that the stage above sends to it.
+    pub flushes: Arc<LowerFlushes>,
+}
+
+/// The work of completing it.
+pub struct Closing {
+    shared: Arc<Shared>,
+    job: Mutex<Option<Job<()>>>,
+}
+
+struct Shared {
+    layer: ClosingLayer,
+    stop: AtomicBool,
+    outcome: Mutex<Completion>,
+    told: Arc<Waker>,
+}
+
+impl Closing {
+    /// Begins, on a lane. `told` is woken when the layer is complete, or cannot be completed.
+    pub fn begin(layer: ClosingLayer, lanes: &Lanes, told: Arc<Waker>) -> Result<Self, IoError> {
+        let stop = AtomicBool::new(false);
+        let shared = Arc::new(Shared { layer, stop, outcome: Mutex::new(Completion::UnderWay), told });
+        let work = Arc::clone(&shared);
+        shared.layer.layer.expect_destager(true);
+        let job = lanes.run(move |ring: &Ring| work.run(ring));
+        let job = job.map_err(|_| IoError::Device(Errno(rustix::io::Errno::BUSY.raw_os_error())))?;
+        Ok(Self { shared, job: Mutex::new(Some(job)) })
+    }
+
+    /// A look at how far it has come, for another thread.
+    pub fn watch(&self) -> ClosingWatch {
+        ClosingWatch(Arc::clone(&self.shared))
+    }
+
+    /// Whether a flush of the layer has failed, which a successor would not know.
+    pub fn has_failed_flush(&self) -> bool {
+        // Of a layer that is complete nothing is left to be flushed, and its tags take no flushes any more.
+        let is_complete = *self.shared.outcome.lock() == Completion::Complete;
+        let ClosingLayer { layer, tags, .. } = &self.shared.layer;
+        !is_complete && (layer.has_failed_flush() || tags.as_ref().is_some_and(TagsDisk::has_failed_flush))
+    }
+
+    /// Ends the work where it is, and leaves the rest to a successor. Returns what that has to know.
+    pub fn end(&self) -> ClosingEnd {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.layer.layer.end_destaging(End::Now);
+        let joined = self.job.lock().take().is_none_or(|job| job.join().is_ok());
+        let ClosingLayer { layer, tags, .. } = &self.shared.layer;
+        let is_complete = *self.shared.outcome.lock() == Completion::Complete;
+        ClosingEnd {
+            is_complete,
+            log_in_order: joined && !layer.has_failed_flush(),
+            tags_in_order: is_complete || tags.as_ref().is_some_and(TagsDisk::close),
+        }
+    }
+}
+
+/// A look at how far the work has come.
+pub struct ClosingWatch(Arc<Shared>);
+
+impl ClosingWatch {
+    /// How far it has come.
+    pub fn outcome(&self) -> Completion {
+        self.0.outcome.lock().clone()
+    }
+
+    /// The layer's stage of tags, if it has any.
+    pub fn tags(&self) -> Option<&TagsDisk> {
+        self.0.layer.tags.as_ref()
+    }
+}
+
+impl std::fmt::Debug for ClosingWatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ClosingWatch({:?})", self.outcome())
+    }
+}
+
+/// How the work was left.
+#[derive(Clone, Copy, Debug)]
+pub struct ClosingEnd {
+    /// Whether nothing is left to be done.
+    pub is_complete: bool,
+    /// Whether what is in the log is known to be durable.
+    pub log_in_order: bool,
+    /// Whether the tags were closed in order.
+    pub tags_in_order: bool,
+}
+
+impl Shared {
+    fn run(&self, ring: &Ring) {
+        let outcome = match self.complete(ring) {
+            Ok(true) => Completion::Complete,
+            Ok(false) => return,
+            Err(error) => {
+                tracing::error!(%error, "the layer below the top cannot be completed; it is tried again when the volume is opened anew");
+                Completion::Failed { reason: error.to_string() }
+            }
+        };
+        *self.outcome.lock() = outcome;
+        self.told.wake();
+    }
+
+    /// Returns `false` if it was ended before.
+    fn complete(&self, ring: &Ring) -> Result<bool, IoError> {
+        let pool = || BufferPool::new(POOL_BYTES).map_err(|_| IoError::NoSpace);
+        let ClosingLayer { layer, blocks, tags, flushes } = &self.layer;
+        let destager = layer.destager(&Thread { pool: pool()?, reactor: Rc::new(ring.clone()) });
+        layer.expect_destager(false);
+        if let Some(mut destager) = destager? {
+            layer.end_destaging(if self.stop.load(Ordering::SeqCst) { End::Now } else { End::Empty });
+            loop {
+                destager.poll();
+                if let Some(ended) = destager.ended() {
+                    ended?;
+                    break;
+                }
+                ring.wait(None)?;
+            }
+        }
+        let mut channel = blocks.open(&Thread { pool: pool()?, reactor: Rc::new(ring.clone()) }, 2)?;
+        let mut done = Vec::new();
+        while tags.as_ref().is_some_and(|tags| tags.counts().unsettled_regions > 0) {
+            if self.stop.load(Ordering::SeqCst) {
+                return Ok(false);
+            }
+            channel.kick();
+            channel.poll(&mut done);
+            ring.wait(Some(LOOK_EVERY))?;
+        }
+        channel.submit(Io { tag: 0, request: Request::Flush });
+        channel.kick();
+        loop {
+            channel.poll(&mut done);
+            if let Some(done) = done.pop() {
+                done.result?;
+                break;
+            }
+            ring.wait(None)?;
+        }
+        drop(channel);
+        if self.stop.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        flushes.end_all();
+        match tags {
+            Some(tags) if !tags.close() => Err(IoError::FlushFailed),
+            _ => Ok(true),
+        }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
