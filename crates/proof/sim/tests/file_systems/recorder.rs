@@ -12,9 +12,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
 
@@ -24,6 +25,8 @@ use super::write_log::{Clock, Entry, read_log};
 
 /// How long the daemon may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two requests to end.
+const SIGNAL_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 pub struct Recorder {
     // Dropped in this order: the mount before the device.
@@ -101,13 +104,29 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Asks it to end until it does. One signal is not enough: its handler sets a flag, and one that comes between the
+    /// daemon's look at the flag and its sleep wakes nobody.
+    fn end(&self) -> Result<usize, Errno> {
+        let daemon = pidfd_open(self.0, PidfdFlags::empty())?;
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            match pidfd_send_signal(&daemon, Signal::TERM) {
+                Ok(()) => {}
+                Err(Errno::SRCH) => return Ok(1),
+                Err(errno) => return Err(errno),
+            }
+            if poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&SIGNAL_EVERY))? > 0 {
+                return Ok(1);
+            }
+        }
+        Ok(0)
+    }
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let ended = pidfd_open(self.0, PidfdFlags::empty()).and_then(|daemon| {
-            pidfd_send_signal(&daemon, Signal::TERM)?;
-            let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-            poll(&mut [PollFd::new(&daemon, PollFlags::IN)], Some(&limit))
-        });
+        let ended = self.end();
         assert!(ended == Ok(1) || std::thread::panicking(), "the storage daemon does not end: {ended:?}");
     }
 }
