@@ -18,6 +18,7 @@ use strongroom_memory::{BufferPool, CHUNK_BYTES};
 use strongroom_ring::{Job, Lanes, Ring};
 
 use crate::condition::Completion;
+use crate::destaging::destage;
 
 /// Memory for reading what a crash has left of the tags.
 const POOL_BYTES: usize = 4 * CHUNK_BYTES;
@@ -57,6 +58,8 @@ impl Closing {
         let shared = Arc::new(Shared { layer, stop, outcome: Mutex::new(Completion::UnderWay), told });
         let work = Arc::clone(&shared);
         shared.layer.layer.expect_destager(true);
+        // Asked before the work begins, so that it cannot undo a later wish to end at once.
+        shared.layer.layer.end_destaging(End::Empty);
         let job = lanes.run(move |ring: &Ring| work.run(ring));
         let job = job.map_err(|_| IoError::Device(Errno(rustix::io::Errno::BUSY.raw_os_error())))?;
         Ok(Self { shared, job: Mutex::new(Some(job)) })
@@ -138,22 +141,10 @@ impl Shared {
 
     /// Returns `false` if it was ended before.
     fn complete(&self, ring: &Ring) -> Result<bool, IoError> {
-        let pool = || BufferPool::new(POOL_BYTES).map_err(|_| IoError::NoSpace);
         let ClosingLayer { layer, blocks, tags, flushes } = &self.layer;
-        let destager = layer.destager(&Thread { pool: pool()?, reactor: Rc::new(ring.clone()) });
-        layer.expect_destager(false);
-        if let Some(mut destager) = destager? {
-            layer.end_destaging(if self.stop.load(Ordering::SeqCst) { End::Now } else { End::Empty });
-            loop {
-                destager.poll();
-                if let Some(ended) = destager.ended() {
-                    ended?;
-                    break;
-                }
-                ring.wait(None)?;
-            }
-        }
-        let mut channel = blocks.open(&Thread { pool: pool()?, reactor: Rc::new(ring.clone()) }, 2)?;
+        destage(layer, ring)?;
+        let pool = BufferPool::new(POOL_BYTES).map_err(|_| IoError::NoSpace)?;
+        let mut channel = blocks.open(&Thread { pool, reactor: Rc::new(ring.clone()) }, 2)?;
         let mut done = Vec::new();
         while tags.as_ref().is_some_and(|tags| tags.counts().unsettled_regions > 0) {
             if self.stop.load(Ordering::SeqCst) {

@@ -8,8 +8,8 @@ use crate::client::Client;
 use crate::merge::MergeError;
 use crate::stack::assemble_destaged;
 
-/// Leaves the volume at `path` as an orderly end of its exposure does: its log is empty, and everything is durable. Another
-/// layer can be put on it then.
+/// Leaves the volume at `path` as an orderly end of its exposure does: its log is empty, and everything is
+/// durable. Another layer can be put on it then.
 ///
 /// # Errors
 /// While the volume is in use; if it cannot be written.

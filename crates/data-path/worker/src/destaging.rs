@@ -110,8 +110,8 @@ impl Drop for Destaging {
     }
 }
 
-/// Destages until that is to end.
-fn destage(disk: &FileDisk, ring: &Ring) -> Result<(), IoError> {
+/// Destages until that is to end; nothing is done where the layer has no log.
+pub(crate) fn destage(disk: &FileDisk, ring: &Ring) -> Result<(), IoError> {
     let open = || -> Result<Option<Destager>, IoError> {
         let pool = BufferPool::new(CHUNK_BYTES).map_err(|_| IoError::NoSpace)?;
         disk.destager(&Thread { pool, reactor: Rc::new(ring.clone()) })

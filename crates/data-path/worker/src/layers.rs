@@ -152,8 +152,8 @@ pub(crate) struct MergePlan {
     pub hidden: Option<Arc<Discards>>,
 }
 
-/// Puts the stages for a merge together. What is written is sealed by the last of the keys. `watch` is put on the upper layer's
-/// sealed blocks.
+/// Puts the stages for a merge together. What is written is sealed by the last of the keys. `watch` is put on
+/// the upper layer's sealed blocks.
 pub(crate) fn merge_plan(
     layers: MergeLayers,
     ciphers: Ciphers,

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use strongroom_types::LayerId;
 
 use super::add_layer::{
     AddLayerOptions, OldTop, Placement, make_durable, put_in_place, refuse_an_open_log, refuse_unclosed,
@@ -27,7 +28,7 @@ use super::error::DatastoreError;
 use super::head::VolumeHead;
 use super::log;
 use super::open::{Access, Deks, OpenOptions, Protection};
-use super::open_files::{Opening, open_chain_envelopes};
+use super::open_files::Opening;
 use super::snapshots::NewSnapshot;
 
 /// The new top is empty and locked by nobody else: it is not waited for.
@@ -74,11 +75,7 @@ impl VolumeHead {
         let file_system = directory.file_system()?;
         let mut layer = Opening { directory, file_system, descriptor, options: &options }.open(top)?;
         layer.set_new();
-        let deks = match protection {
-            Protection::Encrypted(kek) => open_chain_envelopes(path, descriptor, kek)?,
-            Protection::Unencrypted => Deks::new(),
-        };
-        Ok((layer.hand_over(path)?, deks))
+        Ok((layer.hand_over(path)?, self.deks(protection)?))
     }
 
     /// Takes a prepared top away again. Nobody may have written to it.
@@ -91,9 +88,7 @@ impl VolumeHead {
         (closing.closing, closing.size_bytes) = (false, None);
         (without.top, without.size_bytes) = (closing.id, size);
         without.generation += 1;
-        let encoded = without.encode(&self.directory.path, protection.keks())?;
-        self.directory.write_descriptor(&encoded)?;
-        self.descriptor = without;
+        self.replace_descriptor(without, protection.keks())?;
         remove_layers(&self.directory, &withdrawn);
         Ok(())
     }
@@ -125,8 +120,8 @@ impl VolumeHead {
             snapshot.check(path, &settled)?;
             settled.snapshots.push(snapshot.of(id));
         }
-        put_settled(&self.directory, &settled, &log_name(id), protection)?;
-        self.descriptor = settled;
+        self.replace_descriptor(settled, protection.keks())?;
+        remove_log(&self.directory, id);
         Ok(())
     }
 }
@@ -150,8 +145,9 @@ pub(super) fn settle_if_complete(
         Err(error) => return Err(error),
     }
     make_durable(path, closing)?;
-    let settled = settled(descriptor);
-    put_settled(directory, &settled, &log_name(record.id), protection)?;
+    let encoded = settled(descriptor).encode(path, protection.keks())?;
+    directory.write_descriptor(&encoded)?;
+    remove_log(directory, record.id);
     Ok(true)
 }
 
@@ -165,15 +161,8 @@ fn settled(descriptor: &Descriptor) -> Descriptor {
     settled
 }
 
-fn put_settled(
-    directory: &VolumeDirectory,
-    settled: &Descriptor,
-    log: &str,
-    protection: Protection<'_>,
-) -> Result<(), DatastoreError> {
-    let encoded = settled.encode(&directory.path, protection.keks())?;
-    directory.write_descriptor(&encoded)?;
+/// Removes the log of a layer that no longer has one.
+fn remove_log(directory: &VolumeDirectory, layer: LayerId) {
     // Nothing leads to it any more: should it stay, it is a leftover.
-    let _ = directory.handle.remove(log);
-    Ok(())
+    let _ = directory.handle.remove(&log_name(layer));
 }

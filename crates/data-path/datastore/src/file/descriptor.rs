@@ -234,9 +234,13 @@ impl Descriptor {
 
     /// The top and what lies below it, nearest first.
     pub fn chain(&self) -> impl Iterator<Item = &LayerRecord> {
-        std::iter::successors(self.layer(self.top), |layer| {
-            layer.parent.and_then(|parent| self.layer(parent))
-        })
+        self.chain_from(Some(self.top))
+    }
+
+    /// A layer and what lies below it, nearest first.
+    pub(super) fn chain_from(&self, layer: Option<LayerId>) -> impl Iterator<Item = &LayerRecord> {
+        let start = layer.and_then(|id| self.layer(id));
+        std::iter::successors(start, |layer| layer.parent.and_then(|parent| self.layer(parent)))
     }
 
     /// The layer below the top that is not complete yet, if there is one.
@@ -256,10 +260,8 @@ impl Descriptor {
 
     /// The snapshot that a layer's content began with, or its own.
     pub fn nearest_snapshot(&self, layer: Option<LayerId>) -> Option<&SnapshotRecord> {
-        let start = layer.and_then(|id| self.layer(id));
-        let below = std::iter::successors(start, |layer| layer.parent.and_then(|id| self.layer(id)));
         let of = |layer: &LayerRecord| self.snapshots.iter().find(|snapshot| snapshot.layer == layer.id);
-        below.into_iter().find_map(of)
+        self.chain_from(layer).find_map(of)
     }
 
     /// The layers that lie directly on this one.

@@ -125,12 +125,8 @@ impl VolumeHead {
             opened.map(|(blocks, _)| blocks).map_err(log::damaged(&directory.path, id))
         };
         let deks = |id| self.layer_deks(id, options.protection);
-        let below: Vec<LayerId> = std::iter::successors(descriptor.layer(merging.into), |layer| {
-            layer.parent.and_then(|parent| descriptor.layer(parent))
-        })
-        .skip(1)
-        .map(|layer| layer.id)
-        .collect();
+        let below = descriptor.chain_from(Some(merging.into)).skip(1);
+        let below: Vec<LayerId> = below.map(|layer| layer.id).collect();
         let mut lower_deks = Deks::new();
         for id in below.iter().rev() {
             lower_deks.extend(deks(*id)?);

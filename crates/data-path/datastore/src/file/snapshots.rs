@@ -157,9 +157,7 @@ impl VolumeHead {
         }
         without.generation += 1;
         let pruned = without.prune();
-        let encoded = without.encode(path, protection.keks())?;
-        self.directory.write_descriptor(&encoded)?;
-        self.descriptor = without;
+        self.replace_descriptor(without, protection.keks())?;
         remove_layers(&self.directory, &pruned);
         Ok(())
     }

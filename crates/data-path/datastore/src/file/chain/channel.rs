@@ -156,13 +156,15 @@ impl ChainChannel {
 
     fn on_returned(&mut self, level: usize, done: Done<Sealed>) -> Option<()> {
         let slot = Slot::from_tag(done.tag)?;
-        if matches!(self.active.get_mut(slot)?, Active::Flush { .. }) {
-            return self.on_flushed(slot, level, done.result);
-        }
-        let Active::Read(read) = self.active.get_mut(slot)? else {
-            let Some(Active::Passed { tag }) = self.active.take(slot) else { return None };
-            self.ended.push(Done { tag, ..done });
-            return Some(());
+        let read = match self.active.get_mut(slot)? {
+            Active::Read(read) => read,
+            Active::Flush { .. } => return self.on_flushed(slot, level, done.result),
+            Active::Passed { tag } => {
+                let tag = *tag;
+                self.active.take(slot);
+                self.ended.push(Done { tag, ..done });
+                return Some(());
+            }
         };
         let level = read.level;
         let taken = match (done.result, done.memory) {
